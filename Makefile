@@ -1,0 +1,56 @@
+# One door for everything. Each target makes and fills .venv first; nothing else needs to be set up.
+PYTHON ?= python3
+BIN := .venv/bin
+# Two workers with one thread each: two torch processes with two threads each are many times slower on two cores.
+TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n 2 --dist loadfile
+
+.PHONY: demo test check format lint types security audit bench docs coverage mutation clean
+
+demo: .venv/core.done
+	$(BIN)/pinprompt demo
+
+test: .venv/dev.done
+	$(TEST)
+
+check: lint types security test
+
+lint: .venv/dev.done
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+format: .venv/dev.done
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+types: .venv/dev.done
+	$(BIN)/mypy
+
+security: .venv/dev.done
+	$(BIN)/bandit -q -c pyproject.toml -r src
+	-$(BIN)/pip-audit --progress-spinner off --skip-editable
+
+bench: .venv/core.done
+	$(BIN)/pinprompt bench all
+
+docs: .venv/dev.done
+	$(BIN)/python tools/make_docs.py
+
+coverage: .venv/dev.done
+	$(TEST) --cov=pinprompt --cov-branch --cov-report=term-missing:skip-covered
+
+mutation: .venv/dev.done
+	$(BIN)/python tools/mutation.py
+
+# torch first and exactly, so that pip takes the CPU build where one is at hand.
+.venv/core.done: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+.venv/dev.done: .venv/core.done
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[all,dev]'
+	@touch $@
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis mutants

@@ -1,0 +1,51 @@
+"""pinprompt finds short, readable prompts for a model that can only be called, not trained."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pinprompt.api import compare, evaluate, predict, tune
+    from pinprompt.errors import PinpromptError
+    from pinprompt.recipe import Recipe
+    from pinprompt.running import Result
+    from pinprompt.tasks.check import check_task
+    from pinprompt.values import Evaluation, Event, Prompt, Score
+
+# Imported when first used, so that `import pinprompt` and `pinprompt --help` do not pay for torch.
+_HOMES = {
+    "tune": "api",
+    "evaluate": "api",
+    "predict": "api",
+    "compare": "api",
+    "check_task": "tasks.check",
+    "Recipe": "recipe",
+    "Result": "running",
+    "Prompt": "values",
+    "Score": "values",
+    "Evaluation": "values",
+    "Event": "values",
+    "PinpromptError": "errors",
+}
+
+__all__ = [
+    "Evaluation",
+    "Event",
+    "PinpromptError",
+    "Prompt",
+    "Recipe",
+    "Result",
+    "Score",
+    "check_task",
+    "compare",
+    "evaluate",
+    "predict",
+    "tune",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"pinprompt.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'pinprompt' has no attribute '{name}'")

@@ -1,0 +1,149 @@
+"""From a recipe to working rooms: the one place that knows which class serves which name. Imports are lazy."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from functools import partial
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from pinprompt.errors import SettingError
+from pinprompt.methods.protocol import Method
+from pinprompt.recipe import Recipe
+from pinprompt.tasks.protocol import Task
+
+if TYPE_CHECKING:
+    from pinprompt.records.run import RunFolder
+    from pinprompt.scoring.budget import Budget, Reservation
+    from pinprompt.scoring.evaluator import Evaluator
+
+RL_METHODS = ("pin", "pin-no-fluency", "rlprompt", "rlprompt-fluency", "rlprompt-rb", "rlprompt-rb-fluency")
+FIXED_METHODS = ("manual", "instructions", "in-context")
+
+
+def choose_device(name: str | None) -> str:
+    """The device asked for, or the best at hand: CUDA, then MPS, then the CPU."""
+    import torch
+
+    if name in (None, "auto"):
+        return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        first = str(error).splitlines()[0]
+        raise SettingError(f"the device '{name}' cannot be used here ({first}); leave --device out to let it be chosen") from None
+    return str(name)
+
+
+def set_threads(count: int | None) -> int:
+    """Let torch use so many threads (results may differ in the last bits between counts); returns the count."""
+    import torch
+
+    if count is not None:
+        torch.set_num_threads(count)
+    return torch.get_num_threads()
+
+
+def build_task(recipe: Recipe, device: str) -> Task:
+    """The task that a recipe names."""
+    settings: Any = recipe.task
+    if settings.kind == "classification":
+        from pinprompt.tasks.classification import ClassificationTask
+
+        return ClassificationTask.build(settings, device, recipe.seed)
+    if settings.kind == "style-transfer":
+        from pinprompt.tasks.style_transfer import StyleTransferTask
+
+        return StyleTransferTask.build(settings, device, recipe.seed)
+    if settings.kind == "inversion":
+        from pinprompt.tasks.inversion import InversionTask
+
+        return InversionTask.build(settings, device)
+    from pinprompt.tasks.custom import CustomTask
+
+    return CustomTask.build(settings)
+
+
+def build_writer(recipe: Recipe, task: Task, device: str) -> Any:
+    """The writer of prompts, with the context that the recipe asks for."""
+    from pinprompt.policy.writer import Writer
+    from pinprompt.streams import derive
+
+    asked = recipe.policy.context
+    context = "" if asked == "none" else task.context() if asked == "task" else asked
+    return Writer.build(recipe.policy, context, derive(recipe.seed, "psi"), device)
+
+
+def build_method(recipe: Recipe, writer: Callable[[], Any]) -> Method:
+    """The method that a recipe names; `writer` makes the writer when the method wants one."""
+    name = recipe.method
+    if name in RL_METHODS:
+        from pinprompt.methods.q_learning.loop import search_prompts
+
+        return lambda search: search_prompts(search, writer(), recipe.q_learning)
+    if name in FIXED_METHODS:
+        from pinprompt.methods.fixed import fixed
+
+        return fixed(name, recipe.seed)
+    raise SettingError(f"the method '{name}' cannot be built")  # the recipe has checked the name already
+
+
+def build_evaluator(
+    recipe: Recipe, task: Task, record: RunFolder, device: str, threads: int, notes: Callable[[str], None]
+) -> Evaluator:
+    """The way from prompts to scores, at the place where the run folder's checkpoint left it."""
+    from pinprompt.models.sources import home
+    from pinprompt.scoring.budget import Budget
+    from pinprompt.scoring.evaluator import Evaluator
+    from pinprompt.scoring.journal import Journal
+    from pinprompt.scoring.memo import Memo
+
+    settings = recipe.scoring
+    memo = Memo(home() / "memo.sqlite", warn=notes) if settings.memo else None
+    executor = None
+    if settings.engine == "ray":
+        from pinprompt.scoring.ray_executor import Ray
+
+        executor = Ray(partial(build_task, recipe, device), workers=settings.workers, threads=threads)
+    evaluator = Evaluator(
+        task,
+        Budget(recipe.budget),
+        memo,
+        executor,
+        recipe.seed,
+        Journal(record.path / "scores.jsonl"),
+        settings.memoise_stochastic,
+    )
+    evaluator.restore(record.checkpoint.provided("evaluator"))
+    record.checkpoint.providers["evaluator"] = evaluator.position
+    return evaluator
+
+
+def hold_for_dev(recipe: Recipe, task: Task, budget: Budget) -> Reservation | None:
+    """Set aside what scoring the finalists on dev will cost, so that the search can't spend it."""
+    if recipe.budget.calls is None or "dev" not in task.splits:
+        return None
+    wanted = (recipe.q_learning.finalists + 1) * task.calls("dev")
+    # A budget too small for that still leaves most of itself to the search.
+    return budget.reserve(min(wanted, int(budget.remaining()["calls"] // 4)))
+
+
+def environment(device: str, threads: int) -> dict[str, Any]:
+    """What a reader needs to know of the machine, for environment.json and the report."""
+    packages = ("pinprompt", "torch", "transformers", "tokenizers", "numpy", "safetensors")
+    versions = {}
+    for package in packages:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    return {
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "machine": platform.machine(),
+        "device": device,
+        "threads": threads,
+        "packages": versions,
+    }
+

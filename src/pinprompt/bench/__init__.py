@@ -1,0 +1,1 @@
+"""Measurements for `pinprompt bench`: ratios within one run on one machine, never a timed test."""

@@ -1,0 +1,41 @@
+"""The command line. Only files in this folder print."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from pinprompt.cli import about, search
+
+app = typer.Typer(
+    name="pinprompt",
+    help="Finds short, readable prompts for a model that can only be called, not trained.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(version("pinprompt"))
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    show: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    pass
+
+
+for verb in (*search.VERBS, *about.VERBS):
+    app.command()(verb)
+
+
+def main() -> None:
+    """The door that `pinprompt` opens."""
+    app()

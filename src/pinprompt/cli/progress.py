@@ -1,0 +1,95 @@
+"""A run as people watch it: a bar where there is a terminal, plain lines where there is none."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Any
+
+from pinprompt.cli.console import Console, Patience
+from pinprompt.recipe import Recipe
+from pinprompt.values import Event
+
+
+class Progress:
+    """Listens to a run and tells what matters: the best words so far, their score, what was spent."""
+
+    def __init__(self, console: Console, recipe: Recipe) -> None:
+        self._console, self._recipe = console, recipe
+        self._started = time.monotonic()
+        self._patience = Patience()
+        self._bar: Any = None
+        self._line: Any = None
+        if console.terminal:
+            from rich.console import Console as Rich
+            from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+            from rich.progress import Progress as RichProgress
+
+            columns = (TextColumn("{task.fields[phase]}"), BarColumn(20), TimeElapsedColumn(), TextColumn("{task.description}"))
+            self._bar = RichProgress(*columns, console=Rich(stderr=True), transient=True)
+
+    def __enter__(self) -> Progress:
+        if self._bar is not None:
+            self._bar.start()
+            self._line = self._bar.add_task("loading models", total=1.0, phase="start")
+        else:
+            self._say("loading models")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, event: Event) -> None:
+        """Tell an event."""
+        data = event.data
+        if event.kind == "step":
+            words = self._step(event)
+            if self._bar is not None:
+                share = self._share(event)
+                self._bar.update(self._line, completed=share, description=_escaped(words), phase=f"step {event.step + 1}")
+            elif self._patience.due():
+                self._say(f"step {event.step + 1}: {words}")
+        elif event.kind == "evaluating":
+            self._phase(f"{data['name']} on {data['split']}")
+        elif event.kind == "restart":
+            self._phase(f"begins anew: {data['reason']}")
+        elif event.kind == "start":
+            self._phase(f"{data['method']} on {data['task']}, seed {data['seed']}")
+
+    def _step(self, event: Event) -> str:
+        data = event.data
+        support = data.get("support") or []
+        parts = [f"best {data['score_best']:.4g}", repr(data["best_prompt"])]
+        if data.get("score_mean") is not None:
+            parts.append(f"mean {data['score_mean']:.4g}")
+        if support:
+            parts.append("support " + "/".join(f"{size:.0f}" for size in support[:8]))
+        parts.append(f"{data['distinct']} prompts, {data['calls']:,} calls")
+        return ", ".join(parts)
+
+    def _share(self, event: Event) -> float:
+        """How much of the run is done: the nearest of its limits."""
+        budget, shares = self._recipe.budget, [0.0]
+        if self._recipe.method.startswith(("pin", "rlprompt")):
+            shares.append((event.step + 1) / self._recipe.q_learning.steps)
+        if budget.calls:
+            shares.append(event.data.get("calls", 0) / budget.calls)
+        if budget.minutes:
+            shares.append((time.monotonic() - self._started) / 60 / budget.minutes)
+        return min(1.0, max(shares))
+
+    def _phase(self, words: str) -> None:
+        if self._bar is not None:
+            self._bar.update(self._line, description=_escaped(words))
+        else:
+            self._say(words)
+
+    def _say(self, words: str) -> None:
+        self._console.note(f"[{time.monotonic() - self._started:6.1f} s] {words}")
+
+
+def _escaped(words: str) -> str:
+    from rich.markup import escape
+
+    return escape(words)

@@ -1,0 +1,67 @@
+"""Answers as people read them: tables and sentences from plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from pinprompt.running import Result
+
+
+def shown_result(result: Result) -> Iterator[Any]:
+    """A run's answer: the prompt beside hand-written ones, what was spent, and where the report is."""
+    data, primary = result.data, str(result.data.get("primary", "score"))
+    splits = [split for split in ("dev", "test") if data.get(split)] or ["train"]
+    table = Table(title=None, show_edge=False, pad_edge=False)
+    table.add_column("")
+    table.add_column("prompt", overflow="fold", max_width=60)
+    for split in splits:
+        rows = (data.get(split) or {}).get("rows")
+        table.add_column(f"{primary} on {split}" + (f" ({rows} rows)" if rows else ""), justify="right")
+    compared = {"found": {"prompt": result.prompt, **{split: data.get(split) for split in splits}}}
+    for name, row in {**compared, **data.get("baselines", {})}.items():
+        cells = [_metric(row.get(split), primary) for split in splits]
+        table.add_row(name, Text(str(row.get("prompt", ""))), *cells, style="bold" if name == "found" else "")
+    yield table
+    verdict = _verdict(data, primary, splits[-1])
+    if verdict:
+        yield verdict
+    spent = f"{data.get('calls', 0):,} calls, {data.get('prompts', 0):,} prompts, {data.get('seconds', 0):.0f} seconds"
+    yield f"searched with {data.get('method')}: {spent}; stopped: {data.get('stopped')}"
+    yield f"report: {result.report}"
+
+
+def _metric(facts: Mapping[str, Any] | None, primary: str) -> str:
+    if not facts or facts.get(primary) is None:
+        return ""
+    ends = facts.get("intervals", {}).get(primary)
+    return f"{facts[primary]:.3f}" + (f" [{ends[0]:.3f}, {ends[1]:.3f}]" if ends else "")
+
+
+def _verdict(data: Mapping[str, Any], primary: str, split: str) -> str:
+    """Whether the found prompt beats the manual one, said as plainly either way."""
+    found, manual = data.get(split), (data.get("baselines", {}).get("manual") or {}).get(split)
+    if not found or not manual or found.get(primary) is None or manual.get(primary) is None:
+        return ""
+    gain = found[primary] - manual[primary]
+    word = "beats" if gain > 0 else "does not beat"
+    apart = ""
+    ours, theirs = (facts.get("intervals", {}).get(primary) for facts in (found, manual))
+    if ours and theirs and ours[0] <= theirs[1] and theirs[0] <= ours[1]:
+        apart = "; the 95 % intervals overlap"
+    return f"the found prompt {word} the manual prompt on {split}: {gain:+.3f} {primary}{apart}"
+
+
+def shown_estimate(figures: Mapping[str, Any]) -> str:
+    """What a run would spend, in one line."""
+    parts = [f"{figures['calls']:,} calls for the search"]
+    if figures.get("tokens"):
+        parts.append(f"{figures['tokens']:,} tokens")
+    if figures.get("money"):
+        parts.append(f"{figures['money']:.4g} money")
+    if figures.get("minutes") is not None:
+        parts.append(f"about {figures['minutes']:.1f} minutes")
+    return "would spend at most " + ", ".join(parts)

@@ -1,0 +1,1 @@
+"""Data: readers of files, few-shot splits, and the catalogue of known datasets."""

@@ -1,0 +1,241 @@
+"""Known classification datasets: label words, templates, hand-written prompts, and where each can be had.
+
+Templates have `{text}`, `{prompt}` and, for masked models, `{mask}`; a causal model says its word after the template.
+Words, templates of masked models and instructions of the paper's seven datasets are those of the published setup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pinprompt.errors import DataError, did_you_mean
+
+MASKED = "{text} {prompt} {mask} ."
+CAUSAL = "{text} {prompt}"
+INSTRUCTION_MASKED = "{prompt} {text} {mask} ."
+INSTRUCTION_CAUSAL = "{prompt} {text}"
+
+
+@dataclass(frozen=True)
+class HubPlace:
+    """Where the hub has a dataset, and how its columns and labels translate into ours."""
+
+    id: str
+    text: tuple[str, ...] = ("text",)
+    """Columns that are joined by a space."""
+    label: str = "label"
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """The hub's label to ours; empty where they are the same."""
+    revision: str | None = None
+
+
+@dataclass(frozen=True)
+class DatasetCard:
+    """All that is known about one dataset."""
+
+    name: str
+    title: str
+    words: Mapping[str, str]
+    """Label to word, in the order of the classes."""
+    instruction: str
+    hub: HubPlace
+    manual_masked: str = "It was"
+    manual_causal: str = "It was"
+    template_masked: str = MASKED
+    template_causal: str = CAUSAL
+    manual_template_masked: str | None = None
+    """Where the hand-written prompt stands elsewhere than a found one."""
+    spaced: bool = True
+    """Whether a masked model's label words begin with a space (byte-level tokenizers tell the two apart)."""
+    in_paper: bool = False
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels, in the order of the classes."""
+        return tuple(self.words)
+
+    def template(self, kind: str) -> str:
+        """The template of found prompts, for a 'masked' or a 'causal' model."""
+        return self.template_masked if kind == "masked" else self.template_causal
+
+    def manual(self, kind: str) -> tuple[str, str]:
+        """The hand-written prompt and its template."""
+        if kind == "masked":
+            return self.manual_masked, self.manual_template_masked or self.template_masked
+        return self.manual_causal, self.template_causal
+
+    def instructed(self, kind: str) -> tuple[str, str]:
+        """The instruction and its template: it stands before the text."""
+        return self.instruction, INSTRUCTION_MASKED if kind == "masked" else INSTRUCTION_CAUSAL
+
+
+def _numbered(*words: str) -> dict[str, str]:
+    return {str(number): word for number, word in enumerate(words)}
+
+
+_TWO = _numbered("terrible", "great")
+_FIVE = _numbered("terrible", "bad", "okay", "good", "great")
+_FILM_INSTRUCTION = (
+    'In this task, you are given sentences from movie reviews. The task is to classify a sentence as "great" if the '
+    'sentiment of the sentence is positive or as "terrible" if the sentiment of the sentence is negative.'
+)
+
+CARDS: dict[str, DatasetCard] = {
+    card.name: card
+    for card in (
+        DatasetCard(
+            name="sst-2",
+            title="SST-2: sentiment of film reviews",
+            words=_TWO,
+            instruction=_FILM_INSTRUCTION,
+            hub=HubPlace("SetFit/sst2"),
+            in_paper=True,
+        ),
+        DatasetCard(
+            name="yelp-2",
+            title="Yelp Polarity: sentiment of reviews",
+            words=_TWO,
+            instruction='In this task, you are given Yelp reviews. The task is to classify a review as "great" if the '
+            'overall sentiment of the review is positive or as "terrible" if the overall sentiment of the review is '
+            "negative.",
+            hub=HubPlace("fancyzhx/yelp_polarity"),
+            in_paper=True,
+        ),
+        DatasetCard(
+            name="mr",
+            title="MR: sentiment of film reviews",
+            words=_TWO,
+            instruction=_FILM_INSTRUCTION,
+            hub=HubPlace("cornell-movie-review-data/rotten_tomatoes"),
+            in_paper=True,
+        ),
+        DatasetCard(
+            name="cr",
+            title="CR: sentiment of customer reviews",
+            words=_TWO,
+            instruction="In this task, you are given sentences from customer reviews. The task is to classify a "
+            'sentence as "great" if the sentiment of the sentence is positive or as "terrible" if the sentiment of '
+            "the sentence is negative.",
+            hub=HubPlace("SetFit/CR"),
+            in_paper=True,
+        ),
+        DatasetCard(
+            name="agnews",
+            title="AG's News: topic of news articles",
+            words=_numbered("World", "Sports", "Business", "Tech"),
+            instruction="In this task, you are given a news article. Your task is to classify the article to one out "
+            'of the four topics "World", "Sports", "Business", "Tech" if the article\'s main topic is relevant '
+            "to the world, sports, business, and technology, correspondingly. If you are not sure about the topic, "
+            "choose the closest option.",
+            hub=HubPlace("fancyzhx/ag_news"),
+            template_masked="{mask} {prompt} {text}",
+            manual_masked="News:",
+            manual_causal="Topic:",
+            spaced=False,
+            in_paper=True,
+        ),
+        DatasetCard(
+            name="yahoo",
+            title="Yahoo Answers: topic of questions",
+            words=_numbered(
+                "culture",
+                "science",
+                "health",
+                "education",
+                "computer",
+                "sports",
+                "business",
+                "music",
+                "family",
+                "politics",
+            ),
+            instruction="You are given a passage. Using the information present in the passage, you need to classify "
+            "it into one of the 10 topics: 0 - Culture, 1 - Science, 2 - Health, 3 - Education, 4 - Computers, "
+            "5 - Sports, 6 - Business, 7 - Music, 8 - Family, 9 - Politics.",
+            hub=HubPlace(
+                "community-datasets/yahoo_answers_topics", text=("question_title", "question_content"), label="topic"
+            ),
+            manual_masked="Topic",
+            manual_causal="Topic:",
+            manual_template_masked="{prompt} {mask} : {text} .",
+            spaced=False,
+            in_paper=True,
+        ),
+        DatasetCard(
+            name="subj",
+            title="Subj: subjective or objective sentences",
+            words=_numbered("subjective", "objective"),
+            instruction="In this task, you are given sentences from reviews. The task is to classify a sentence as "
+            '"subjective" if the opinion of the sentence is subjective or as "objective" if the opinion of the '
+            "sentence is objective.",
+            # The hub's copy numbers the classes the other way round, so they are matched by name.
+            hub=HubPlace("SetFit/subj", label="label_text", labels={"subjective": "0", "objective": "1"}),
+            in_paper=True,
+        ),
+        DatasetCard(
+            name="sst-5",
+            title="SST-5: sentiment of film reviews in five grades",
+            words=_FIVE,
+            instruction="In this task, you are given sentences from movie reviews. The task is to classify a sentence "
+            'as "terrible", "bad", "okay", "good" or "great", from the most negative sentiment to the most '
+            "positive.",
+            hub=HubPlace("SetFit/sst5"),
+        ),
+        DatasetCard(
+            name="yelp-5",
+            title="Yelp Full: reviews of one to five stars",
+            words=_FIVE,
+            instruction='In this task, you are given Yelp reviews. The task is to classify a review as "terrible", '
+            '"bad", "okay", "good" or "great", from the most negative overall sentiment to the most positive.',
+            hub=HubPlace("Yelp/yelp_review_full"),
+        ),
+        DatasetCard(
+            name="trec",
+            title="TREC: what a question asks for",
+            words=_numbered("Description", "Entity", "Expression", "Human", "Location", "Number"),
+            instruction="In this task, you are given a question. The task is to classify what the question asks for: "
+            'a "Description", an "Entity", an "Expression" (an abbreviation or what it stands for), a "Human", a '
+            '"Location" or a "Number".',
+            # The hub counts ABBR, ENTY, DESC, HUM, LOC, NUM; the converted branch, since the main one is a script.
+            hub=HubPlace(
+                "CogComp/trec",
+                label="coarse_label",
+                labels={"0": "2", "1": "1", "2": "0", "3": "3", "4": "4", "5": "5"},
+                revision="refs/convert/parquet",
+            ),
+            manual_masked="The answer is a",
+            manual_causal="The answer is a",
+        ),
+        DatasetCard(
+            name="dbpedia",
+            title="DBpedia: what an article is about",
+            words=_numbered(
+                *("Company", "Education", "Artist", "Sports", "Office", "Transportation", "Building"),
+                *("Natural", "Village", "Animal", "Plant", "Album", "Film", "Written"),
+            ),
+            instruction="In this task, you are given the beginning of an encyclopedia article. The task is to classify "
+            "what the article is about: Company, Education, Artist, Sports, Office, Transportation, Building, Natural, "
+            "Village, Animal, Plant, Album, Film or Written.",
+            hub=HubPlace("fancyzhx/dbpedia_14", text=("content",)),
+            template_masked="{prompt} {mask} : {text}",
+            manual_masked="Topic",
+            manual_causal="Topic:",
+        ),
+        DatasetCard(
+            name="rotten-tomatoes",
+            title="Rotten Tomatoes: sentiment of film reviews, from the package index",
+            words=_TWO,
+            instruction=_FILM_INSTRUCTION,
+            hub=HubPlace("cornell-movie-review-data/rotten_tomatoes"),
+        ),
+    )
+}
+
+
+def lookup(name: str) -> DatasetCard:
+    """The card of a dataset, by its name in any case, with '_' for '-'; an unknown name gets the closest ones."""
+    wanted = name.strip().lower().replace("_", "-")
+    if wanted not in CARDS:
+        raise DataError(f"no dataset of the catalogue is named '{name}'; {did_you_mean(wanted, CARDS)}")
+    return CARDS[wanted]

@@ -1,0 +1,231 @@
+"""Readers of data files: CSV, TSV, JSONL and one text a line. Every refusal carries the file and the line."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pinprompt.errors import DataError, did_you_mean
+
+LARGEST_FILE = 1 << 30
+LARGEST_FIELD = 10_000_000
+
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+_JSONL = {".jsonl", ".ndjson"}
+
+
+@dataclass(frozen=True)
+class Example:
+    """A labelled text, and the line of the file that it began on."""
+
+    text: str
+    label: str
+    line: int = 0
+
+
+def read_examples(
+    path: str | Path, text_column: str = "text", label_column: str = "label", *, blanks: list[int] | None = None
+) -> list[Example]:
+    """The labelled examples of a .csv, .tsv or .jsonl file, in order; labels are kept as text.
+
+    A row without text is an error, unless `blanks` is given: then it is left out and its line is added there.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in {*_DELIMITERS, *_JSONL}:
+        raise DataError(
+            f"labelled examples are read from .csv, .tsv or .jsonl files, not from '{path.suffix or 'no suffix'}'; "
+            f"save them with the columns '{text_column}' and '{label_column}'",
+            path=path,
+        )
+    found = []
+    for line, (text, label) in read_columns(path, (text_column, label_column)):
+        if not text.strip():
+            if blanks is None:
+                raise DataError(f"the text is empty (column '{text_column}'); drop the row", path=path, line=line)
+            blanks.append(line)
+            continue
+        if not label.strip():
+            raise DataError(f"the label is empty (column '{label_column}')", path=path, line=line)
+        found.append(Example(text, label.strip(), line))
+    if not found:
+        raise DataError("the file holds no examples", path=path)
+    return found
+
+
+def read_columns(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    """The values of some columns, row by row, with the line that each row begins on."""
+    if path.suffix.lower() in _JSONL:
+        return _read_jsonl(path, columns)
+    return _read_table(path, columns, _DELIMITERS[path.suffix.lower()])
+
+
+def read_lines(path: str | Path, *, skip_blank: bool = False) -> list[str]:
+    """The texts of a file with one text a line; blank lines at the end are nothing, elsewhere an error or skipped."""
+    path = Path(path)
+    found: list[str] = []
+    blank = None
+    for line, text in _decoded(path):
+        text = text.rstrip("\r\n")
+        if not text.strip():
+            blank = blank or line
+            continue
+        if blank is not None and not skip_blank:
+            raise DataError("the line is empty; every line holds one text", path=path, line=blank)
+        found.append(text)
+    if not found:
+        raise DataError("the file is empty", path=path)
+    return found
+
+
+def check_labels(examples: Iterable[Example], labels: Sequence[str], path: object = None) -> None:
+    """Refuse a label that is not among the known ones, and examples of one class only."""
+    seen = set()
+    for example in examples:
+        if example.label not in labels:
+            raise DataError(
+                f"the label '{example.label}' is unknown; {did_you_mean(example.label, labels)} "
+                "(labels are matched as text; 'words' says which label has which word)",
+                path=path,
+                line=example.line or None,
+            )
+        seen.add(example.label)
+    if len(seen) == 1:
+        raise DataError(
+            f"all examples have the label '{seen.pop()}'; at least two classes are needed to tell them apart", path=path
+        )
+
+
+def _decoded(path: Path) -> Iterator[tuple[int, str]]:
+    """Lines with their numbers, decoded as UTF-8; streamed, so that a large file is refused before it is in memory."""
+    for line, raw in enumerate(_raw_lines(path), 1):
+        if b"\0" in raw:
+            raise DataError(
+                "there is a NUL byte, so this is not UTF-8 text (UTF-16, or a binary file?); save it as UTF-8",
+                path=path,
+                line=line,
+            )
+        try:
+            yield line, raw.decode("utf-8-sig" if line == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"byte {error.start + 1} of the line (0x{raw[error.start]:02x}) is not UTF-8; save the file as UTF-8 "
+                "(it may be Latin-1 or Windows-1252)",
+                path=path,
+                line=line,
+            ) from None
+
+
+def _raw_lines(path: Path) -> Iterator[bytes]:
+    try:
+        if path.is_dir():
+            raise DataError("this is a folder, a file was expected", path=path)
+        size = path.stat().st_size
+        if size == 0:
+            raise DataError("the file is empty", path=path)
+        if size > LARGEST_FILE:
+            raise DataError(
+                f"the file has {size / 1e9:.1f} GB; at most {LARGEST_FILE / 1e9:.1f} GB are read. A few hundred rows "
+                "are plenty: give a part of it",
+                path=path,
+            )
+        with open(path, "rb") as handle:
+            yield from handle
+    except FileNotFoundError:
+        raise DataError("there is no such file", path=path) from None
+    except OSError as error:
+        raise DataError(f"the file cannot be read: {error.strerror or error}", path=path) from error
+
+
+def _read_table(path: Path, columns: Sequence[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    # Strict: without it a quote that is never closed silently swallows the rest of the file into one text.
+    rows = csv.reader((text for _, text in _decoded(path)), delimiter=delimiter, strict=True)
+    header: list[str] | None = None
+    places: list[int] = []
+    while True:
+        line = rows.line_num + 1
+        row = _next_row(rows, path, line, delimiter)
+        if row is None:
+            break
+        if not row:
+            continue  # csv's word for a blank line
+        if header is None:
+            header = [name.strip() for name in row]
+            places = [_place(header, column, path, line) for column in columns]
+            continue
+        if len(row) != len(header):
+            raise DataError(
+                f"the row has {len(row)} fields, the header has {len(header)}; put a text that holds "
+                f"{'a comma' if delimiter == ',' else 'a tab'}, a quote or a line break in double quotes",
+                path=path,
+                line=line,
+            )
+        yield line, [row[place] for place in places]
+    if header is None:
+        raise DataError("the file is empty", path=path)
+
+
+def _next_row(rows: Iterator[list[str]], path: Path, line: int, delimiter: str) -> list[str] | None:
+    # The limit is a setting of the whole process: it is ours only while one row is read.
+    before = csv.field_size_limit(LARGEST_FIELD)
+    try:
+        return next(rows, None)
+    except csv.Error as error:
+        kind = "CSV" if delimiter == "," else "TSV"
+        raise DataError(
+            f"this row is not {kind} ({error}); a text that holds double quotes is put in double quotes, with each "
+            "inner one doubled",
+            path=path,
+            line=line,
+        ) from None
+    finally:
+        csv.field_size_limit(before)
+
+
+def _place(header: list[str], column: str, path: Path, line: int) -> int:
+    if column not in header:
+        raise DataError(
+            f"there is no column '{column}'; {did_you_mean(column, header)} "
+            f"(the header has: {', '.join(header)}; name the columns with text_column and label_column)",
+            path=path,
+            line=line,
+        )
+    if header.count(column) > 1:
+        raise DataError(f"the column '{column}' stands twice in the header", path=path, line=line)
+    return header.index(column)
+
+
+def _read_jsonl(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    for line, raw in _decoded(path):
+        if not raw.strip():
+            continue
+        if len(raw) > LARGEST_FIELD:
+            raise DataError(f"the line is longer than {LARGEST_FIELD:,} characters", path=path, line=line)
+        try:
+            row = json.loads(raw)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"this line is not JSON: {error}", path=path, line=line) from None
+        if not isinstance(row, dict):
+            raise DataError('every line must be an object, such as {"text": "...", "label": "0"}', path=path, line=line)
+
+        def value(column: str, row: dict[str, object] = row, line: int = line) -> str:
+            _place(list(row), column, path, line)
+            return _as_text(row[column], column, path, line)
+
+        yield line, [value(column) for column in columns]
+
+
+def _as_text(value: object, column: str, path: Path, line: int) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"  # as JSON has it, so that a recipe can name it as the file does
+    if isinstance(value, (str, int, float)):
+        try:
+            text = str(value)
+            text.encode("utf-8")
+        except (UnicodeEncodeError, ValueError):
+            problem = f"the column '{column}' holds half a character or a huge number"
+            raise DataError(problem, path=path, line=line) from None
+        return text
+    raise DataError(f"the column '{column}' holds {json.dumps(value)[:60]}, not a text", path=path, line=line)

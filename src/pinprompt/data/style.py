@@ -1,0 +1,136 @@
+"""Known style-transfer data: the styles, the directions between them, and the files of a folder that hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pinprompt.data.readers import check_labels, read_lines
+from pinprompt.data.splits import published
+from pinprompt.errors import DataError, SettingError, did_you_mean
+
+
+@dataclass(frozen=True)
+class StyleCard:
+    """Two styles, label '0' first. `shots` is None where the data are files with one sentence a line."""
+
+    name: str
+    title: str
+    styles: tuple[str, str]
+    lower: bool
+    """Whether outputs are lower-cased, as the data are."""
+    manual: Mapping[str, str]
+    """Direction to a hand-written prompt."""
+    hints: Mapping[str, str]
+    """Style to what it is, in words."""
+    shots: int | None = None
+
+    @property
+    def directions(self) -> tuple[str, str]:
+        """The names of both directions."""
+        first, second = self.styles
+        return f"{first}-to-{second}", f"{second}-to-{first}"
+
+
+@dataclass(frozen=True)
+class StyleTexts:
+    """The texts of one split by style; `references` are human rewrites of the test sources, where there are any."""
+
+    texts: Mapping[str, list[str]]
+    references: Mapping[str, list[str]]
+    notes: tuple[str, ...] = ()
+
+
+STYLES: dict[str, StyleCard] = {
+    card.name: card
+    for card in (
+        StyleCard(
+            name="yelp",
+            title="Yelp: sentiment of review sentences",
+            styles=("negative", "positive"),
+            lower=True,
+            manual={
+                "negative-to-positive": "Change the following sentence from negative sentiment to positive sentiment "
+                "but keep its semantics.",
+                "positive-to-negative": "Change the following sentence from positive sentiment to negative sentiment "
+                "but keep its semantics.",
+            },
+            hints={"negative": "a negative review", "positive": "a positive review"},
+        ),
+        StyleCard(
+            name="shakespeare",
+            title="Shakespeare: his English and ours",
+            styles=("shakespeare", "modern"),
+            lower=False,
+            manual={
+                "shakespeare-to-modern": "Rewrite the following sentence of Shakespeare in modern English.",
+                "modern-to-shakespeare": "Rewrite the following sentence of modern English in Shakespeare's style.",
+            },
+            hints={"shakespeare": "Shakespeare's English", "modern": "modern English"},
+            shots=100,
+        ),
+    )
+}
+
+
+def lookup_style(name: str) -> StyleCard:
+    """The card of a style dataset; an unknown name gets the closest ones."""
+    wanted = name.strip().lower()
+    if wanted not in STYLES:
+        raise DataError(f"no style data are named '{name}'; {did_you_mean(wanted, STYLES)}")
+    return STYLES[wanted]
+
+
+def ends_of(card: StyleCard, direction: str) -> tuple[str, str]:
+    """The style that a direction starts from, and the one that it leads to."""
+    if direction not in card.directions:
+        raise SettingError(f"'{card.name}' has no direction '{direction}'; {did_you_mean(direction, card.directions)}")
+    first, second = card.styles
+    return (first, second) if direction == card.directions[0] else (second, first)
+
+
+def load_style(name: str, folder: str | Path, part: str, split: int = 13) -> StyleTexts:
+    """The texts of 'train', 'dev' or 'test' by style.
+
+    One sentence a line: `<part>.<style>.txt` and `ref.<style>.txt`, or the published names
+    `sentiment.<part>.<0|1>.clean`. Few-shot: `<shots>-<split>/{train,dev}.tsv` and `test.tsv`.
+    """
+    card = lookup_style(name)
+    folder = Path(folder).expanduser()
+    if not folder.is_dir():
+        raise DataError("there is no such folder", path=folder)
+    if (folder / card.name).is_dir():
+        folder = folder / card.name
+    return _lines(card, folder, part) if card.shots is None else _few_shot(card, folder, part, split)
+
+
+def _lines(card: StyleCard, folder: Path, part: str) -> StyleTexts:
+    texts = {style: read_lines(_file(card, folder, part, style)) for style in card.styles}
+    references: dict[str, list[str]] = {}
+    for style in card.styles if part == "test" else ():
+        file = _file(card, folder, "ref", style)
+        if file.is_file():
+            references[style] = read_lines(file)
+            if len(references[style]) != len(texts[style]):
+                raise DataError(
+                    f"there are {len(references[style])} references for {len(texts[style])} sources; line n rewrites "
+                    "line n",
+                    path=file,
+                )
+    return StyleTexts(texts, references)
+
+
+def _file(card: StyleCard, folder: Path, part: str, style: str) -> Path:
+    other = folder / f"sentiment.{part}.{card.styles.index(style)}.clean"
+    return other if other.is_file() else folder / f"{part}.{style}.txt"
+
+
+def _few_shot(card: StyleCard, folder: Path, part: str, split: int) -> StyleTexts:
+    splits = published(folder, split, card.shots or 0)
+    rows = {"train": splits.train, "dev": splits.dev, "test": splits.test or []}.get(part)
+    if not rows:
+        raise DataError(f"there are no texts for the split '{part}'", path=folder)
+    check_labels(rows, ("0", "1"), folder)
+    texts = {style: [row.text for row in rows if row.label == str(label)] for label, style in enumerate(card.styles)}
+    return StyleTexts(texts, {}, splits.notes)

@@ -1,0 +1,189 @@
+"""`pinprompt doctor`: what this machine has, what is missing for what, and what to do about it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pinprompt.models import hub
+from pinprompt.models.cache import home
+from pinprompt.models.wheels import ALIASES
+
+_LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "gguf", "accelerate", "huggingface-hub", "numpy")
+_ROOM_FOR_ALIASES = 2_000_000_000
+
+
+@dataclass(frozen=True)
+class Extra:
+    """An optional part: its distributions as pip knows them, and what they are for."""
+
+    name: str
+    distributions: tuple[str, ...]
+    purpose: str
+
+
+EXTRAS = (
+    Extra("hub", ("datasets",), "datasets of the hub"),
+    Extra("image", ("pillow",), "finding words for an image"),
+    Extra("style", ("scikit-learn", "sacrebleu"), "text style transfer: training a style classifier, BLEU"),
+    Extra("remote", ("openai", "tenacity"), "task models behind an API"),
+    Extra("ray", ("ray",), "several workers, sweeps on a cluster"),
+    Extra("diffusion", ("diffusers", "pillow"), "drawing images from found prompts"),
+    Extra("track", ("tensorboard", "mlflow-skinny"), "experiment trackers"),
+)
+
+
+def examine(deep: bool = True) -> dict[str, Any]:
+    """Everything about this environment as plain values; `deep` imports torch to name the device (about a second).
+
+    `problems` holds what keeps pinprompt from working, each with what to do; an absent extra or hub is no problem.
+    """
+    libraries = {name: _version(name) for name in _LIBRARIES}
+    device = _device() if deep and libraries["torch"] else None
+    cache = _cache()
+    report: dict[str, Any] = {
+        "pinprompt": _version("pinprompt"),
+        "python": {"version": platform.python_version(), "executable": sys.executable, "pip": _has_pip()},
+        "platform": platform.platform(),
+        "cores": _cores(),
+        "memory_gb": _memory_gb(),
+        "libraries": libraries,
+        "device": device,
+        "cache": cache,
+        "extras": [_extra(extra) for extra in EXTRAS],
+        "hub": _hub(),
+        "aliases": {alias.name: alias.folder.is_dir() for alias in ALIASES.values()},
+    }
+    report["problems"] = _problems(report)
+    report["ok"] = not report["problems"]
+    return report
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _has_pip() -> bool:
+    return importlib.util.find_spec("pip") is not None
+
+
+def _cores() -> int:
+    # A container is often given fewer cores than the machine has.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _memory_gb() -> float | None:
+    try:
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1)
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def _device() -> dict[str, Any]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import torch
+
+            if torch.cuda.is_available():
+                return {"name": "cuda", "detail": torch.cuda.get_device_name(0), "count": torch.cuda.device_count()}
+            if torch.backends.mps.is_available():
+                return {"name": "mps", "detail": "Apple GPU", "count": 1}
+            return {"name": "cpu", "detail": platform.processor() or platform.machine(), "count": 1}
+    except Exception as error:  # a broken torch raises whatever its shared libraries do; the doctor must still answer
+        return {"name": None, "detail": f"torch cannot be imported: {error}", "count": 0}
+
+
+def _cache() -> dict[str, Any]:
+    folder = home()
+    there = folder
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    return {"path": str(folder), "exists": folder.is_dir(), "writable": _writable(there), "free_gb": _free_gb(there)}
+
+
+def _writable(folder: Path) -> bool:
+    """Tried out, since permissions alone don't tell of a read-only or full disk."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as handle:
+            handle.write(b"pinprompt")
+        return True
+    except OSError:
+        return False
+
+
+def _free_gb(folder: Path) -> float | None:
+    try:
+        return round(shutil.disk_usage(folder).free / 1e9, 1)
+    except OSError:
+        return None
+
+
+def _extra(extra: Extra) -> dict[str, Any]:
+    missing = [name for name in extra.distributions if _version(name) is None]
+    return {
+        "name": extra.name,
+        "for": extra.purpose,
+        "installed": not missing,
+        "missing": missing,
+        "install": f"pip install 'pinprompt[{extra.name}]'" if missing else None,
+    }
+
+
+def _hub() -> dict[str, Any]:
+    reason = hub.unreachable(seconds=1.0)
+    if reason is None:
+        return {"reachable": True, "reason": None, "advice": None}
+    aliases = ", ".join(alias.name for alias in ALIASES.values())
+    return {
+        "reachable": False,
+        "reason": reason,
+        "advice": f"use the aliases ({aliases}), local folders or .gguf files; models in the hub's cache "
+        f"({hub.cache_folder()}) also work",
+    }
+
+
+def _problems(report: dict[str, Any]) -> list[dict[str, str]]:
+    found = []
+
+    def problem(what: str, todo: str) -> None:
+        found.append({"problem": what, "do": todo})
+
+    if sys.version_info < (3, 11):
+        problem(f"Python {platform.python_version()} is too old", "install Python 3.11 or later")
+    for name, version in report["libraries"].items():
+        if version is None:
+            problem(f"{name} is not installed", "pip install pinprompt")
+    if report["device"] is not None and report["device"]["name"] is None:
+        problem(report["device"]["detail"], "pip install --force-reinstall torch==2.13.0")
+    cache = report["cache"]
+    wanted = [name for name, cached in report["aliases"].items() if not cached]
+    if not cache["writable"]:
+        problem(
+            f"the cache folder {cache['path']} cannot be written to",
+            "set PINPROMPT_HOME to a folder that you may write to",
+        )
+    elif wanted and cache["free_gb"] is not None and cache["free_gb"] * 1e9 < _ROOM_FOR_ALIASES:
+        problem(
+            f"the cache folder {cache['path']} has {cache['free_gb']} GB free; fetching models takes about "
+            f"{_ROOM_FOR_ALIASES / 1e9:.0f} GB",
+            "free some space, or set PINPROMPT_HOME to a folder on another disk",
+        )
+    if wanted and not report["python"]["pip"]:
+        problem(
+            f"this Python has no pip, which fetches {', '.join(wanted)}",
+            f"run {sys.executable} -m ensurepip",
+        )
+    return found

@@ -1,0 +1,69 @@
+"""The error family: every mistake a user can make ends in one of these, with a sentence that says what to do next."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+class PinpromptError(Exception):
+    """Anything that pinprompt itself refuses; the command line prints its text and exits with code 2."""
+
+
+class SettingError(PinpromptError):
+    """A setting, option or argument that cannot be used as given."""
+
+
+class DataError(PinpromptError):
+    """A data file that cannot be used; carries the file and, where there is one, the line."""
+
+    def __init__(self, message: str, *, path: object = None, line: int | None = None) -> None:
+        self.path, self.line = path, line
+        place = "" if path is None else f"{path}: " if line is None else f"{path}:{line}: "
+        super().__init__(place + message)
+
+
+class ModelError(PinpromptError):
+    """A model that cannot be found, fetched, loaded or used for the job."""
+
+
+class MissingExtra(PinpromptError):
+    """An optional library that is not installed."""
+
+    def __init__(self, extra: str, what: str) -> None:
+        super().__init__(f"{what} needs the extra '{extra}': pip install 'pinprompt[{extra}]'")
+        self.extra = extra
+
+
+class TaskError(PinpromptError):
+    """A task that broke its contract: a score that is not a number, a wrong count of scores, a failing function."""
+
+
+class RunError(PinpromptError):
+    """A run folder that cannot be opened, written or resumed."""
+
+
+class BudgetSpent(PinpromptError):
+    """The next call would overshoot the budget. Methods stop cleanly on it; it is not a failure.
+
+    `scores` holds what was scored of the batch before the money ran out (values.Score, the batch's first prompts, in
+    order): paid results are never thrown away.
+    """
+
+    def __init__(self, message: str, *, scores: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.scores = list(scores)
+
+
+class ServerDown(PinpromptError):
+    """A remote model stopped answering; the run stops cleanly and can be resumed."""
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """A clause that names the closest known words, or lists them all where none is close."""
+    names = sorted(known)
+    close = difflib.get_close_matches(given, names, n=2, cutoff=0.5)
+    if close:
+        return "did you mean " + " or ".join(f"'{name}'" for name in close) + "?"
+    return "known: " + ", ".join(names)

@@ -1,0 +1,34 @@
+"""The methods by name, with what a user needs to choose one. Plain data, cheap to import."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class MethodCard:
+    """One line of `pinprompt methods`."""
+
+    name: str
+    line: str
+    gradients: bool
+    output: str
+    reference: str
+
+
+_PIN = "Choi et al. 2024 (PIN)"
+_RLPROMPT = "Deng et al. 2022 (RLPrompt)"
+
+CARDS = (
+    MethodCard("pin", "sparse Q-learning with the filter of unlikely tokens", False, "text", _PIN),
+    MethodCard("pin-no-fluency", "pin without the filter", False, "text", _PIN),
+    MethodCard("rlprompt", "on-policy soft Q-learning", False, "text", _RLPROMPT),
+    MethodCard("rlprompt-fluency", "rlprompt that samples likely tokens only", False, "text", _PIN),
+    MethodCard("rlprompt-rb", "soft Q-learning from a replay", False, "text", _PIN),
+    MethodCard("rlprompt-rb-fluency", "soft Q-learning from a replay, likely tokens only", False, "text", _PIN),
+    MethodCard("manual", "a hand-written prompt", False, "text", "the dataset's card"),
+    MethodCard("instructions", "an instruction before the input", False, "text", "Mishra et al. 2022"),
+    MethodCard("in-context", "labelled examples before the input", False, "text", "Brown et al. 2020"),
+)
+
+NAMES = tuple(card.name for card in CARDS)

@@ -1,0 +1,106 @@
+"""What a search method gets and gives. Methods know the task's contract and the evaluator, never a concrete task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from pinprompt.scoring.budget import Budget
+from pinprompt.tasks.protocol import Task
+from pinprompt.values import Evaluation, Event, Prompt, Score
+
+
+class Evaluator(Protocol):
+    """The only way from prompts to scores: it deduplicates, memoises, charges the budget, and may work in parallel."""
+
+    budget: Budget
+
+    @property
+    def charged_calls(self) -> int:
+        """Calls booked to the search's budget so far."""
+
+    @property
+    def report_calls(self) -> int:
+        """Calls spent on reports, beside the budget."""
+
+    @property
+    def distinct(self) -> int:
+        """Different prompts scored so far."""
+
+    paid_calls: int
+    memo_hits: int
+
+    def score(self, prompts: list[Prompt], split: str = "train", *, report: bool = False) -> list[Score]:
+        """Scores in order. Raises BudgetSpent before anything is overspent; what was scored by then is kept.
+
+        With `report` the calls are counted beside the search's budget, and never refused.
+        """
+
+    def evaluate(self, prompt: Prompt, split: str) -> Evaluation:
+        """The task's metrics of a prompt, counted as a report."""
+
+    def charge(self, calls: int) -> None:
+        """Book calls that a white-box method made itself (a forward pass is 1 a row, a backward pass 2)."""
+
+
+class Checkpointer(Protocol):
+    """Where a method keeps what it needs to go on after being killed."""
+
+    def due(self) -> bool:
+        """True when it is time to save again; chosen so that saving costs little of the run's time."""
+
+    def save(self, step: int, state: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
+        """Keep JSON-able `state` and `tensors` (torch) as the new checkpoint, atomically."""
+
+    def load(self) -> tuple[int, dict[str, Any], dict[str, Any]] | None:
+        """The last checkpoint as (step, state, tensors), or None in a fresh run."""
+
+    def append(self, stream: str, rows: list[dict[str, Any]]) -> None:
+        """Add JSON rows to a growing stream; they count once the next `save` has succeeded."""
+
+    def stream(self, name: str) -> Iterator[dict[str, Any]]:
+        """The rows of a stream, up to the last checkpoint."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A prompt that may become the answer, with where it came from ('greedy', 'sampled', 'manual', ...)."""
+
+    prompt: Prompt
+    source: str
+    score: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a method found: candidates in order of training score (the caller scores them on dev, and dev decides).
+
+    `tensor` names a file for methods whose answer is not text (soft prompts); `extras` goes into the result as it is.
+    """
+
+    candidates: list[Candidate]
+    stopped: str
+    """Why it stopped: 'finished', 'budget', 'collapsed', ..."""
+    steps: int = 0
+    extras: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Search:
+    """Everything a method may use."""
+
+    task: Task
+    evaluator: Evaluator
+    emit: Callable[[Event], None]
+    checkpoint: Checkpointer
+    seed: int
+    device: str
+    folder: Path
+
+
+class Method(Protocol):
+    """A method is a function of its settings and a `Search`."""
+
+    def __call__(self, search: Search) -> Outcome: ...

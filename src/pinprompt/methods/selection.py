@@ -1,0 +1,45 @@
+"""Choosing the answer: candidates are scored on dev, and dev decides; all are kept."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+
+from pinprompt.errors import BudgetSpent
+from pinprompt.methods.protocol import Candidate, Search
+from pinprompt.values import Event
+
+
+@dataclass(frozen=True)
+class Finalist:
+    """A candidate with its dev score, None where the task has no dev split."""
+
+    candidate: Candidate
+    dev: float | None
+
+
+def select(search: Search, candidates: list[Candidate], step: int) -> list[Finalist]:
+    """The distinct candidates, best first: by dev score, then by training score, then by order of discovery."""
+    distinct = list({candidate.prompt.text: candidate for candidate in reversed(candidates)}.values())[::-1]
+    finalists = [Finalist(candidate, None) for candidate in distinct]
+    if "dev" in search.task.splits:
+        # Minutes limit the search, not this: an answer that was never tried on dev would be worth little.
+        unlimited = search.evaluator.budget.expired()
+        finalists = []
+        for candidate in distinct:
+            dev = None
+            with contextlib.suppress(BudgetSpent):
+                dev = search.evaluator.score([candidate.prompt], "dev", report=unlimited)[0].value
+            finalists.append(Finalist(candidate, dev))
+    worst = float("-inf")
+    finalists.sort(key=lambda f: (worst if f.dev is None else f.dev, f.candidate.score), reverse=True)
+    for finalist in finalists:
+        search.emit(Event("finalist", step, _facts(finalist)))
+    if finalists:
+        search.emit(Event("selected", step, _facts(finalists[0])))
+    return finalists
+
+
+def _facts(finalist: Finalist) -> dict[str, object]:
+    candidate = finalist.candidate
+    return {"prompt": candidate.prompt.text, "source": candidate.source, "score": candidate.score, "dev": finalist.dev}

@@ -1,0 +1,162 @@
+"""The user's cache: where it is, and how a folder gets into it whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from pinprompt.errors import ModelError
+
+_CHUNK = 1 << 20
+
+
+def home() -> Path:
+    """The cache folder: PINPROMPT_HOME, else `pinprompt` in the platform's cache folder. It may not exist yet."""
+    given = os.environ.get("PINPROMPT_HOME")
+    if given:
+        return Path(given).expanduser().absolute()
+    return _platform_cache() / "pinprompt"
+
+
+def _platform_cache() -> Path:
+    xdg = os.environ.get("XDG_CACHE_HOME")
+    if xdg and Path(xdg).is_absolute():  # the XDG rules say that a relative path is to be ignored
+        return Path(xdg)
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    return Path.home() / ".cache"
+
+
+@contextlib.contextmanager
+def place(target: Path, what: str) -> Iterator[Path | None]:
+    """Fill `target` (a folder in the cache) once, whoever asks: yields a folder to fill, or None where it is there.
+
+    One process at a time works on a target; the others wait for it and then find it there. What is yielded is renamed
+    to `target` at the end and removed if anything goes wrong, so that a target that exists is always whole.
+    """
+    if target.is_dir():
+        # Before any lock, so that a cache that is shared and read-only can still be read.
+        yield None
+        return
+    with translated(what), _locked(target):
+        if target.is_dir():
+            yield None
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        staging = home() / "tmp"
+        staging.mkdir(parents=True, exist_ok=True)
+        for left in staging.glob(f"{target.name}.*"):  # of a process that was killed: we hold its lock
+            shutil.rmtree(left, ignore_errors=True)
+        folder = Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=staging))
+        try:
+            yield folder
+            folder.chmod(0o755)
+            os.replace(folder, target)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Turn the file system's refusals into a sentence: full disk, read-only cache, and the rest."""
+    try:
+        yield
+    except OSError as error:
+        raise ModelError(_sentence(what, error)) from error
+
+
+def _sentence(what: str, error: OSError) -> str:
+    where = home()
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return (
+            f"the disk is full: {what} does not fit into the cache {where}. Nothing was left behind. "
+            "Free some space, or set PINPROMPT_HOME to a folder on another disk."
+        )
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+        return (
+            f"cannot write {what} into the cache {where} ({error.strerror}). "
+            "Set PINPROMPT_HOME to a folder that you may write to."
+        )
+    return f"cannot put {what} into the cache {where}: {error}. Set PINPROMPT_HOME to another folder if this persists."
+
+
+@contextlib.contextmanager
+def _locked(target: Path) -> Iterator[None]:
+    """Hold the lock of one target; the system lets go of it when a process dies."""
+    folder = home() / "locks"
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / f"{target.name}.lock", "a+b") as handle:
+        if sys.platform == "win32":
+            import msvcrt
+
+            while True:
+                try:
+                    handle.seek(0)
+                    msvcrt.locking(handle.fileno(), msvcrt.LK_NBLCK, 1)
+                    break
+                except OSError:
+                    time.sleep(0.2)
+            try:
+                yield
+            finally:
+                handle.seek(0)
+                msvcrt.locking(handle.fileno(), msvcrt.LK_UNLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+
+
+def sha256_of(path: Path) -> str:
+    """The sha256 of a file's bytes, in hexadecimal."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as handle:
+        while chunk := handle.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def known_sha256_of(path: Path) -> str:
+    """Like `sha256_of`, but remembered by place, size and time of change, since weights can be gigabytes."""
+    path = path.resolve()
+    stat = path.stat()
+    key = hashlib.sha256(f"{path}|{stat.st_size}|{stat.st_mtime_ns}".encode()).hexdigest()
+    note = home() / "hashes" / f"{key}.json"
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return str(json.loads(note.read_text())["sha256"])
+    digest = sha256_of(path)
+    with contextlib.suppress(OSError):  # only a saving: a cache that cannot be written costs time, nothing else
+        write_whole(note, json.dumps({"path": str(path), "sha256": digest}))
+    return digest
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a small file under a temporary name, sync it, then rename it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(number, "w", encoding="utf-8") as handle:
+            handle.write(text)
+            handle.flush()
+            os.fsync(handle.fileno())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of all files in a folder."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

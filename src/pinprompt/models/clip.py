@@ -1,0 +1,214 @@
+"""CLIP and SigLIP models that transformers loads: pictures and texts as unit vectors, exact and independent of batches.
+
+A CLIP text tower is causal and read at its end token, so nothing after that token can change a text's vector: texts are
+run at their own length instead of the full window. SigLIP's tower looks both ways and was trained on padded texts, so
+there every text is padded to the window. A text's pass has a shape that depends on that text alone (its length rounded
+up, a fixed number of rows), so its vector has the same bits whoever shares its batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pinprompt.errors import MissingExtra, ModelError, SettingError
+from pinprompt.models import sources
+from pinprompt.models.quiet import quiet
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from torch import Tensor
+
+EMOJI_CLIP = "emoji-clip"
+"""The small image-text model of emoji drawings that comes with the package; no CLIP for photographs."""
+ROWS = 8
+"""Texts in every pass of the text tower."""
+STRIDE = 4
+"""Lengths of passes are multiples of this: few shapes, and little padding."""
+
+
+def folder_of(name: str) -> str:
+    """What to load for a name: the packaged folder for emoji-clip, anything else as it is."""
+    return str(Path(__file__).parent / "emoji_clip") if name == EMOJI_CLIP else name
+
+
+def load_clip(name: str, device: str = "cpu") -> Clip:
+    """Load an image-text model by hub id, folder, or the name emoji-clip."""
+    place = folder_of(name)
+    source = sources.resolve(place)
+    model, tokenizer = sources.load_encoder(place, device)
+    if not hasattr(model, "get_text_features") or not hasattr(model, "get_image_features"):
+        raise ModelError(
+            f"'{name}' is a {type(model).__name__}, which does not embed both texts and pictures; "
+            f"give a CLIP or SigLIP model, or {EMOJI_CLIP}."
+        )
+    with quiet():
+        import transformers
+
+        where = {"revision": source.revision} if source.kind == "hub" else {}
+        try:
+            # Never torchvision's processor: a torchvision of another build than torch fails at its import.
+            processor = transformers.AutoImageProcessor.from_pretrained(place, backend="pil", **where)
+        except ImportError as error:
+            raise MissingExtra("image", "preparing pictures") from error
+        except Exception as error:  # a missing or foreign preprocessor config ends in any kind of error
+            raise ModelError(f"'{name}' has no usable image processor: {error}") from error
+    return Clip(name, source.revision, model, tokenizer, processor)
+
+
+class Clip:
+    """A frozen image-text model with its tokenizer and image processor."""
+
+    def __init__(self, name: str, revision: str, model: Any, tokenizer: Any, processor: Any) -> None:
+        self.name, self.revision = name, revision
+        self.model, self.tokenizer, self.processor = model.eval().requires_grad_(False), tokenizer, processor
+        self.device = model.device
+        self.trims: bool = model.config.model_type == "clip"
+        """Whether a text may be run at its own length: a causal tower that is read at the end token."""
+        self.window: int = int(model.config.text_config.max_position_embeddings)
+        """Tokens that the text tower can read, its own start and end tokens among them."""
+        limit = getattr(tokenizer, "model_max_length", None)
+        if limit is not None and limit < self.window:
+            self.window = int(limit)
+
+    # Pictures
+
+    def image_features(self, images: Sequence[Image]) -> Tensor:
+        """Unit vectors [n, d] of pictures, one pass each."""
+        import torch
+
+        vectors = []
+        with torch.inference_mode():
+            for image in images:
+                # A side of one to four pixels would be taken for the channels.
+                inputs = self.processor(images=image, return_tensors="pt", input_data_format="channels_last")
+                inputs = {name: value.to(self.device) for name, value in inputs.items()}
+                vectors.append(_vector(self.model.get_image_features(**inputs)))
+            return torch.nn.functional.normalize(torch.cat(vectors).float(), dim=-1).clone()
+
+    def target(self, images: Sequence[Image]) -> Tensor:
+        """One unit vector [d] for one picture, or for what several have in common: the mean of their vectors."""
+        import torch
+
+        return torch.nn.functional.normalize(self.image_features(images).mean(0), dim=-1)
+
+    # Texts
+
+    def tokens(self, text: str) -> list[int]:
+        """A text's tokens with the model's own start and end tokens, not cut."""
+        with quiet():  # a warning about long texts would be noise: the caller is told by `too_long`
+            return list(self.tokenizer(text)["input_ids"])
+
+    def too_long(self, text: str) -> str | None:
+        """A sentence where a text does not fit into the window, else None."""
+        count = len(self.tokens(text))
+        if count <= self.window:
+            return None
+        return f"the prompt has {count} tokens of {self.name}, whose text window holds {self.window}"
+
+    def check_length(self, length: int) -> None:
+        """Refuse a search whose prompts, at one token or more for each token of the writer, could not fit."""
+        specials = len(self.tokens(""))
+        if length + specials > self.window:
+            raise SettingError(
+                f"prompts of {length} tokens do not fit into the text window of {self.name}: it holds "
+                f"{self.window - specials} beside its own start and end. Ask for shorter prompts (--length), or let "
+                f'them be cut (overlong = "cut").'
+            )
+
+    def text_features(self, texts: Sequence[str], trim: bool = True) -> Tensor:
+        """Unit vectors [n, d] of texts, cut where they do not fit; equal texts are run once.
+
+        `trim` off pads every text to the window, for comparison; where trimming is not exact it is always off.
+        """
+        import torch
+
+        distinct = {text: self._fit(self.tokens(text)) for text in dict.fromkeys(texts)}
+        groups: dict[int, list[str]] = {}
+        for text, ids in distinct.items():
+            length = min(self.window, -(-len(ids) // STRIDE) * STRIDE) if trim and self.trims else self.window
+            groups.setdefault(length, []).append(text)
+        vectors: dict[str, Tensor] = {}
+        with torch.inference_mode():
+            for length, members in sorted(groups.items()):
+                for at in range(0, len(members), ROWS):
+                    part = members[at : at + ROWS]
+                    rows = [distinct[text] for text in part]
+                    out = self._pass(rows + [rows[0]] * (ROWS - len(rows)), length)
+                    vectors.update(zip(part, out, strict=False))
+            stacked = torch.stack([vectors[text] for text in texts]) if texts else torch.zeros(0, 0)
+        return stacked.clone()  # outside of inference mode, so that it may meet a gradient
+
+    def _fit(self, ids: list[int]) -> list[int]:
+        """Cut to the window, the end token kept (what the tokenizers' own truncation does)."""
+        return ids if len(ids) <= self.window else [*ids[: self.window - 1], ids[-1]]
+
+    def _pass(self, rows: list[list[int]], length: int) -> Tensor:
+        """Unit vectors of exactly ROWS texts at exactly that length."""
+        import torch
+
+        batch = self.tokenizer.pad({"input_ids": rows}, padding="max_length", max_length=length, return_tensors="pt")
+        inputs = {"input_ids": batch["input_ids"].to(self.device)}
+        if self.trims:
+            # The end token ends what is read; another padding token could be taken for it (older configs look for
+            # the greatest id), and a mask would change nothing under a causal tower.
+            for row, ids in enumerate(rows):
+                inputs["input_ids"][row, : len(ids)] = torch.tensor(ids)
+                inputs["input_ids"][row, len(ids) :] = ids[-1]
+        elif "attention_mask" in self.tokenizer.model_input_names:
+            inputs["attention_mask"] = batch["attention_mask"].to(self.device)
+        return torch.nn.functional.normalize(_vector(self.model.get_text_features(**inputs)).float(), dim=-1)
+
+    # The white box
+
+    def embeddings(self) -> Tensor:
+        """Input embeddings [V, d] of the text tower."""
+        weight: Tensor = self._embedding().weight
+        return weight
+
+    def vector_features(self, vectors: Tensor) -> Tensor:
+        """The unit vector [d] of a text whose token embeddings are `vectors` [n, d]; differentiable in them."""
+        import torch
+
+        specials = self.tokens("")
+        if len(vectors) + len(specials) > self.window:
+            raise SettingError(
+                f"{len(vectors)} prompt vectors do not fit into the text window of {self.name}, which holds "
+                f"{self.window - len(specials)} beside its own start and end; ask for fewer."
+            )
+        # A plain token marks the prompt's place: a special one could be taken for the end of the text.
+        special = set(self.tokenizer.all_special_ids)
+        plain = next(index for index in range(len(self.tokenizer)) if index not in special)
+        ids = [*specials[:-1], *[plain] * len(vectors), specials[-1]]
+        if not self.trims:
+            ids += [self.tokenizer.pad_token_id] * (self.window - len(ids))
+        start = len(specials) - 1
+        with _put_in(self._embedding(), vectors, start):
+            out = self.model.get_text_features(input_ids=torch.tensor([ids], device=self.device))
+        return torch.nn.functional.normalize(_vector(out)[0].float(), dim=-1)
+
+    def _embedding(self) -> Any:
+        return self.model.text_model.embeddings.token_embedding
+
+
+def _vector(output: Any) -> Any:
+    """The pooled features, whichever way a version of transformers hands them over."""
+    return getattr(output, "pooler_output", output)
+
+
+@contextlib.contextmanager
+def _put_in(embedding: Any, vectors: Tensor, start: int) -> Iterator[None]:
+    """For one pass, let the embedding layer give `vectors` at the prompt's positions; the tower itself is untouched."""
+    import torch
+
+    def replace(module: Any, inputs: Any, output: Tensor) -> Tensor:
+        given = vectors.to(output.dtype)[None]
+        return torch.cat([output[:, :start], given, output[:, start + len(vectors) :]], dim=1)
+
+    handle = embedding.register_forward_hook(replace)
+    try:
+        yield
+    finally:
+        handle.remove()

@@ -1,0 +1,128 @@
+"""Pictures from files, in every form that people have them, as plain RGB; bounded, and refused with a sentence."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pinprompt.errors import DataError, MissingExtra
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+MAX_PIXELS = 100_000_000
+"""The largest picture that is decoded (a 100-megapixel photograph is 300 MB as RGB)."""
+MAX_BYTES = 200_000_000
+MAX_PICTURES = 1000
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif")
+# Only these decoders run, whatever the file claims to be: fewer parsers that see a stranger's bytes.
+_FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF")
+_READABLE = "JPEG, PNG, WebP and GIF can be read"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One target: where it came from, the hash of the file, and its pixels (RGB, upright, on white)."""
+
+    path: Path
+    sha256: str
+    image: Image
+
+
+def find_pictures(given: Sequence[str]) -> list[Path]:
+    """The files behind files and folders, in the order given (a folder's by name); at least one."""
+    found: list[Path] = []
+    for name in given:
+        path = Path(name).expanduser()
+        if path.is_dir():
+            inside = sorted(
+                file
+                for file in path.iterdir()
+                if file.is_file() and file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
+            )
+            if not inside:
+                raise DataError(f"the folder holds no pictures ({', '.join(SUFFIXES)}).", path=path)
+            found += inside
+        elif path.is_file():
+            found.append(path)
+        else:
+            raise DataError("there is no such picture or folder; check the path.", path=path)
+    if not found:
+        raise DataError("no picture was given; name a file, several files, or a folder.")
+    if len(found) > MAX_PICTURES:
+        raise DataError(f"{len(found)} pictures were given, {MAX_PICTURES} is the most; give a smaller folder.")
+    return found
+
+
+def load_pictures(given: Sequence[str]) -> list[Picture]:
+    """Read every picture behind files and folders."""
+    return [load_picture(path) for path in find_pictures(given)]
+
+
+def load_picture(path: Path) -> Picture:
+    """Read one picture; the first frame of an animation."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise DataError(f"the file is larger than {MAX_BYTES // 1_000_000} MB; save a smaller picture.", path=path)
+        data = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"the picture cannot be read: {error.strerror or error}.", path=path) from error
+    return Picture(path, hashlib.sha256(data).hexdigest(), decode(data, path))
+
+
+def decode(data: bytes, path: object = None) -> Image:
+    """Bytes of a picture to RGB: upright by its EXIF, alpha laid on white, 16 bits brought to 8."""
+    try:
+        import PIL.Image
+    except ImportError as error:
+        raise MissingExtra("image", "reading pictures") from error
+    if not data:
+        raise DataError("the file is empty.", path=path)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the size is checked below, with a sentence of our own
+            image = PIL.Image.open(io.BytesIO(data), formats=_FORMATS)
+            width, height = image.size
+            if width * height > MAX_PIXELS:
+                raise DataError(_bomb(f"{width} x {height} pixels"), path=path)
+            image.seek(0)
+            image.load()
+            return _as_rgb(image)
+    except DataError:
+        raise
+    except PIL.Image.DecompressionBombError as error:
+        raise DataError(_bomb("many more pixels"), path=path) from error
+    except PIL.UnidentifiedImageError as error:
+        raise DataError(f"the file is not a picture, whatever its name says; {_READABLE}.", path=path) from error
+    except MemoryError as error:
+        raise DataError("the picture does not fit into memory; save a smaller one.", path=path) from error
+    except Exception as error:  # decoders raise anything on a broken file: OSError, SyntaxError, struct.error, ...
+        if "truncated" in str(error).lower() or isinstance(error, EOFError):
+            raise DataError("the picture is cut off before its end; copy or download it again.", path=path) from error
+        raise DataError(f"the picture is damaged and cannot be decoded ({error}); save it again.", path=path) from error
+
+
+def _bomb(size: str) -> str:
+    limit = f"{MAX_PIXELS // 1_000_000} million"
+    return f"the picture would unpack to {size}, more than {limit} (a decompression bomb?); save a smaller one."
+
+
+def _as_rgb(image: Image) -> Image:
+    import PIL.Image
+    import PIL.ImageOps
+
+    image = PIL.ImageOps.exif_transpose(image)
+    if image.mode.startswith("I") or image.mode == "F":
+        # Pillow's own conversion would cut everything above 255 to white instead of scaling 16 bits to 8.
+        image = image.convert("I").point(lambda value: value * (1 / 257) + 0).convert("L")
+    if image.has_transparency_data:
+        layer = image.convert("RGBA")
+        ground = PIL.Image.new("RGBA", layer.size, "white")
+        ground.alpha_composite(layer)
+        image = ground
+    return image.convert("RGB")

@@ -1,0 +1,185 @@
+"""Reading one token a row at a fixed shape: a frozen causal LM whose rows each have their own past in a fixed slot.
+
+Rows of one pass may be at different places of different texts, so there is no padding to the longest and nothing is
+copied when one row ends and another takes its slot. Every pass has the same number of rows and the same key length,
+and a row's past starts at column 0: what a row answers is then the same bits whoever shares the pass with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, DynamicCache
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from pinprompt.errors import ModelError
+
+_ATTENTION = "pinprompt_slots"
+
+
+def _grouped_attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **more: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention of one query per row, [R, H, 1, D] to [R, 1, H, D].
+
+    Query heads that share a key head are read as several queries of that head. transformers' own way repeats keys and
+    values for each query head, which costs more than the rest of the pass at these shapes.
+    """
+    if more.get("softcap") is not None or more.get("position_bias") is not None or more.get("s_aux") is not None:
+        raise ModelError("this model's attention (soft cap, position bias or sinks) cannot be read row by row.")
+    rows, heads, _, width = query.shape
+    groups = heads // key.shape[1]
+    mixed = torch.nn.functional.scaled_dot_product_attention(
+        query.reshape(rows, key.shape[1], groups, width),
+        key,
+        value,
+        attn_mask=attention_mask.expand(rows, 1, groups, key.shape[2]),
+        scale=scaling,
+    )
+    return mixed.reshape(rows, 1, heads, value.shape[-1]), None
+
+
+AttentionInterface.register(_ATTENTION, _grouped_attention)
+
+
+class _SlotLayer(CacheLayerMixin):  # type: ignore[misc]
+    """One layer's keys and values [R, H, L, D]; an update writes one column per row, each at its own place."""
+
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> None:
+        super().__init__()
+        self.keys, self.values, self.rows, self.columns = keys, values, rows, columns
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Nothing to do: the slots exist."""
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self.keys[self.rows, :, self.columns] = key_states[:, :, 0]
+        self.values[self.rows, :, self.columns] = value_states[:, :, 0]
+        return self.keys, self.values
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.keys.shape[2], 0
+
+    def get_seq_length(self) -> int:
+        # The mask and the positions are given with every pass, so nothing is derived from this.
+        return 0
+
+    def get_max_length(self) -> int:
+        return self.keys.shape[2]
+
+
+def read(model: Any, ids: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """One text read alone: its keys and values [layers, 2, H, n, D], and the logits [V] of what comes next."""
+    cache = DynamicCache()
+    tokens = torch.tensor([list(ids)], device=model.device)
+    last = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
+    with torch.no_grad():
+        answer = model(input_ids=tokens, past_key_values=cache, use_cache=True, **last)
+    try:
+        past = torch.stack([torch.stack([layer.keys[0], layer.values[0]]) for layer in cache.layers])
+    except (AttributeError, TypeError, RuntimeError) as error:
+        raise ModelError(f"{_name(model)} keeps no plain keys and values per layer: {_ADVICE}") from error
+    if past.shape[3] != len(ids):
+        raise ModelError(f"{_name(model)} does not keep the keys and values of all tokens: {_ADVICE}")
+    return past, answer.logits[0, -1]
+
+
+class Slots:
+    """R slots of L tokens each; `step` reads one token in every slot and gives the logits of the next."""
+
+    def __init__(self, model: Any, rows: int, length: int, past: torch.Tensor) -> None:
+        """`past` is any answer of `read`: it tells the shape of the model's keys and values."""
+        layers, _, heads, _, width = past.shape
+        self.model, self.rows, self.length = model, rows, length
+        # Zeros, not empty memory: masked columns weigh exactly nothing only as long as they are finite.
+        self._store = torch.zeros(layers, 2, rows, heads, length, width, dtype=past.dtype, device=past.device)
+        self._columns = torch.zeros(rows, dtype=torch.long, device=past.device)
+        self._every = torch.arange(rows, device=past.device)
+        self._places = torch.arange(length, device=past.device)
+        self._cache = Cache(layers=[_SlotLayer(part[0], part[1], self._every, self._columns) for part in self._store])
+
+    def load(self, slot: int, *parts: torch.Tensor | None) -> None:
+        """Put a past into a slot, given in consecutive parts (the shared prefix, then what is the row's own)."""
+        start = 0
+        for part in parts:
+            if part is not None:
+                self._store[:, :, slot, :, start : start + part.shape[3]] = part
+                start += part.shape[3]
+
+    def save(self, slot: int, start: int, stop: int) -> torch.Tensor:
+        """A copy of a slot's columns, in the form that `load` takes."""
+        return self._store[:, :, slot, :, start:stop].clone()
+
+    def step(self, tokens: Sequence[int], places: Sequence[int]) -> torch.Tensor:
+        """Logits [R, V] after reading `tokens[r]` at place `places[r]` in each slot; its past are the columns before."""
+        device = self._store.device
+        self._columns.copy_(torch.tensor(places, device=device))
+        hidden = self._places[None, :] > self._columns[:, None]
+        mask = torch.zeros(hidden.shape, dtype=self._store.dtype, device=device)
+        mask = mask.masked_fill(hidden, torch.finfo(mask.dtype).min)[:, None, None, :]
+        with torch.no_grad(), _row_attention(self.model):
+            answer = self.model(
+                input_ids=torch.tensor(tokens, device=device)[:, None],
+                attention_mask=mask,
+                position_ids=self._columns[:, None],
+                past_key_values=self._cache,
+                use_cache=True,
+            )
+        logits: torch.Tensor = answer.logits[:, -1]
+        return logits
+
+
+@contextlib.contextmanager
+def _row_attention(model: Any) -> Iterator[None]:
+    """Our attention for one pass; the model is shared with others, so what was set is set again."""
+    config = model.config
+    before = config._attn_implementation
+    config._attn_implementation = _ATTENTION
+    try:
+        yield
+    finally:
+        config._attn_implementation = before
+
+
+def window(model: Any) -> int:
+    """The most tokens that a row may have: the model's window, or its sliding window where it has one."""
+    config = model.config
+    known = [getattr(config, name, None) for name in ("max_position_embeddings", "sliding_window", "window_size")]
+    return min([size for size in known if isinstance(size, int) and size > 0], default=1 << 30)
+
+
+def check(model: Any, ids: Sequence[int]) -> None:
+    """Refuse a model whose row-by-row answer is not its own answer, on a text of two tokens or more."""
+    past, _ = read(model, ids[:-1])
+    _, expected = read(model, ids)
+    slots = Slots(model, 2, len(ids) + 3, past)
+    slots.load(1, past)
+    try:
+        given = slots.step([ids[0], ids[-1]], [0, len(ids) - 1])[1]
+    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+        raise ModelError(f"{_name(model)} cannot be read row by row ({error}): {_ADVICE}") from error
+    scale = float(expected.float().abs().max()) + 1.0
+    tolerance = 1e-3 if expected.dtype == torch.float32 else 5e-2
+    if not torch.allclose(given.float(), expected.float(), atol=tolerance * scale, rtol=0):
+        raise ModelError(f"{_name(model)} answers differently when it is read row by row: {_ADVICE}")
+
+
+_ADVICE = "use a causal LM with ordinary attention (GPT-2, OPT, Llama, Mistral, Qwen, SmolLM2 and their like)."
+
+
+def _name(model: Any) -> str:
+    return f"the task model '{getattr(model.config, 'name_or_path', '') or type(model).__name__}'"

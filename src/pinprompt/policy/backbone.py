@@ -1,0 +1,172 @@
+"""The frozen language model that writes: ids in, states out; any causal LM that transformers loads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+
+from pinprompt.errors import ModelError, SettingError
+
+
+class Slots(DynamicLayer):  # type: ignore[misc]
+    """Keys and values of one layer in a buffer of fixed size that is written in place.
+
+    `keys`/`values` are [rows, heads, room, dim]; the first `filled` places are valid. Layers with a sliding window
+    use it too: the model's own mask cuts the window, as long as the cache says that it holds everything.
+    """
+
+    def __init__(self, keys: Tensor, values: Tensor) -> None:
+        super().__init__()
+        self.keys, self.values = keys, values
+        self.filled = 0
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Write the new places behind the filled ones and give back all that is filled."""
+        end = self.filled + key_states.shape[-2]
+        self.keys[:, :, self.filled : end] = key_states
+        self.values[:, :, self.filled : end] = value_states
+        self.filled = end
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def get_seq_length(self) -> int:
+        """How many places are filled."""
+        return self.filled
+
+
+class Backbone:
+    """A frozen causal LM: `head` [V, d] and `head_bias` [V] or None, states of width `dim`, on `device`.
+
+    States are what the head reads: behind the final norm, and behind OPT's `project_out` where there is one, so that
+    `dim` is the head's width whatever the body's.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, device: str = "cpu") -> None:
+        head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+        body = getattr(model, "base_model", None)
+        if head is None or body is None or body is model:
+            raise ModelError(
+                f"{type(model).__name__} has no language-model head, so it cannot write prompts; "
+                "choose a causal LM for policy.model (facebook/opt-125m, gpt2, smollm2, ...)"
+            )
+        self.model = model.to(device=device, dtype=torch.float32).eval().requires_grad_(False)
+        self.body = body
+        self.tokenizer = tokenizer
+        self.device = torch.device(device)
+        self.config: Any = model.config.get_text_config(decoder=True)
+        self.head: Tensor = head.weight.detach()
+        bias = getattr(head, "bias", None)
+        self.head_bias: Tensor | None = None if bias is None else bias.detach()
+        self.vocabulary_size, self.dim = self.head.shape
+        self.tokens = len(tokenizer)
+        self.incremental = self._incremental()
+
+    @classmethod
+    def load(cls, name: str, device: str = "cpu") -> Backbone:
+        """The backbone of that name: hub id, folder, .gguf file or alias."""
+        from pinprompt.models.sources import load_causal_lm
+
+        model, tokenizer = load_causal_lm(name, device)
+        return cls(model, tokenizer, device)
+
+    def start(self, context: str = "") -> list[int]:
+        """The ids read before the prompt: the token that opens a text, then the context without other specials.
+
+        Tokenizers without a BOS (Qwen) open with what ends the text before (EOS), as their models were trained on
+        texts strung together that way; the first special token there is stands in where there is neither.
+        """
+        ids: list[int] = []
+        if context:
+            ids = list(self.tokenizer(context, add_special_tokens=False)["input_ids"])
+        specials = [self.tokenizer.bos_token_id, self.tokenizer.eos_token_id, *sorted(self.tokenizer.all_special_ids)]
+        first = next((token for token in specials if token is not None and token < self._embedded()), None)
+        if first is None and not ids:
+            raise ModelError(
+                "the writer's tokenizer has no special token to begin a text with; give policy.context some text"
+            )
+        return ids if first is None else [int(first), *ids]
+
+    def fits(self, length: int) -> None:
+        """Refuse more places than the model has positions for."""
+        room = getattr(self.config, "max_position_embeddings", None)
+        if room is not None and length > int(room):
+            raise SettingError(
+                f"context and prompt need {length} places, but the writer reads at most {room}; "
+                "shorten policy.context or policy.length"
+            )
+
+    @torch.no_grad()
+    def read(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
+        """States [n, d] at the last of the ids [n, t], read behind what the cache holds (which grows)."""
+        output = self.body(input_ids=ids, past_key_values=cache, use_cache=cache is not None)
+        return self._last(output.last_hidden_state)
+
+    def growing_cache(self) -> Cache:
+        """An empty cache that keeps every place of every layer."""
+        return DynamicCache()
+
+    def slots(self, layers: Sequence[tuple[Tensor, Tensor]]) -> Cache:
+        """A cache over buffers of keys and values that are written in place."""
+        return Cache(layers=[Slots(keys, values) for keys, values in layers])
+
+    @torch.no_grad()
+    def logits(self, states: Tensor) -> Tensor:
+        """The LM's raw logits [n, V] of states [n, d]: order as the model's own, before any cap or scale."""
+        logits = states @ self.head.T
+        return logits if self.head_bias is None else logits + self.head_bias
+
+    @torch.no_grad()
+    def logprobs(self, states: Tensor) -> Tensor:
+        """The LM's log-probabilities [n, V], with the cap or scale that some models put on their logits."""
+        logits = self.logits(states)
+        scale = getattr(self.config, "logit_scale", None)
+        if isinstance(scale, int | float):
+            logits = logits * scale
+        scaling = getattr(self.config, "logits_scaling", None)
+        if isinstance(scaling, int | float):
+            logits = logits / scaling
+        cap = getattr(self.config, "final_logit_softcapping", None)
+        if cap:
+            logits = torch.tanh(logits / cap) * cap
+        return torch.log_softmax(logits, dim=-1)
+
+    @torch.no_grad()
+    def perplexity(self, text: str) -> float:
+        """Perplexity of a text behind the opening token alone, by the model's own forward pass."""
+        ids = list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        room = getattr(self.config, "max_position_embeddings", None)
+        first = self.start() if self.tokenizer.all_special_ids else []
+        sequence = [*first, *ids][: int(room) if room is not None else None]
+        if len(ids) == 0 or len(sequence) < 2:
+            raise SettingError(f"a text without tokens to predict has no perplexity: {text!r}")
+        tokens = torch.tensor([sequence], device=self.device)
+        logits = self.model(input_ids=tokens, use_cache=False).logits[0, :-1].float()
+        return float(torch.nn.functional.cross_entropy(logits, tokens[0, 1:]).exp())
+
+    def _last(self, states: Tensor) -> Tensor:
+        last = states[:, -1].detach()
+        if last.shape[-1] != self.dim:
+            raise ModelError(
+                f"{type(self.model).__name__} has states of width {last.shape[-1]} but a head of width {self.dim}; "
+                "pinprompt cannot write with it, choose another policy.model"
+            )
+        return last
+
+    def _embedded(self) -> int:
+        return int(self.model.get_input_embeddings().weight.shape[0])
+
+    def _incremental(self) -> bool:
+        """True where a place's keys and values are all that later places read (attention, with a window or without).
+
+        Recurrent and mixed bodies carry a state instead; their prefixes are read from the start every time.
+        """
+        try:
+            layers = DynamicCache(config=self.config).layers
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return False
+        shared = getattr(self.config, "num_kv_shared_layers", 0)
+        return not shared and all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers)

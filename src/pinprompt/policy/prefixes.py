@@ -1,0 +1,189 @@
+"""The tree of prefixes: each distinct prefix is read once, and what depends on it alone is kept with it.
+
+That is the state e, the kept set F_I (frozen LM and constraints: the same for psi and its slow copy), and the
+token's own keys and values while something may still be written behind it. Memory is bounded; what was dropped is
+computed again when it is needed, to the same bits, since every pass has the same shape.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pinprompt.policy.reader import Prefix, Reader
+
+Keep = Callable[[Sequence[Prefix], Tensor], Tensor]
+"""From n prefixes and their states [rows, d] (padded) to the kept sets, bool [n, V]."""
+
+
+@dataclass
+class Node:
+    """What is known of one prefix."""
+
+    state: Tensor
+    kept: NDArray[np.uint8]
+    own: Tensor | None
+
+    @property
+    def bytes(self) -> int:
+        """What it takes in memory."""
+        own = 0 if self.own is None else self.own.nbytes
+        return int(self.state.nbytes + self.kept.nbytes + own) + 512  # keys and bookkeeping
+
+
+class PrefixTree:
+    """States and kept sets by prefix; a prefix is a tuple of prompt ids, () is the root."""
+
+    def __init__(self, reader: Reader, keep: Keep, size: int, tree_mb: int = 1024, enabled: bool = True) -> None:
+        self.reader, self.keep, self.size, self.enabled = reader, keep, size, enabled
+        self.limit = tree_mb * 2**20
+        self.hits = self.misses = 0
+        self.used = 0
+        self._nodes: OrderedDict[Prefix, Node] = OrderedDict()
+        self._root: Node | None = None
+        self._node_bytes = 0
+
+    def states(self, prefixes: Sequence[Prefix]) -> Tensor:
+        """States [n, d] of the prefixes, on the backbone's device."""
+        return self.look(prefixes, kept=False)[0]
+
+    def kept(self, prefixes: Sequence[Prefix]) -> Tensor:
+        """Kept sets of the prefixes, bool [n, V], on the backbone's device."""
+        kept = self.look(prefixes)[1]
+        assert kept is not None
+        return kept
+
+    def look(self, prefixes: Sequence[Prefix], kept: bool = True) -> tuple[Tensor, Tensor | None]:
+        """States [n, d] and, if asked for, kept sets [n, V] at once."""
+        if not self.enabled:
+            self.clear()
+        states: dict[Prefix, Tensor] = {}
+        sets: dict[Prefix, NDArray[np.uint8]] = {}
+        for chunk in self._chunks(dict.fromkeys(prefixes)):
+            self._learn(chunk)
+            for prefix in chunk:
+                node = self._node(prefix)
+                states[prefix], sets[prefix] = node.state, node.kept
+        device = self.reader.backbone.device
+        stacked = torch.stack([states[prefix] for prefix in prefixes])
+        if not kept:
+            return stacked, None
+        packed = np.stack([sets[prefix] for prefix in prefixes])
+        bits = np.unpackbits(packed, axis=1, count=self.size).view(np.bool_)
+        return stacked, torch.from_numpy(bits).to(device)
+
+    def keys(self) -> list[Prefix]:
+        """The prefixes known now, the least recently used first; the root aside."""
+        return list(self._nodes)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._nodes.clear()
+        self._root, self.used = None, 0
+
+    def _node(self, prefix: Prefix) -> Node:
+        if not prefix:
+            assert self._root is not None
+            return self._root
+        return self._nodes[prefix]
+
+    def _chunks(self, wanted: dict[Prefix, None]) -> Iterator[list[Prefix]]:
+        """Split a request so that what is computed for one chunk fits in half of the memory.
+
+        Neighbours in lexicographic order share ancestors; a chunk is never smaller than one pass.
+        """
+        if self._root is None:
+            self._plant()
+        for prefix in wanted:
+            if len(prefix) >= self.reader.length:
+                raise ValueError(f"a prompt of {self.reader.length} tokens has no state before token {len(prefix)}")
+            self.hits += prefix in self._nodes
+        missing = [prefix for prefix in wanted if prefix not in self._nodes]
+        room = max(1, self.limit // 2 // max(1, self._node_bytes))
+        if sum(map(len, missing)) <= room:
+            yield list(wanted)
+            return
+        chunk: list[Prefix] = []
+        new: set[Prefix] = set()
+        for prefix in sorted(wanted):
+            path = {prefix[:end] for end in range(1, len(prefix) + 1)} - new
+            if len(chunk) >= self.reader.rows and len(new) + len(path) > room:
+                yield chunk
+                chunk, new = [], set()
+                path = {prefix[:end] for end in range(1, len(prefix) + 1)}
+            chunk.append(prefix)
+            new |= path
+        yield chunk
+
+    def _learn(self, wanted: Sequence[Prefix]) -> None:
+        """Compute what is missing of a chunk and its ancestors, level by level, each prefix exactly once."""
+        missing: dict[int, dict[Prefix, None]] = {}
+        for prefix in wanted:
+            self._find(prefix, missing)
+        self._trim(self.limit - self._node_bytes * sum(map(len, missing.values())), set(wanted))
+        for depth in sorted(missing):
+            level = list(missing[depth])
+            for first in range(0, len(level), self.reader.rows):
+                batch = level[first : first + self.reader.rows]
+                states, own = self.reader.step(batch, self._own)
+                kept = self.keep(batch, states)
+                for row, prefix in enumerate(batch):
+                    self._add(prefix, self._make(states[row], kept[row], None if own is None else own[row]))
+                self.misses += len(batch)
+        for prefix in wanted:
+            self._touch(prefix)
+        self._trim(self.limit, set(wanted))
+
+    def _plant(self) -> None:
+        """Read the empty prefix, which all others hang on; it is never dropped."""
+        state = self.reader.root()
+        self._root = self._make(state[0], self.keep([()], state)[0], None)
+        self._node_bytes = self._root.bytes + self.reader.own_bytes
+        self.misses += 1
+
+    def _find(self, prefix: Prefix, missing: dict[int, dict[Prefix, None]]) -> None:
+        """Note a prefix that is not known, and those of its ancestors that reading it needs."""
+        if not prefix or prefix in self._nodes:
+            return
+        # Any ancestor may have been dropped, also one whose child is still here.
+        first = 1 if self.reader.backbone.incremental else len(prefix)
+        for end in range(first, len(prefix) + 1):
+            if prefix[:end] not in self._nodes:
+                missing.setdefault(end, {})[prefix[:end]] = None
+
+    def _own(self, prefix: Prefix) -> Tensor:
+        own = self._nodes[prefix].own
+        assert own is not None
+        return own
+
+    def _make(self, state: Tensor, kept: Tensor, own: Tensor | None) -> Node:
+        # Clones: a view would keep the whole pass alive when its neighbours are dropped.
+        packed = np.packbits(kept.cpu().numpy())
+        return Node(state.clone(), packed, None if own is None else own.clone())
+
+    def _add(self, prefix: Prefix, node: Node) -> None:
+        self._nodes[prefix] = node
+        self.used += node.bytes
+
+    def _touch(self, prefix: Prefix) -> None:
+        """Mark as used, ancestors last: so a leaf is always dropped before what it hangs on."""
+        for end in range(len(prefix), 0, -1):
+            if prefix[:end] in self._nodes:
+                self._nodes.move_to_end(prefix[:end])
+
+    def _trim(self, limit: int, wanted: set[Prefix]) -> None:
+        """Drop the least recently used prefixes until what is left fits; never those of the present request."""
+        if self.used <= limit:
+            return
+        spared = {prefix[:end] for prefix in wanted for end in range(1, len(prefix) + 1)}
+        for prefix in list(self._nodes):
+            if self.used <= limit:
+                return
+            if prefix not in spared:
+                self.used -= self._nodes.pop(prefix).bytes

@@ -1,0 +1,133 @@
+"""Reading prefixes in passes of one fixed shape: always `rows` rows, one token deep.
+
+On a CPU a row's result is the same bits whoever shares its batch, as long as the number of rows is the same. So a
+state depends on its prefix alone: not on its batch mates, its row, or what was known before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pinprompt.policy.backbone import Backbone
+
+Prefix = tuple[int, ...]
+
+
+class Reader:
+    """Computes states of prefixes behind fixed start ids.
+
+    The buffers [rows, heads, places, dim] of each layer hold the start's keys and values once and for all; a row goes
+    on holding the path it read last, so a prefix that extends it costs no copy.
+    """
+
+    def __init__(self, backbone: Backbone, start: Sequence[int], length: int, rows: int) -> None:
+        self.backbone, self.length, self.rows = backbone, length, rows
+        self.start = list(start)
+        # A state is asked for before each of the `length` tokens, so the last token itself is never read.
+        self.places = len(self.start) + length - 1
+        backbone.fits(self.places)
+        self._held: list[Prefix] = [() for _ in range(rows)]
+        self._layers: list[tuple[Tensor, Tensor]] = []
+        self._cache: Any = None
+
+    @property
+    def own_bytes(self) -> int:
+        """What one token's keys and values take; known once the root was read."""
+        return sum(tensor[0, :, 0].nbytes for layer in self._layers for tensor in layer)
+
+    def root(self) -> Tensor:
+        """The state [1, d] of the empty prefix: the start ids in one pass of their own."""
+        ids = torch.tensor([self.start], device=self.backbone.device)
+        if not self.backbone.incremental:
+            return self.backbone.read(ids)
+        cache = self.backbone.growing_cache()
+        state = self.backbone.read(ids, cache)
+        if self._cache is None:
+            for layer in cache.layers:
+                self._layers.append((self._room(layer.keys), self._room(layer.values)))
+            self._cache = self.backbone.slots(self._layers)
+        return state
+
+    def step(self, prefixes: Sequence[Prefix], known: Callable[[Prefix], Tensor]) -> tuple[Tensor, Tensor | None]:
+        """States [rows, d] of at most `rows` prefixes of one depth (the rest is padding), and their own keys/values.
+
+        `known` gives a shorter prefix's own keys and values [size], as an earlier step returned them; they come back
+        [n, size], or None where nothing will be read behind these prefixes.
+        """
+        depth = len(prefixes[0])
+        if not self.backbone.incremental:
+            padded = [prefixes[min(row, len(prefixes) - 1)] for row in range(self.rows)]
+            ids = torch.tensor([[*self.start, *prefix] for prefix in padded], device=self.backbone.device)
+            return self.backbone.read(ids), None
+        order = self._place(prefixes, known)
+        tokens = [prefixes[0][-1]] * self.rows
+        for prefix, row in zip(prefixes, order, strict=True):
+            tokens[row] = prefix[-1]
+        for layer in self._cache.layers:
+            layer.filled = len(self.start) + depth - 1
+        states = self.backbone.read(torch.tensor(tokens, device=self.backbone.device)[:, None], self._cache)
+        for row, token in enumerate(tokens):
+            held = self._held[row]
+            self._held[row] = (*held[: depth - 1], token) if len(held) >= depth - 1 else held
+        index = torch.tensor(order, device=self.backbone.device)
+        padded_index = torch.cat([index, index[-1:].expand(self.rows - len(order))])
+        return states[padded_index], self._own(depth, index) if depth < self.length - 1 else None
+
+    def _place(self, prefixes: Sequence[Prefix], known: Callable[[Prefix], Tensor]) -> list[int]:
+        """Give each prefix a row, one that holds its parent where there is one, and fill in what is missing."""
+        depth = len(prefixes[0])
+        holders: dict[Prefix, list[int]] = {}
+        for row in reversed(range(self.rows)):
+            if len(self._held[row]) >= depth - 1:
+                holders.setdefault(self._held[row][: depth - 1], []).append(row)
+        order = [rows.pop() if (rows := holders.get(prefix[:-1])) else -1 for prefix in prefixes]
+        free = iter(sorted(set(range(self.rows)) - set(order)))
+        strangers: list[tuple[int, Prefix]] = []
+        for place, prefix in enumerate(prefixes):
+            if order[place] < 0:
+                order[place] = next(free)
+                strangers.append((order[place], prefix[:-1]))
+        if strangers and depth > 1:
+            self._copy(strangers, known)
+        return order
+
+    def _copy(self, strangers: list[tuple[int, Prefix]], known: Callable[[Prefix], Tensor]) -> None:
+        """Copy paths into rows, from the first place where any of the rows differs."""
+        end = len(strangers[0][1])
+        first = min(_shared(self._held[row], path) for row, path in strangers)
+        own = torch.stack([known(path[: place + 1]) for _, path in strangers for place in range(first, end)])
+        own = own.view(len(strangers), end - first, -1)
+        rows = torch.tensor([row for row, _ in strangers], device=own.device)
+        places = slice(len(self.start) + first, len(self.start) + end)
+        offset = 0
+        for buffer in (tensor for layer in self._layers for tensor in layer):
+            heads, dim = buffer.shape[1], buffer.shape[3]
+            part = own[:, :, offset : offset + heads * dim].view(len(strangers), end - first, heads, dim)
+            buffer[rows, :, places] = part.transpose(1, 2)
+            offset += heads * dim
+        for row, path in strangers:
+            self._held[row] = path
+
+    def _own(self, depth: int, rows: Tensor) -> Tensor:
+        """Keys and values [n, size] that the last pass wrote for the tokens of the given rows."""
+        place = len(self.start) + depth - 1
+        return torch.cat([tensor[rows, :, place].flatten(1) for layer in self._layers for tensor in layer], dim=1)
+
+    def _room(self, start: Tensor) -> Tensor:
+        """A buffer for one layer, with the start's keys or values [1, heads, C, dim] in every row."""
+        _, heads, filled, dim = start.shape
+        buffer = start.new_zeros(self.rows, heads, self.places, dim)
+        buffer[:, :, :filled] = start
+        return buffer
+
+
+def _shared(left: Prefix, right: Prefix) -> int:
+    """How many tokens two prefixes share from the start."""
+    for place, (a, b) in enumerate(zip(left, right, strict=False)):
+        if a != b:
+            return place
+    return min(len(left), len(right))

@@ -1,0 +1,91 @@
+"""Writing files so that a reader never sees half of one: a temporary name, synced, then renamed."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pinprompt.errors import RunError
+
+
+def write_atomically(path: Path, data: bytes | str) -> None:
+    """Replace `path` by `data`, or leave it as it was."""
+    content = data.encode("utf-8") if isinstance(data, str) else data
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    except OSError as error:
+        raise RunError(f"{path.parent} cannot be written: {error.strerror}; choose another folder with --out") from None
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        Path(temporary).unlink(missing_ok=True)
+        raise RunError(f"{path} cannot be written: {error.strerror}; free some space, then run again with --resume") from None
+
+
+def write_json(path: Path, value: Any) -> None:
+    """A JSON file that a person can read."""
+    write_atomically(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def json_line(value: Any) -> bytes:
+    """One line of JSON; the same bytes for the same value."""
+    return (json.dumps(value, ensure_ascii=False, separators=(", ", ": ")) + "\n").encode()
+
+
+def read_lines(path: Path, end: int | None = None) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a file, up to byte `end`; a torn last line is passed over."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for line in file:
+            if end is not None and file.tell() > end:
+                return
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(row, dict):
+                yield row
+
+
+class AppendOnly:
+    """A file that only grows; `size` is how much of it counts."""
+
+    def __init__(self, path: Path, size: int | None = None) -> None:
+        """Open for appending; with `size`, first cut the file back to that many bytes."""
+        self.path = path
+        try:
+            self._file = path.open("ab")
+            if size is not None and size < path.stat().st_size:
+                self._file.truncate(size)
+        except OSError as error:
+            raise RunError(f"{path} cannot be written: {error.strerror}") from None
+
+    def append(self, rows: list[dict[str, Any]]) -> None:
+        """Add rows; they are safe after the next `sync`."""
+        try:
+            self._file.write(b"".join(map(json_line, rows)))
+            self._file.flush()
+        except OSError as error:
+            raise RunError(f"{self.path} cannot be written: {error.strerror}; free some space, then --resume") from None
+
+    def sync(self) -> int:
+        """Force the file to disk and return its size."""
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise RunError(f"{self.path} cannot be written: {error.strerror}; free some space, then --resume") from None
+        return self._file.tell()
+
+    def close(self) -> None:
+        """No more rows."""
+        self._file.close()

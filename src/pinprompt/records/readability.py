@@ -1,0 +1,109 @@
+"""How readable a prompt is: dictionary words, repeated tokens, decode-encode stability, and a given perplexity.
+
+Pure functions without heavy imports. The word list beside this file has its source and licence in words.LICENSE.txt.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import math
+import re
+import unicodedata
+from collections.abc import Hashable, Sequence
+from importlib import resources
+from typing import Any, Protocol
+
+# Letters with inner apostrophes ("don't"); digits and signs end a word, a hyphen joins two words that both count.
+_WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)*")
+_SUFFIXES = ("'s", "'re", "'ve", "'ll", "'d", "'m", "n't")
+
+
+class Tokenizer(Protocol):
+    """What is asked of a tokenizer here; those of transformers fit."""
+
+    def encode(self, text: str, add_special_tokens: bool = ...) -> Any:
+        """The ids of a text."""
+
+    def decode(self, ids: Any) -> Any:
+        """The text of ids."""
+
+
+@functools.cache
+def dictionary() -> frozenset[str]:
+    """The English words that count as words, in lower case."""
+    packed = resources.files("pinprompt.records").joinpath("words.txt.gz").read_bytes()
+    return frozenset(gzip.decompress(packed).decode("utf-8").split())
+
+
+def words(text: str) -> list[str]:
+    """The runs of letters in a text, in lower case, apostrophes kept inside them."""
+    plain = unicodedata.normalize("NFC", text).replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
+    return [found.lower() for found in _WORD.findall(plain)]
+
+
+def is_word(word: str) -> bool:
+    """True for a dictionary word, also with a possessive or contracted ending ("film's", "needn't")."""
+    known = dictionary()
+    if word in known:
+        return True
+    return any(word.endswith(ending) and word.removesuffix(ending) in known for ending in _SUFFIXES)
+
+
+def dictionary_words(text: str) -> float:
+    """The share of a prompt's pieces that are dictionary words.
+
+    A piece is a run of letters, or what is left between spaces without a letter: "great !!! xqz" has one word in
+    three pieces. A prompt without any piece has nothing to read: 0.
+    """
+    found = words(text)
+    unread = sum(1 for piece in text.split() if not any(letter.isalpha() for letter in piece))
+    # A lone mark that ends a phrase is how people write, so it is not held against the prompt.
+    unread -= sum(1 for piece in text.split() if piece in {".", ",", ":", ";", "!", "?", "-", "&", '"', "(", ")"})
+    pieces = len(found) + unread
+    return sum(map(is_word, found)) / pieces if pieces else 0.0
+
+
+def repeated_tokens(tokens: Sequence[Hashable]) -> int:
+    """How many tokens stood in the prompt already: "a b a a" has two."""
+    return len(tokens) - len(set(tokens))
+
+
+def is_stable(ids: Sequence[int], tokenizer: Tokenizer) -> bool:
+    """True where the prompt's text is tokenised back into the same ids, so that text and ids say the same thing."""
+    given = [int(one) for one in ids]
+    again = tokenizer.encode(str(tokenizer.decode(given)), add_special_tokens=False)
+    return [int(one) for one in again] == given
+
+
+def perplexity(log_likelihoods: Sequence[float]) -> float:
+    """exp of the mean negative log-likelihood per token; infinity where it overflows, NaN for no tokens."""
+    if not log_likelihoods:
+        return math.nan
+    try:
+        return math.exp(-math.fsum(log_likelihoods) / len(log_likelihoods))
+    except OverflowError:
+        return math.inf
+
+
+def readability(
+    text: str,
+    *,
+    ids: Sequence[int] = (),
+    tokenizer: Tokenizer | None = None,
+    perplexity: float | None = None,
+) -> dict[str, float | int | bool]:
+    """What `result.json` keeps under `readability`; parts that cannot be known are left out.
+
+    Without ids the words stand in for tokens in `repeated_tokens`. An infinite or undefined perplexity is left out,
+    since JSON has no word for it.
+    """
+    found: dict[str, float | int | bool] = {
+        "dictionary_words": dictionary_words(text),
+        "repeated_tokens": repeated_tokens(ids or words(text)),
+    }
+    if perplexity is not None and math.isfinite(perplexity):
+        found["perplexity"] = float(perplexity)
+    if ids and tokenizer is not None:
+        found["stable"] = is_stable(ids, tokenizer)
+    return found

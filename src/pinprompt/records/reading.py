@@ -1,0 +1,222 @@
+"""Reads a run folder as plain files: tolerant of what a killed run leaves, wary of what a stranger may have put there.
+
+A folder may come from anywhere, so nothing in it is trusted: sizes are bounded, links are not followed, no code runs,
+and any bytes give either a record or a RunError.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+import stat
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pinprompt.errors import RunError
+
+MEBI = 1 << 20
+LIMITS = {  # the greatest size that is read; result.json may carry pictures
+    "recipe.toml": 1 * MEBI,
+    "result.json": 64 * MEBI,
+    "environment.json": 1 * MEBI,
+    "events.jsonl": 128 * MEBI,
+    "costs.jsonl": 128 * MEBI,
+    "prompts.csv": 128 * MEBI,
+}
+LINE_LIMIT = 2 * MEBI
+PROMPT_ROWS = 250_000
+MARKS = ("recipe.toml", "events.jsonl", "result.json")  # a folder with none of these is not a run folder
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What a run left behind; parts that were never written are empty, `notes` say what could not be read."""
+
+    folder: Path
+    recipe: dict[str, Any] = field(default_factory=dict)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    costs: list[dict[str, Any]] = field(default_factory=list)
+    result: dict[str, Any] = field(default_factory=dict)
+    prompts: list[dict[str, Any]] = field(default_factory=list)
+    environment: dict[str, Any] = field(default_factory=dict)
+    recipe_text: str = ""
+    notes: tuple[str, ...] = ()
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        """The events of one kind, in order."""
+        return [event for event in self.events if event.get("event") == kind]
+
+    def setting(self, *path: str) -> Any:
+        """A value of the recipe by its path, or None where a part of the path is missing."""
+        return inside(self.recipe, *path)
+
+
+def read_run(folder: Path | str, *, prompts: bool = True) -> RunRecord:
+    """The record of one run folder; `prompts=False` leaves the long list of prompts unread."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise RunError(f"There is no run folder at {folder}. Name the folder that `pinprompt tune` wrote.")
+    if not any((folder / name).is_file() for name in MARKS):
+        raise RunError(f"{folder} is not a run folder: none of {', '.join(MARKS)} is in it.")
+    notes: list[str] = []
+    recipe_text = _text(folder, "recipe.toml") or ""
+    return RunRecord(
+        folder=folder,
+        recipe=_toml(folder, recipe_text),
+        events=_lines(folder, "events.jsonl", notes),
+        costs=_lines(folder, "costs.jsonl", notes),
+        result=_json(folder, "result.json"),
+        prompts=_rows(folder, "prompts.csv", notes) if prompts else [],
+        environment=_json(folder, "environment.json"),
+        recipe_text=recipe_text,
+        notes=tuple(notes),
+    )
+
+
+def number(value: object) -> float | None:
+    """A finite float, from a number or from a number's text; None for everything else, booleans included."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    if isinstance(value, str) and len(value) > 64:
+        return None
+    try:
+        found = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return found if math.isfinite(found) else None
+
+
+def inside(tree: object, *path: str) -> Any:
+    """The value at a path of nested mappings, or None."""
+    for name in path:
+        if not isinstance(tree, dict) or name not in tree:
+            return None
+        tree = tree[name]
+    return tree
+
+
+def mapping(value: object) -> dict[str, Any]:
+    """The value where it is a mapping, else an empty one: what is read may have any shape."""
+    return value if isinstance(value, dict) else {}
+
+
+def sequence(value: object) -> list[Any]:
+    """The value where it is a list, else an empty one."""
+    return value if isinstance(value, list) else []
+
+
+def _bytes(folder: Path, name: str) -> bytes | None:
+    """A regular file of the folder itself, or None where there is none; a link or a pipe is refused, not followed."""
+    path, limit = folder / name, LIMITS[name]
+    if path.is_symlink():
+        raise RunError(f"{path} is a link; a run folder's files are read in place. Copy the file itself there.")
+    # O_NOFOLLOW closes the gap between the check and the opening; O_NONBLOCK keeps a named pipe from hanging us.
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        handle = os.open(path, flags)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}.") from None
+    with os.fdopen(handle, "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise RunError(f"{path} is not a regular file, so it is no part of a run folder. Remove it.")
+        if found.st_size > limit:
+            size = f"{found.st_size / MEBI:.0f} MiB"
+            raise RunError(f"{path} has {size}, more than the {limit // MEBI} MiB that are read. Is it from pinprompt?")
+        try:
+            return file.read(limit)
+        except OSError as error:
+            raise RunError(f"{path} cannot be read: {error.strerror}.") from None
+
+
+def _text(folder: Path, name: str) -> str | None:
+    """A file's text; bytes that are not UTF-8 become replacement characters."""
+    raw = _bytes(folder, name)
+    return None if raw is None else raw.decode("utf-8", "replace")
+
+
+def _loads(text: str) -> Any:
+    """JSON without surprises: one kind of error, and no lone surrogates, which could not be written out again."""
+    try:
+        value = json.loads(text)
+        return _whole(value) if "\\u" in text else value
+    except (ValueError, RecursionError) as error:
+        raise ValueError(str(error) or type(error).__name__) from None
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, dict):
+        return {_whole(key): _whole(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    return value
+
+
+def _json(folder: Path, name: str) -> dict[str, Any]:
+    text = _text(folder, name)
+    if text is None:
+        return {}
+    try:
+        value = _loads(text)
+    except ValueError as error:
+        raise RunError(f"{folder / name} is not JSON ({error}). Run it again, or resume it, to write it anew.") from None
+    if not isinstance(value, dict):
+        raise RunError(f"{folder / name} holds a {type(value).__name__}, where a JSON object was expected.")
+    return value
+
+
+def _toml(folder: Path, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        what = str(error)[:200] or type(error).__name__
+        raise RunError(f"{folder / 'recipe.toml'} is not a recipe ({what}).") from None
+
+
+def _lines(folder: Path, name: str, notes: list[str]) -> list[dict[str, Any]]:
+    """The objects of a JSON-lines file. A torn last line is what a kill leaves and is passed over in silence."""
+    text = _text(folder, name)
+    if not text:
+        return []
+    lines = text.split("\n")
+    found: list[dict[str, Any]] = []
+    broken = 0
+    for place, line in enumerate(lines):
+        if not line.strip():
+            continue
+        try:
+            value = _loads(line) if len(line) <= LINE_LIMIT else None
+        except ValueError:
+            value = None
+        if isinstance(value, dict):
+            found.append(value)
+        elif place < len(lines) - 1:
+            broken += 1
+    if broken:
+        notes.append(f"{broken} line{'s' if broken > 1 else ''} of {name} could not be read and were left out.")
+    return found
+
+
+def _rows(folder: Path, name: str, notes: list[str]) -> list[dict[str, Any]]:
+    text = _text(folder, name)
+    if not text:
+        return []
+    found: list[dict[str, Any]] = []
+    try:
+        for row in csv.DictReader(io.StringIO(text, newline="")):
+            if len(found) >= PROMPT_ROWS:
+                notes.append(f"Only the first {PROMPT_ROWS} rows of {name} were read.")
+                break
+            found.append({key: value for key, value in row.items() if isinstance(key, str)})
+    except csv.Error as error:
+        notes.append(f"{name} could be read up to row {len(found)} only ({error}).")
+    return found

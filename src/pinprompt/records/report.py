@@ -1,0 +1,64 @@
+"""Writes report.html: one file that explains the answer, opens without a network, and runs nothing.
+
+All text of prompts, data and models is escaped by the template engine; the page's own policy (a CSP that allows its
+one style sheet by hash, and pictures in data URIs) is the second wall behind it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from importlib import resources
+from pathlib import Path
+
+from pinprompt.records import report_extras, report_parts
+from pinprompt.records.files import write_atomically
+from pinprompt.records.reading import RunRecord, read_run
+from pinprompt.records.wording import text
+
+RECIPE_SHOWN = 60_000
+
+
+def write_report(folder: Path | str) -> Path:
+    """Read a run folder and write its report.html anew; returns the file's path."""
+    record = read_run(folder)
+    path = record.folder / "report.html"
+    write_atomically(path, render(record))
+    return path
+
+
+def render(record: RunRecord) -> str:
+    """The report of a record as HTML; parts that the run does not have are absent."""
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+
+    template, css = _template("report.html.j2"), _template("report.css")
+    engine = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    digest = base64.b64encode(hashlib.sha256(css.encode()).digest()).decode()
+    curves = [dict(part, svg=Markup(part["svg"])) for part in report_extras.curves(record)]
+    scores = report_parts.scores(record)
+    return engine.from_string(template).render(
+        css=Markup(css),
+        style_hash=f"sha256-{digest}",
+        header=report_parts.header(record),
+        verdict=report_parts.verdict(record),
+        facts=report_parts.facts(record),
+        scores=None if scores is None else dict(scores, chart=Markup(scores["chart"])),
+        top=report_parts.top(record),
+        tokens=report_parts.tokens(record),
+        curves=curves,
+        front=Markup(report_extras.front(record)),
+        pictures=report_extras.pictures(record),
+        judges=report_extras.judges(record),
+        rewrites=report_extras.rewrites(record),
+        examples=report_extras.examples(record),
+        confusion=report_extras.confusion(record),
+        recipe=text(record.recipe_text, RECIPE_SHOWN),
+        environment=report_parts.environment(record),
+        command=report_parts.command(record),
+        notes=list(record.notes),
+    )
+
+
+def _template(name: str) -> str:
+    return resources.files("pinprompt.records").joinpath("templates", name).read_text(encoding="utf-8")

@@ -1,0 +1,189 @@
+"""The parts of a report that only some tasks have: examples and confusion, rewrites and judges, pictures, curves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pinprompt.records.reading import RunRecord, inside, mapping, number, sequence
+from pinprompt.records.report_parts import PICTURES, Part, perplexity_of, picture, primary_of
+from pinprompt.records.svg import Point, Series, line_chart, scatter, stacked_bar
+from pinprompt.records.wording import duration, metric, plain, text, title
+
+SHOWN = 12  # examples of a kind
+LABELS = 30  # classes of a confusion matrix that is still drawn
+BEFORE, AFTER = ("source", "before", "text", "input"), ("rewrite", "after", "output", "best")
+
+
+def examples(record: RunRecord) -> Part | None:
+    """Examples wrong and right, the surest first: a sure mistake tells more than an unsure one."""
+    rows = [row for row in sequence(inside(record.result, "tables", "examples")) if isinstance(row, dict)]
+    groups: dict[str, list[tuple[float, Part]]] = {"wrong": [], "right": []}
+    for row in rows[:5000]:
+        chance = number(row.get("probability"))
+        shown = {
+            "text": text(row.get("text", ""), 500),
+            "label": text(row.get("label", ""), 60),
+            "predicted": text(row.get("predicted", ""), 60),
+            "probability": None if chance is None else f"{100 * chance:.0f} %",
+        }
+        kind = "right" if row.get("label") == row.get("predicted") else "wrong"
+        groups[kind].append((-(chance or 0.0), shown))
+    found = {
+        kind: [shown for _, shown in sorted(given, key=lambda one: one[0])[:SHOWN]] for kind, given in groups.items()
+    }
+    return found if found["wrong"] or found["right"] else None
+
+
+def confusion(record: RunRecord) -> Part | None:
+    """The confusion matrix, with a shade from 0 to 9 per cell by its share of the row."""
+    table = mapping(inside(record.result, "tables", "confusion"))
+    labels = [text(label, 40) for label in sequence(table.get("labels"))[:LABELS]]
+    rows = []
+    for label, counts in zip(labels, sequence(table.get("counts")), strict=False):
+        values = [number(count) or 0.0 for count in sequence(counts)[: len(labels)]]
+        total = sum(values)
+        cells = [(plain(value), min(9, int(10 * value / total)) if total > 0 and value > 0 else 0) for value in values]
+        rows.append({"label": label, "cells": cells, "total": plain(total)})
+    return {"labels": labels, "rows": rows} if labels and rows else None
+
+
+def judges(record: RunRecord) -> list[tuple[str, str]]:
+    """Who judged what, by name."""
+    return [(text(name, 60), text(value, 300)) for name, value in list(mapping(record.result.get("judges")).items())[:20]]
+
+
+def rewrites(record: RunRecord) -> Part | None:
+    """Texts before and after a rewrite, with the numbers that the judges gave each."""
+    rows = [row for row in sequence(inside(record.result, "tables", "rewrites")) if isinstance(row, dict)][: 2 * SHOWN]
+    before = next((name for name in BEFORE if any(name in row for row in rows)), None)
+    after = next((name for name in AFTER if any(name in row for row in rows)), None)
+    if before is None or after is None:
+        return None
+    names = list(dict.fromkeys(name for row in rows for name, value in row.items() if number(value) is not None and name not in (before, after)))[:6]  # fmt: skip  # noqa: E501
+    return {
+        "names": [title(text(name, 30)) for name in names],
+        "rows": [
+            {
+                "before": text(row.get(before, ""), 500),
+                "after": text(row.get(after, ""), 500),
+                "cells": [metric(name, number(row.get(name))) for name in names],
+            }
+            for row in rows
+        ],
+    }
+
+
+def pictures(record: RunRecord) -> Part | None:
+    """The target pictures, and drawings made from the prompt with their similarity."""
+    found = {name: _pictures(record.result.get(name)) for name in ("images", "drawings")}
+    return found if found["images"] or found["drawings"] else None
+
+
+def _pictures(rows: Any) -> list[Part]:
+    found = []
+    for row in sequence(rows)[:PICTURES]:
+        uri = picture(row.get("data_uri")) if isinstance(row, dict) else None
+        if uri is not None:
+            near = number(row.get("similarity"))
+            found.append(
+                {
+                    "uri": uri,
+                    "name": text(row.get("name") or "", 80),
+                    "prompt": text(row.get("prompt") or "", 300),
+                    "similarity": None if near is None else f"{near:.3f}",
+                }
+            )
+    return found
+
+
+def front(record: RunRecord) -> str:
+    """The front of score against readability, where prompts have both a score and a perplexity."""
+    rows = [row for row in [*sequence(record.result.get("top")), *record.prompts] if isinstance(row, dict)]
+    points = set()
+    for row in rows:
+        score, perplexity = number(row.get("score")), perplexity_of(row)
+        if score is not None and perplexity is not None and perplexity > 0:
+            points.add((perplexity, score))
+    best = pareto(sorted(points))
+    kept = best + sorted(points - set(best), key=lambda point: -point[1])[:600]
+    return scatter(kept, best, title="Score against perplexity", x="perplexity (lower reads better)", y="score", log_x=True)
+
+
+def pareto(points: list[Point]) -> list[Point]:
+    """The points that no other beats in both: lower x and higher y."""
+    found: list[Point] = []
+    for x, y in sorted(points, key=lambda point: (point[0], -point[1])):
+        if not found or y > found[-1][1]:
+            found.append((x, y))
+    return found
+
+
+def curves(record: RunRecord) -> list[Part]:
+    """The search over its calls and over time, the greedy prompt on dev, the support per position, the phases."""
+    steps = record.of("step")
+    elapsed = {row.get("step"): number(row.get("elapsed")) for row in record.costs if row.get("event") == "step"}
+    mean: list[Point] = []
+    best: list[Point] = []
+    clock: list[Point] = []
+    for event in steps:
+        calls, average, peak = (number(event.get(name)) for name in ("calls", "score_mean", "score_best"))
+        if calls is None:
+            continue
+        if average is not None:
+            mean.append((calls, average))
+        if peak is not None:
+            high = max(peak, best[-1][1]) if best else peak
+            best.append((calls, high))
+            seconds = elapsed.get(event.get("step")) if isinstance(event.get("step"), int) else None
+            if seconds is not None:
+                clock.append((seconds / 60, high))
+    calls_at = {event.get("step"): number(event.get("calls")) for event in steps if isinstance(event.get("step"), int)}
+    found = [
+        ("Score against calls", "Score of each step's prompts on the training examples.",
+         line_chart([Series("best so far", best), Series("mean of the step", mean)], title="Score against calls", x="calls", y="score")),  # noqa: E501
+        ("Score against time", "The best score so far, by the clock.",
+         line_chart([Series("best so far", clock)], title="Score against time", x="minutes", y="score")),
+        ("The greedy prompt", f"What the policy would answer, on dev ({title(primary_of(record))} or score).",
+         line_chart([Series("greedy prompt", _greedy(record, calls_at), dots=True)], title="Greedy prompt on dev", x="calls", y="dev")),  # noqa: E501
+        ("Support per position", "How many tokens still have a chance; one means the search has settled.",
+         line_chart(_support(steps), title="Support size per position", x="step", y="tokens", log_y=True)),
+        ("Where the time went", "", _phases(record)),
+    ]  # fmt: skip
+    return [{"title": name, "note": note, "svg": svg} for name, note, svg in found if svg]
+
+
+def _greedy(record: RunRecord, calls_at: dict[Any, float | None]) -> list[Point]:
+    found = []
+    for event in record.of("greedy"):
+        step = event.get("step")
+        at, value = calls_at.get(step) if isinstance(step, int) else None, number(event.get("dev"))
+        if at is not None and value is not None:
+            found.append((at, value))
+    return found
+
+
+def _support(steps: list[dict[str, Any]]) -> list[Series]:
+    rows = [(number(event.get("step")), sequence(event.get("support"))) for event in steps]
+    length = min(max((len(sizes) for _, sizes in rows), default=0), 512)
+    shown = sorted({round(place * (length - 1) / 5) for place in range(6)}) if length > 6 else range(length)
+    found = []
+    for place in shown:
+        points = [
+            (at, size)
+            for at, sizes in rows
+            if at is not None and place < len(sizes) and (size := number(sizes[place])) is not None and size > 0
+        ]
+        found.append(Series(f"position {place + 1}", points))
+    return found
+
+
+def _phases(record: RunRecord) -> str:
+    names = {"write": "writing prompts", "score": "scoring them", "learn": "learning"}
+    spent = {name: sum(max(number(row.get(name)) or 0.0, 0.0) for row in record.costs) for name in names}
+    if not any(spent.values()):
+        return ""
+    whole = number(record.result.get("seconds")) or 0.0
+    parts = [(label, spent[name]) for name, label in names.items()]
+    if whole > sum(spent.values()):
+        parts.append(("everything else", whole - sum(spent.values())))
+    return stacked_bar(parts, title="Time per phase", label=duration)

@@ -1,0 +1,291 @@
+"""What a run's report says, part by part: plain values made from a run's record, ready for the template.
+
+Each part is a function from the record to what is shown, or to None where the run has nothing of the kind. Nothing
+here trusts the shape of what it reads, and every list is bounded, so that the page stays small.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+
+from pinprompt.records.reading import RunRecord, inside, mapping, number, sequence
+from pinprompt.records.svg import Row, interval_chart
+from pinprompt.records.wording import duration, metric, plain, text, title, token
+
+Part = dict[str, Any]
+
+_PICTURE = re.compile(r"data:image/(?:png|jpeg|webp|gif);base64,[A-Za-z0-9+/]+={0,2}")
+PICTURES, PICTURE_BYTES = 40, 8_000_000
+
+
+def primary_of(record: RunRecord) -> str:
+    """The metric that decides, as the result or the first event names it."""
+    start = record.of("start")
+    named = record.result.get("primary") or (start[0].get("primary") if start else None)
+    return named if isinstance(named, str) and named else "score"
+
+
+def split_of(record: RunRecord) -> str | None:
+    """The split that the answer is reported on: test where there is one, else dev."""
+    primary = primary_of(record)
+    return next((split for split in ("test", "dev") if number(inside(record.result, split, primary)) is not None), None)
+
+
+def header(record: RunRecord) -> Part:
+    """The found prompt, and what was run in one line."""
+    result = record.result
+    start = next(iter(record.of("start")), {})
+    prompt = result.get("prompt")
+    if not isinstance(prompt, str) or not prompt:
+        chosen = record.of("selected")
+        prompt = chosen[-1].get("prompt") if chosen and not result.get("tensor") else None
+    method = text(result.get("method") or record.setting("method") or start.get("method") or "a method", 60)
+    task = text(result.get("task") or record.setting("task", "kind") or start.get("task") or "a task", 60)
+    about = [task.replace("_", " "), method]
+    data = record.setting("task", "dataset") or record.setting("task", "train")
+    if data:
+        about.insert(1, text(data, 60))
+    seed = result.get("seed", record.setting("seed"))
+    if seed is not None:
+        about.append(f"seed {text(seed, 24)}")
+    return {
+        "prompt": text(prompt.strip(" "), 2000) if isinstance(prompt, str) and prompt else None,
+        "tensor": text(result["tensor"], 120) if result.get("tensor") else None,
+        "nearest": [token(one) for one in sequence(result.get("nearest_words"))[:64]],
+        "about": about,
+        "title": text(f"pinprompt: {task}, {method}", 120),
+        "finished": bool(result),
+    }
+
+
+def verdict(record: RunRecord) -> Part | None:
+    """One sentence on whether the found prompt beats the hand-written one, as plain when it does not."""
+    name, split = primary_of(record), split_of(record)
+    if split is None:
+        score = number(record.result.get("score"))
+        return None if score is None else _said("plain", f"Its training score is {plain(score)}.")
+    found, found_range = _measured(mapping(record.result.get(split)), name)
+    if found is None:
+        return None
+    against = _rival(record, split, name)
+    optimistic = "" if split == "test" else " The prompt was chosen on dev, so this number flatters it."
+    where = f"{title(name)} on {split}"
+    if against is None:
+        said = f"{where}: {metric(name, found)}{_range(name, found_range)}. There is no hand-written prompt to compare with."
+        return _said("plain", said + optimistic)
+    rival, value, rival_range = against
+    numbers = (
+        f"{where}: {metric(name, found)}{_range(name, found_range)} "
+        f"against {metric(name, value)}{_range(name, rival_range)}."
+    )
+    kind, said = _judge(found, found_range, value, rival_range, rival)
+    return _said(kind, said, numbers + optimistic)
+
+
+def _said(kind: str, sentence: str, numbers: str = "") -> Part:
+    return {"kind": kind, "text": sentence, "numbers": numbers}
+
+
+def _judge(
+    found: float, ours: tuple[float, float] | None, value: float, theirs: tuple[float, float] | None, rival: str
+) -> tuple[str, str]:
+    if ours is None or theirs is None:
+        way = "is above" if found > value else "does not beat" if found == value else "is below"
+        kind = "plain" if found > value else "bad"
+        return kind, f"The found prompt {way} the {rival} prompt, with no intervals to say how certain that is."
+    if ours[0] > theirs[1]:
+        return "good", f"The found prompt beats the {rival} prompt: the 95 % intervals do not overlap."
+    if ours[1] < theirs[0]:
+        return "bad", f"The found prompt is worse than the {rival} prompt: the 95 % intervals do not overlap."
+    return "flat", f"The found prompt does not beat the {rival} prompt for certain: the 95 % intervals overlap."
+
+
+def _rival(record: RunRecord, split: str, name: str) -> tuple[str, float, tuple[float, float] | None] | None:
+    """The manual prompt where there is one, else the best hand-written one."""
+    known = []
+    for label, baseline in mapping(record.result.get("baselines")).items():
+        value, interval = _measured(mapping(mapping(baseline).get(split)), name)
+        if value is not None:
+            known.append((text(label, 40), value, interval))
+    known.sort(key=lambda one: (one[0] != "manual", -one[1]))
+    return known[0] if known else None
+
+
+def _measured(metrics: dict[str, Any], name: str) -> tuple[float | None, tuple[float, float] | None]:
+    pair = sequence(inside(metrics, "intervals", name))
+    low, high = (number(pair[0]), number(pair[1])) if len(pair) == 2 else (None, None)
+    return number(metrics.get(name)), None if low is None or high is None else (low, high)
+
+
+def _range(name: str, interval: tuple[float, float] | None) -> str:
+    return "" if interval is None else f" [{metric(name, interval[0])}, {metric(name, interval[1])}]"
+
+
+def facts(record: RunRecord) -> list[tuple[str, str]]:
+    """What the search cost and why it stopped."""
+    result, found = record.result, []
+    for name, label in (("calls", "calls"), ("paid_calls", "calls paid for"), ("steps", "steps")):
+        value = number(result.get(name))
+        if value is not None and not (name == "paid_calls" and value == number(result.get("calls"))):
+            found.append((label, plain(value)))
+    seconds = number(result.get("seconds"))
+    if seconds is not None:
+        found.append(("time", duration(seconds)))
+    if record.prompts:
+        found.append(("distinct prompts", plain(len(record.prompts))))
+    if result.get("stopped"):
+        found.append(("stopped", text(result["stopped"], 40)))
+    for name, value in mapping(result.get("readability")).items():
+        amount = float(value) if isinstance(value, bool) else number(value)
+        if amount is not None and len(found) < 12:
+            shown = ("yes" if value else "no") if isinstance(value, bool) else metric(name, amount)
+            found.append((title(text(name, 40)), shown))
+    return found
+
+
+def scores(record: RunRecord) -> Part | None:
+    """Every metric of the found prompt and of the hand-written ones, on every split, with intervals."""
+    prompts = [("found", record.result.get("prompt"), record.result)]
+    for label, baseline in list(mapping(record.result.get("baselines")).items())[:12]:
+        prompts.append((text(label, 40), inside(baseline, "prompt"), mapping(baseline)))
+    splits = [split for split in ("test", "dev") if any(mapping(one.get(split)) for _, _, one in prompts)]
+    tables = []
+    for split in splits:
+        measured = [(label, prompt, mapping(one.get(split))) for label, prompt, one in prompts]
+        names = list(
+            dict.fromkeys(
+                name
+                for _, _, metrics in measured
+                for name, value in metrics.items()
+                if name not in ("rows", "calls") and number(value) is not None
+            )
+        )[:12]
+        rows = []
+        for label, prompt, metrics in measured:
+            if metrics:
+                cells = []
+                for name in names:
+                    value, interval = _measured(metrics, name)
+                    cells.append((metric(name, value), _range(name, interval).strip()))
+                rows.append({"name": label, "prompt": text(prompt or "", 300).strip(" "), "cells": cells})
+        count = next((number(metrics.get("rows")) for _, _, metrics in measured if metrics.get("rows")), None)
+        if names and rows:
+            amount = None if count is None else plain(count)
+            tables.append({"split": split, "names": [title(text(n, 40)) for n in names], "rows": rows, "count": amount})
+    if not tables:
+        return None
+    return {"tables": tables, "chart": _score_chart(record, prompts)}
+
+
+def _score_chart(record: RunRecord, prompts: list[tuple[str, Any, dict[str, Any]]]) -> str:
+    name, split = primary_of(record), split_of(record)
+    rows = []
+    for label, _, one in prompts if split else []:
+        value, interval = _measured(mapping(one.get(split)), name)
+        if value is not None:
+            rows.append(Row(label, value, *(interval or (None, None))))
+    heading = f"{title(name)} on {split}, with 95 % intervals"
+    return interval_chart(rows, title=heading, label=lambda value: metric(name, value)) if len(rows) > 1 else ""
+
+
+def top(record: RunRecord) -> Part | None:
+    """The best prompts, with whatever is known of each."""
+    rows = [row for row in sequence(record.result.get("top")) if isinstance(row, dict)][:20]
+    if not rows:
+        return None
+    for_each = [dict(row, perplexity=perplexity_of(row)) for row in rows]
+    names = [name for name in ("score", "dev", "perplexity") if any(number(row.get(name)) is not None for row in for_each)]
+    shown = [
+        {
+            "prompt": text(row.get("prompt", ""), 600).strip(" "),
+            "source": text(row.get("source") or "", 40),
+            "cells": [_cell(record, name, number(row.get(name))) for name in names],
+        }
+        for row in for_each
+    ]
+    return {"names": names, "rows": shown, "sources": any(row["source"] for row in shown)}
+
+
+def _cell(record: RunRecord, name: str, value: float | None) -> str:
+    return metric(primary_of(record) if name == "dev" else name, value)
+
+
+def perplexity_of(row: dict[str, Any]) -> float | None:
+    """A row's perplexity, beside its score or under `readability`."""
+    found = number(row.get("perplexity"))
+    return number(inside(row, "readability", "perplexity")) if found is None else found
+
+
+def tokens(record: RunRecord) -> list[Part] | None:
+    """What each token is worth: its Q beside its runners-up, and what the prompt scores without it."""
+    score = number(record.result.get("score"))
+    found = []
+    for place, raw in enumerate(sequence(record.result.get("tokens"))[:128]):
+        if not isinstance(raw, dict):
+            continue
+        q, without = number(raw.get("q")), number(raw.get("score_without"))
+        rivals = []
+        for pair in sequence(raw.get("runners_up"))[:5]:
+            if isinstance(pair, list) and len(pair) == 2:
+                rivals.append((token(pair[0]), number(pair[1])))
+        worth = None if score is None or without is None else score - without
+        known = [value for value in [q, *(value for _, value in rivals)] if value is not None]
+        bars = [(token(raw.get("token", "")), q, True), *((name, value, False) for name, value in rivals)]
+        found.append(
+            {
+                "place": place + 1,
+                "token": token(raw.get("token", "")),
+                "without": None if without is None else plain(without),
+                "worth": None if worth is None else f"{'+' if worth > 0 else '−' if worth < 0 else '±'}{plain(abs(worth))}",
+                "kind": "" if worth is None else "good" if worth > 0 else "bad" if worth < 0 else "flat",
+                "bars": [
+                    {"name": name, "q": "–" if value is None else plain(value), "width": _width(value, known), "own": own}
+                    for name, value, own in bars
+                    if value is not None
+                ],
+            }
+        )
+    return found or None
+
+
+def _width(value: float | None, known: list[float]) -> float:
+    """A bar between 6 and 100: Q has no natural zero, so the lowest shown gets the shortest bar."""
+    if value is None or not known:
+        return 0.0
+    span = max(known) - min(known)
+    return 100.0 if span == 0 else round(6 + 94 * (value - min(known)) / span, 1)
+
+
+def command(record: RunRecord) -> str:
+    """The exact command that makes the run again."""
+    for given in (record.result.get("command"), record.environment.get("command")):
+        if isinstance(given, str) and given:
+            return text(given, 2000)
+        if isinstance(given, list) and given and all(isinstance(word, str) for word in given):
+            return text(shlex.join(given), 2000)
+    recipe, again = str(record.folder / "recipe.toml"), f"{record.folder}-again"
+    return text(f"pinprompt tune {shlex.quote(recipe)} --out {shlex.quote(again)}", 2000)
+
+
+def environment(record: RunRecord) -> list[tuple[str, str]]:
+    """environment.json as rows, nested names joined by dots."""
+    found: list[tuple[str, str]] = []
+
+    def walk(name: str, value: Any, depth: int) -> None:
+        if isinstance(value, dict) and depth < 4:
+            for key, below in list(value.items())[:200]:
+                walk(f"{name}.{key}" if name else str(key), below, depth + 1)
+        elif len(found) < 200:
+            found.append((text(name, 120), text(value, 400)))
+
+    walk("", record.environment, 0)
+    return found
+
+
+def picture(value: object) -> str | None:
+    """A data URI of a raster picture, or None: an SVG could carry links and scripts."""
+    if isinstance(value, str) and len(value) <= PICTURE_BYTES and _PICTURE.fullmatch(value):
+        return value
+    return None

@@ -1,0 +1,223 @@
+"""Small charts as hand-written SVG: no library, colours by CSS class, so that one page serves light and dark."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+WIDTH, HEIGHT = 420, 250
+LEFT, RIGHT, TOP, BOTTOM = 50, 12, 12, 40
+POINTS = 300  # more than a screen can show makes the page heavy and no clearer
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line: its name for the legend, its points in order of x."""
+
+    name: str
+    points: Sequence[Point]
+    dots: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of an interval chart."""
+
+    name: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Where a range of values falls on a range of pixels."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = False
+
+    def at(self, value: float) -> float:
+        """The pixel of a value."""
+        low, high = (math.log10(self.low), math.log10(self.high)) if self.log else (self.low, self.high)
+        value = math.log10(max(value, self.low)) if self.log else value
+        return self.start + (value - low) / ((high - low) or 1.0) * (self.end - self.start)
+
+    def ticks(self, count: int = 5) -> list[float]:
+        """Round values inside the range."""
+        return _decades(self.low, self.high) if self.log else nice_ticks(self.low, self.high, count)
+
+
+def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """About `count` round numbers (steps of 1, 2 or 5 times a power of ten) within [low, high]."""
+    span = high - low
+    if not span > 0:
+        return [low]
+    raw = span / count
+    unit = 10.0 ** math.floor(math.log10(raw))
+    step = next(size * unit for size in (1, 2, 5, 10) if size * unit >= raw * 0.999)
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
+    return [place * step for place in range(first, last + 1)][: 4 * count]
+
+
+def compact(value: float) -> str:
+    """A number as short as it can be read: 12.3k, 4M, 0.31."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size * (10 if letter == "k" else 1):
+            return f"{value / size:.3g}{letter}"
+    return f"{value:.0f}" if value == round(value) and abs(value) < 1e4 else f"{value:.3g}"
+
+
+def thin(points: Sequence[Point], most: int = POINTS) -> list[Point]:
+    """Evenly chosen points, first and last kept."""
+    if len(points) <= most:
+        return list(points)
+    return [points[round(place * (len(points) - 1) / (most - 1))] for place in range(most)]
+
+
+def line_chart(
+    series: Sequence[Series],
+    *,
+    title: str,
+    x: str,
+    y: str,
+    log_y: bool = False,
+    label: Callable[[float], str] = compact,
+) -> str:
+    """Lines over a grid with a legend below; '' where no series has two points."""
+    drawn = [Series(one.name, thin(one.points), one.dots) for one in series if len(one.points) > 1]
+    if not drawn:
+        return ""
+    xs = [point[0] for one in drawn for point in one.points]
+    ys = [point[1] for one in drawn for point in one.points]
+    rows = math.ceil(len(drawn) / 3)
+    height = HEIGHT + 18 * rows
+    across = Axis(min(xs), max(xs), LEFT, WIDTH - RIGHT)
+    low, high = _padded(ys, log_y)
+    up = Axis(low, high, HEIGHT - BOTTOM, TOP, log_y)
+    body = _grid(across, up, x, y, label)
+    for place, one in enumerate(drawn):
+        path = " ".join(f"{across.at(a):.1f},{up.at(b):.1f}" for a, b in one.points)
+        body.append(f'<polyline class="line s{place % 8}" points="{path}"/>')
+        if one.dots and len(one.points) <= 60:
+            body += [f'<circle class="dot s{place % 8}" cx="{across.at(a):.1f}" cy="{up.at(b):.1f}" r="2.4"/>' for a, b in one.points]  # fmt: skip  # noqa: E501
+    for place, one in enumerate(drawn):
+        left, top = LEFT + 122 * (place % 3), HEIGHT + 8 + 18 * (place // 3)
+        body.append(f'<line class="line s{place % 8}" x1="{left}" x2="{left + 16}" y1="{top}" y2="{top}"/>')
+        body.append(f'<text x="{left + 21}" y="{top + 4}">{_short(one.name, 17)}</text>')
+    return _frame(title, height, body)
+
+
+def interval_chart(rows: Sequence[Row], *, title: str, label: Callable[[float], str] = compact) -> str:
+    """One dot with its 95 % interval per row, on one axis: overlap is seen at a glance."""
+    if not rows:
+        return ""
+    ends = [end for row in rows for end in (row.value, row.low, row.high) if end is not None]
+    low, high = _padded(ends, False)
+    name_width, step, width = 112, 34, 560
+    across = Axis(low, high, name_width + 8, width - 66)
+    height = step * len(rows) + 34
+    foot = height - 26
+    body = []
+    for tick in across.ticks(5):
+        at = across.at(tick)
+        body.append(f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="6" y2="{foot}"/>')
+        body.append(f'<text class="tick mid" x="{at:.1f}" y="{foot + 16}">{escape(label(tick))}</text>')
+    for place, row in enumerate(rows):
+        at, shade = step * place + 22, "s0" if place == 0 else "muted"
+        body.append(f'<text class="end{" strong" if place == 0 else ""}" x="{name_width}" y="{at + 4}">{_short(row.name, 16)}</text>')  # fmt: skip  # noqa: E501
+        if row.low is not None and row.high is not None:
+            left, right = across.at(row.low), across.at(row.high)
+            body.append(f'<line class="whisker {shade}" x1="{left:.1f}" x2="{right:.1f}" y1="{at}" y2="{at}"/>')
+        body.append(f'<circle class="dot {shade}" cx="{across.at(row.value):.1f}" cy="{at}" r="6"/>')
+        body.append(f'<text class="strong" x="{width - 54}" y="{at + 4}">{escape(label(row.value))}</text>')
+    return _frame(title, height, body, width)
+
+
+def stacked_bar(parts: Sequence[tuple[str, float]], *, title: str, label: Callable[[float], str] = compact) -> str:
+    """One bar in parts, each named below with its value and share."""
+    total = sum(value for _, value in parts)
+    if not total > 0:
+        return ""
+    body, left, width = [], 0.0, WIDTH
+    for place, (_, value) in enumerate(parts):
+        size = value / total * width
+        body.append(f'<rect class="fill s{place % 8}" x="{left:.1f}" y="4" width="{max(size - 1, 0.5):.1f}" height="26" rx="3"/>')  # fmt: skip  # noqa: E501
+        left += size
+    for place, (name, value) in enumerate(parts):
+        top = 54 + 22 * place
+        body.append(f'<rect class="fill s{place % 8}" x="0" y="{top - 10}" width="12" height="12" rx="3"/>')
+        body.append(f'<text x="20" y="{top}">{_short(name, 30)}</text>')
+        body.append(f'<text class="end" x="300" y="{top}">{escape(label(value))}</text>')
+        body.append(f'<text class="end tick" x="{width}" y="{top}">{100 * value / total:.0f} %</text>')
+    return _frame(title, 54 + 22 * len(parts) - 8, body)
+
+
+def scatter(
+    points: Sequence[Point], front: Sequence[Point], *, title: str, x: str, y: str, log_x: bool = False
+) -> str:
+    """Points, with those on the front joined and brought forward."""
+    if len(points) < 2:
+        return ""
+    low_x, high_x = _padded([point[0] for point in points], log_x)
+    low_y, high_y = _padded([point[1] for point in points], False)
+    across = Axis(low_x, high_x, LEFT, WIDTH - RIGHT, log_x)
+    up = Axis(low_y, high_y, HEIGHT - BOTTOM, TOP)
+    body = _grid(across, up, x, y, compact)
+    best = set(front)
+    for a, b in [point for point in points if point not in best][: 4 * POINTS]:
+        body.append(f'<circle class="dot muted" cx="{across.at(a):.1f}" cy="{up.at(b):.1f}" r="2.6"/>')
+    path = " ".join(f"{across.at(a):.1f},{up.at(b):.1f}" for a, b in sorted(best))
+    body.append(f'<polyline class="line s0" points="{path}"/>')
+    for a, b in sorted(best):
+        body.append(f'<circle class="dot s0" cx="{across.at(a):.1f}" cy="{up.at(b):.1f}" r="4.2"/>')
+    return _frame(title, HEIGHT, body)
+
+
+def _frame(title: str, height: float, body: list[str], width: int = WIDTH) -> str:
+    name = escape(title)
+    return f'<svg viewBox="0 0 {width} {height:.0f}" role="img" aria-label="{name}"><title>{name}</title>{"".join(body)}</svg>'  # noqa: E501
+
+
+def _grid(across: Axis, up: Axis, x: str, y: str, label: Callable[[float], str]) -> list[str]:
+    body = []
+    for tick in up.ticks():
+        at = up.at(tick)
+        body.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
+        body.append(f'<text class="tick end" x="{LEFT - 6}" y="{at + 4:.1f}">{escape(label(tick))}</text>')
+    for tick in across.ticks():
+        at = across.at(tick)
+        body.append(f'<text class="tick mid" x="{at:.1f}" y="{HEIGHT - BOTTOM + 17}">{escape(compact(tick))}</text>')
+    middle, side = (LEFT + WIDTH - RIGHT) / 2, (TOP + HEIGHT - BOTTOM) / 2
+    body.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{HEIGHT - BOTTOM}" y2="{HEIGHT - BOTTOM}"/>')
+    body.append(f'<text class="name mid" x="{middle:.0f}" y="{HEIGHT - 6}">{_short(x, 50)}</text>')
+    body.append(f'<text class="name mid" transform="translate(11 {side:.0f}) rotate(-90)">{_short(y, 30)}</text>')
+    return body
+
+
+def _padded(values: Sequence[float], log: bool) -> Point:
+    low, high = min(values), max(values)
+    if log:
+        low, high = max(low, 1e-9), max(high, 1e-9)
+        return (low / 1.15, high * 1.15) if high / low > 1.5 else (low / 2, high * 2)
+    margin = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
+    return low - margin, high + margin
+
+
+def _decades(low: float, high: float) -> list[float]:
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    factors = (1,) if last - first > 3 else (1, 2, 5) if last - first > 1 else (1, 2, 3, 5, 7)
+    every = max(1, (last - first) // 6)
+    ticks = [factor * 10.0**power for power in range(first, last + 1, every) for factor in factors]
+    return [tick for tick in ticks if low <= tick <= high]
+
+
+def _short(text: str, most: int) -> str:
+    return escape(text if len(text) <= most else text[: most - 1] + "…")

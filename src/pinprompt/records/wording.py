@@ -1,0 +1,75 @@
+"""How numbers and foreign text are put before people: percent where it is a share, nothing invisible in a text."""
+
+from __future__ import annotations
+
+import unicodedata
+
+SHARES = {"accuracy", "balanced_accuracy", "macro_f1", "f1", "precision", "recall", "dictionary_words", "stable"}
+LOWER_IS_BETTER = {"perplexity", "loss", "error", "repeated_tokens"}
+TITLES = {
+    "macro_f1": "macro F1",
+    "f1": "F1",
+    "dictionary_words": "dictionary words",
+    "repeated_tokens": "repeated tokens",
+    "stable": "decode-encode stable",
+    "joint": "J",
+    "gm": "GM",
+}
+
+
+def title(name: str) -> str:
+    """A metric's name as people write it."""
+    return TITLES.get(name, name.replace("_", " "))
+
+
+def metric(name: str, value: float | None) -> str:
+    """A metric's value: shares in percent with one decimal, the rest with three or four digits."""
+    if value is None:
+        return "–"
+    if name in SHARES and -1.0 <= value <= 1.0:
+        return f"{100 * value:.1f} %"
+    return plain(value)
+
+
+def plain(value: float) -> str:
+    """A number with as many digits as are read: 12,288, 61.2, 0.312."""
+    if value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    size = abs(value)
+    if size >= 1000:
+        return f"{value:,.0f}" if size < 1e9 else f"{value:.3g}"
+    return f"{value:.1f}" if size >= 10 else f"{value:.2f}" if size >= 1 else f"{value:.3f}" if size >= 0.001 else f"{value:.2g}"  # noqa: E501
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: 4 min 0 s."""
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def text(value: object, most: int = 600) -> str:
+    """Any value as text that can be shown: clipped, with what is invisible or turns the reading order made visible."""
+    raw = value if isinstance(value, str) else str(value)[: 4 * most]
+    clipped = raw if len(raw) <= most else raw[: most - 1] + "…"
+    return "".join(map(_visible, clipped))
+
+
+def token(value: object) -> str:
+    """A token with its leading space and line breaks made visible."""
+    shown = text(value, 60).replace("\n", "⏎")
+    return "␣" + shown[1:] if shown.startswith(" ") else shown or "∅"
+
+
+def _visible(letter: str) -> str:
+    code = ord(letter)
+    if letter in "\n\t" or 32 <= code < 127:
+        return letter
+    if code < 32:
+        return chr(0x2400 + code)
+    kind = unicodedata.category(letter)
+    # Cf holds the marks that reverse the reading order; emoji joiners are harmless and stay.
+    return "�" if kind in {"Cc", "Cs", "Co", "Cn"} or (kind == "Cf" and letter not in "\u200c\u200d") else letter

@@ -1,0 +1,309 @@
+"""The only way from prompts to scores: no prompt is paid for twice, nothing is overspent, nothing paid for is lost.
+
+A request goes through five sieves: prompts seen before in the batch or in the run, answers that a killed session paid
+for (journal), answers of earlier runs (memo), the budget, and last the executor. For a stochastic task each prompt of
+each request is its own question, with its own seed from the request's number and the prompt's place in it.
+
+A prompt that could not be scored (a score without a finite value, but with failures to show for it) counts as the worst
+score of its split in the run so far, its own request included: the search learns to avoid it, and the number depends
+on nothing but the run. Where nothing at all could be scored yet, that is a TaskError. Failures are never kept for
+other runs, and a resumed run asks again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from pinprompt.errors import BudgetSpent, RunError, SettingError, TaskError, did_you_mean
+from pinprompt.scoring import encoding
+from pinprompt.scoring.billing import Billing, Question
+from pinprompt.scoring.budget import Budget
+from pinprompt.scoring.executors import Executor, Inline
+from pinprompt.scoring.journal import Journal, Row
+from pinprompt.scoring.known import Known
+from pinprompt.scoring.memo import Memo
+from pinprompt.scoring.table import Table
+from pinprompt.streams import derive
+from pinprompt.tasks.protocol import Task
+from pinprompt.values import Evaluation, Prompt, Score
+
+
+class Evaluator:
+    """Implements `methods.protocol.Evaluator` for one run."""
+
+    def __init__(
+        self,
+        task: Task,
+        budget: Budget,
+        memo: Memo | None = None,
+        executor: Executor | None = None,
+        seed: int = 0,
+        journal: Journal | None = None,
+        memoise_stochastic: bool = False,
+    ) -> None:
+        self.task, self.budget, self.seed, self.journal = task, budget, seed, journal
+        self.executor: Executor = Inline(task) if executor is None else executor
+        self.fixed = memoise_stochastic or not task.stochastic
+        """One answer per prompt and split is enough."""
+        self.requests = 0
+        self.repeats = 0
+        self._begun = False
+        self._billing = Billing(task, budget)
+        self._known = Known(task.fingerprint, self.fixed, memo)
+        self._table = Table()
+        self._evaluations: dict[tuple[str, str], Evaluation] = {}
+
+    @property
+    def charged_calls(self) -> int:
+        """Calls booked to the search's budget."""
+        return self.budget.spent.calls
+
+    @property
+    def report_calls(self) -> int:
+        """Calls for reports, which no budget limits."""
+        return self.budget.report.calls
+
+    @property
+    def paid_calls(self) -> int:
+        """Calls that were really made, reports included."""
+        return self._billing.paid_calls
+
+    @property
+    def memo_hits(self) -> int:
+        """Answers that the memo had."""
+        return self._known.hits
+
+    @property
+    def distinct(self) -> int:
+        """Different prompts scored in this run, on any split."""
+        return len(self._table.texts)
+
+    def score(self, prompts: list[Prompt], split: str = "train", *, report: bool = False) -> list[Score]:
+        """Scores in order. Raises BudgetSpent before anything is overspent, with the scores of the first prompts.
+
+        With `report` the calls are counted apart from the search's budget, and never refused.
+        """
+        self._begin(split)
+        number, self.requests = self.requests, self.requests + 1
+        questions, first = self._questions(prompts, split, number)
+        got: dict[int, Score] = {}
+        refusal: BudgetSpent | None = None
+        try:
+            while len(got) < len(questions) and refusal is None:
+                todo = questions[len(got) :]
+                refusal = None if report else self._billing.admit(todo, split)
+                admitted = todo if report else [question for question in todo if question.reservation is not None]
+                if admitted:
+                    # What these leave of their worst case may let the next ones fit: the refusal is asked for again.
+                    refusal = self._obtain(admitted, split, number, got)
+        finally:
+            self._billing.release(questions)
+            settled = self._keep(number, split, questions, got)
+        lost = [score for place, score in got.items() if place not in settled]
+        if lost:
+            raise TaskError(
+                f"the task '{self.task.name}' could not score a single prompt on {split} so far; "
+                f"the first failure: {lost[0].failures[0]}"
+            )
+        scores: list[Score] = []
+        for place, prompt in enumerate(prompts):
+            score = self._table.get(split, prompt.text) if self.fixed else settled.get(place)
+            if score is None:
+                break
+            self.repeats += self.fixed and first.get(prompt.text) != place
+            scores.append(score)
+        if refusal is not None:
+            raise BudgetSpent(str(refusal), scores=scores)
+        return scores
+
+    def evaluate(self, prompt: Prompt, split: str) -> Evaluation:
+        """The task's metrics of one prompt; each prompt and split is evaluated once, and counted as a report."""
+        self._begin(split)
+        at = (split, prompt.text)
+        if at in self._evaluations:
+            return self._evaluations[at]
+        known = self._known.evaluation(prompt, split)
+        evaluation = known
+        if evaluation is None:
+            # One seed for all prompts: a comparison of two prompts is then a comparison on the same draws.
+            seed = derive(self.seed, "task", "evaluation", split)
+            evaluation = self._checked(self.executor.evaluate(prompt, split, seed), prompt)
+        money = self._billing.settle_evaluation(evaluation, split, known is not None)
+        self._evaluations[at] = evaluation
+        packed = encoding.pack_evaluation(evaluation)
+        self._journal([self._row("evaluation", self.requests, -1, split, prompt) | {"evaluation": packed}])
+        if known is None:
+            self._known.keep({self._known.evaluation_key(split, prompt): packed}, money)
+        return evaluation
+
+    def charge(self, calls: int) -> None:
+        """Book calls that a method makes itself; BudgetSpent where they do not fit, so ask before making them."""
+        self._begin("train")
+        self.budget.settle(self.budget.reserve(calls))
+        self._billing.paid_calls += calls
+
+    def prompts_table(self) -> list[dict[str, Any]]:
+        """Every distinct prompt in order of appearance, with its mean score per split (for prompts.csv)."""
+        return self._table.rows(self.task.splits)
+
+    def statistics(self) -> dict[str, int]:
+        """The counters that people look at."""
+        names = ("charged_calls", "report_calls", "paid_calls", "memo_hits", "repeats", "distinct")
+        return {name: getattr(self, name) for name in names}
+
+    def position(self) -> dict[str, Any]:
+        """Where the run stands, as JSON values for a checkpoint; what the journal holds by now is made durable."""
+        self._begin("train")
+        if self.journal is not None:
+            self.journal.sync()
+        return {
+            "requests": self.requests,
+            "rows": 0 if self.journal is None else self.journal.rows,
+            "paid_calls": self.paid_calls,
+            "memo_hits": self.memo_hits,
+            "repeats": self.repeats,
+            "budget": self.budget.state(),
+        }
+
+    def restore(self, position: Mapping[str, Any] | None) -> None:
+        """Go on from a checkpoint's position, or with None from the beginning with what a killed session paid for.
+
+        To be called before anything is scored; a run that has a journal and no checkpoint does it by itself.
+        """
+        if self._begun:
+            raise RunError("an evaluator can be restored only before it has scored anything")
+        rows = 0
+        if position is not None:
+            try:
+                rows, self.requests = int(position["rows"]), int(position["requests"])
+                self._billing.paid_calls = int(position["paid_calls"])
+                self._known.hits, self.repeats = int(position["memo_hits"]), int(position["repeats"])
+                budget = position["budget"]
+            except (KeyError, TypeError, ValueError) as error:
+                raise RunError(f"the evaluator's place in the checkpoint cannot be read: {error!r}") from error
+            self.budget.restore(budget)
+        self._begun = True
+        if self.journal is None:
+            return
+        history, spare = self.journal.split_at(rows)
+        try:
+            self._rebuild(history)
+            self._known.take(spare)
+            self._restore_spent([row["spent"] for row in history + spare])
+        except (KeyError, TypeError, ValueError, InvalidOperation) as error:
+            raise RunError(f"{self.journal.path} cannot be read ({error!r}); start the run anew") from error
+
+    def close(self) -> None:
+        """Let go of workers, journal and memo."""
+        self.executor.close()
+        if self.journal is not None:
+            self.journal.close()
+        if self._known.memo is not None:
+            self._known.memo.close()
+
+    def _begin(self, split: str) -> None:
+        if not self._begun:
+            self.restore(None)
+        if split not in self.task.splits:
+            known = did_you_mean(split, self.task.splits)
+            raise SettingError(f"the task '{self.task.name}' has no split '{split}'; {known}")
+
+    def _questions(self, prompts: list[Prompt], split: str, number: int) -> tuple[list[Question], dict[str, int]]:
+        """The prompts of a request that have no score yet, and where each text stands first among them."""
+        first: dict[str, int] = {}
+        asked: list[tuple[int, Prompt]] = []
+        for place, prompt in enumerate(prompts):
+            if self.fixed and (prompt.text in first or self._table.get(split, prompt.text) is not None):
+                continue
+            first.setdefault(prompt.text, place)
+            asked.append((place, prompt))
+        known = self._known.scores(asked, split, number)
+        return [Question(place, prompt, known.get(place)) for place, prompt in asked], first
+
+    def _obtain(self, questions: list[Question], split: str, number: int, got: dict[int, Score]) -> BudgetSpent | None:
+        """Get the scores of admitted questions in order, settling and journalling each; a refusal if time ran out."""
+        unknown = [question for question in questions if question.known is None]
+        seeds = [derive(self.seed, "task", number, question.place) for question in unknown]
+        # Questions of a report have no reservation, and no clock that stops them.
+        stop = bool if questions[0].reservation is None else self.budget.expired
+        answers = self.executor.run([question.prompt for question in unknown], seeds, split, stop)
+        rows: list[Row] = []
+        try:
+            for question in questions:
+                score = question.known
+                if score is None:
+                    answer = next(answers, None)
+                    if answer is None:
+                        if stop():
+                            return BudgetSpent(f"the budget of {self.budget.settings.minutes} minutes is used up")
+                        raise TaskError(f"the task '{self.task.name}' gave too few scores for {len(questions)} prompts")
+                    score = encoding.clean(answer, self.task.name, question.prompt.text)
+                self._billing.settle(question, score, split)
+                got[question.place] = score
+                rows.append(
+                    self._row("score", number, question.place, split, question.prompt) | encoding.pack_score(score)
+                )
+                if question.known is None:
+                    paid, rows = rows, []
+                    self._journal(paid)
+                self._billing.check(question, score, split)
+        finally:
+            self._journal(rows)
+        return None
+
+    def _row(self, kind: str, number: int, place: int, split: str, prompt: Prompt) -> Row:
+        head: Row = {"kind": kind, "n": number, "place": place, "split": split}
+        return head | {"text": prompt.text, "ids": list(prompt.ids)} | self._billing.really_spent()
+
+    def _journal(self, rows: list[Row]) -> None:
+        if self.journal is not None:
+            self.journal.append(rows)
+
+    def _keep(self, number: int, split: str, questions: list[Question], got: dict[int, Score]) -> dict[int, Score]:
+        """Enter what was obtained into the run's table and the memo; gives the scores by place."""
+        answered = [(question, got[question.place]) for question in questions if question.place in got]
+        for question, score in answered:
+            if question.known is None and not score.failures:
+                key = self._known.score_key(split, question.prompt)
+                money = self._billing.money(question.prompt, score, split)
+                self._known.keep({key: encoding.pack_score(score)}, money)
+        return self._table.enter(number, split, [(asked.place, asked.prompt, score) for asked, score in answered])
+
+    def _checked(self, evaluation: Any, prompt: Prompt) -> Evaluation:
+        """An evaluation as it comes back from JSON, so that it is the same when it was kept."""
+        if not isinstance(evaluation, Evaluation):
+            given = type(evaluation).__name__
+            raise TaskError(f"the task '{self.task.name}' gave {given} where an Evaluation is due ({prompt.text!r})")
+        try:
+            return encoding.unpack_evaluation(json.loads(encoding.dumps(encoding.pack_evaluation(evaluation))))
+        except (TypeError, ValueError) as error:
+            name = self.task.name
+            raise TaskError(f"the evaluation of the task '{name}' is not plain numbers and tables: {error}") from error
+
+    def _rebuild(self, history: list[Row]) -> None:
+        """The run's table from the rows before the checkpoint, request by request as it was made."""
+        requests: dict[tuple[int, str], list[tuple[int, Prompt, Score]]] = {}
+        for row in history:
+            if row["kind"] == "evaluation":
+                self._evaluations[row["split"], row["text"]] = encoding.unpack_evaluation(row["evaluation"])
+                continue
+            prompt = Prompt(str(row["text"]), tuple(int(token) for token in row["ids"]))
+            place = (int(row["place"]), prompt, encoding.unpack_score(row))
+            requests.setdefault((int(row["n"]), str(row["split"])), []).append(place)
+        for (number, split), scored in requests.items():
+            self._table.enter(number, split, scored)
+
+    def _restore_spent(self, spent: list[dict[str, Any]]) -> None:
+        """What was really spent after the checkpoint stays spent."""
+        if not spent:
+            return
+        money = max(Decimal(entry["money"]) for entry in spent)
+        seconds = max(float(entry["seconds"]) for entry in spent)
+        if not (money.is_finite() and math.isfinite(seconds)):
+            raise ValueError("a sum that is not finite")
+        self.budget.at_least(money, seconds)
+        self._billing.paid_calls = max(self.paid_calls, *(int(entry["paid_calls"]) for entry in spent))

@@ -1,0 +1,164 @@
+"""The journal of a run: every score that was obtained, one JSON line each, so that a killed run pays for nothing twice.
+
+Two files, both append-only while the run works. `scores.jsonl` holds the rows in the order in which the run obtained
+them; a checkpoint remembers how many there were. `scores.spare.jsonl` holds rows that a kill left *after* the last
+checkpoint: paid for, but not yet part of the resumed run's history. On resuming such rows are first copied to the spare
+file and synced, and only then cut off the journal; a kill between the two leaves them in both, which does no harm,
+since spare rows are only ever looked up. So no sequence of kills loses a row, or counts one twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from pinprompt.errors import RunError
+from pinprompt.scoring.encoding import dumps
+
+SYNC_SECONDS = 1.0
+Row = dict[str, Any]
+
+
+class Journal:
+    """Rows on disk: `append` while the run works, `split_at` when it is resumed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.spare_path = path.with_name(f"{path.stem}.spare{path.suffix}")
+        self.rows = count_rows(path)
+        self._file: IO[bytes] | None = None
+        self._synced = time.monotonic()
+
+    def append(self, rows: Sequence[Row]) -> None:
+        """Add rows at the end; they survive a killed process at once, and a dead machine within about a second."""
+        if not rows:
+            return
+        data = "".join(dumps(row) + "\n" for row in rows).encode("ascii")
+        try:
+            if self._file is None:
+                self._file = _open_to_append(self.path)
+            self._file.write(data)
+            self._file.flush()
+            if time.monotonic() - self._synced >= SYNC_SECONDS:
+                self.sync()
+        except OSError as error:
+            self._repair()
+            raise RunError(
+                f"cannot write {self.path}: {error.strerror or error}; make room or make it writable, then resume the "
+                "run: nothing that stood in it is lost"
+            ) from error
+        self.rows += len(rows)
+
+    def sync(self) -> None:
+        """Make sure that every row is on the disk itself; done before a checkpoint counts them."""
+        if self._file is not None:
+            os.fsync(self._file.fileno())
+            self._synced = time.monotonic()
+
+    def split_at(self, rows: int) -> tuple[list[Row], list[Row]]:
+        """Make the first `rows` rows the run's history again; gives them, and all rows that are spare."""
+        history = read_rows(self.path)
+        if len(history) < rows:
+            raise RunError(
+                f"{self.path} has {len(history)} rows but the checkpoint counts {rows}; it was cut or replaced, and the "
+                "run cannot go on from it: start it anew in another folder"
+            )
+        history, tail = history[:rows], history[rows:]
+        spare = read_rows(self.spare_path)
+        known = {_place(row) for row in spare}
+        fresh = [row for row in tail if _place(row) not in known]
+        try:
+            if fresh:
+                with _open_to_append(self.spare_path) as file:
+                    file.write("".join(dumps(row) + "\n" for row in fresh).encode("ascii"))
+                    file.flush()
+                    os.fsync(file.fileno())
+            self.close()
+            if tail or self.path.exists():
+                _cut(self.path, rows)
+        except OSError as error:
+            raise RunError(
+                f"cannot write {self.path}: {error.strerror or error}; the run was left as it was"
+            ) from error
+        self.rows = rows
+        return history, spare + fresh
+
+    def close(self) -> None:
+        """Sync and let go of the file."""
+        if self._file is not None:
+            self.sync()
+            self._file.close()
+            self._file = None
+
+    def _repair(self) -> None:
+        """After a failed write: drop what was half written, so that the file ends with a whole row again."""
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):
+                file.close()
+        with contextlib.suppress(OSError):
+            _cut(self.path, self.rows)
+
+
+def _place(row: Row) -> tuple[Any, ...]:
+    return row.get("kind"), row.get("n"), row.get("place"), row.get("split"), row.get("text")
+
+
+def read_rows(path: Path) -> list[Row]:
+    """All rows of a journal; a last line that a kill tore is left out, any other damage is a RunError."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror or error}") from error
+    lines = data.split(b"\n")
+    # What follows the last newline is empty, or was being written when the process died.
+    rows: list[Row] = []
+    for number, line in enumerate(lines[:-1], start=1):
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise RunError(
+                f"{path}:{number}: not a line of JSON; the journal was damaged, start the run anew"
+            ) from error
+        if not isinstance(row, dict):
+            raise RunError(f"{path}:{number}: not a JSON object; the journal was damaged, start the run anew")
+        rows.append(row)
+    return rows
+
+
+def count_rows(path: Path) -> int:
+    """How many whole lines a file has; 0 where there is none."""
+    try:
+        with path.open("rb") as file:
+            return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _open_to_append(path: Path) -> IO[bytes]:
+    """The file opened at its end, after any torn last line was cut off."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        _cut(path, count_rows(path))
+    return path.open("ab")
+
+
+def _cut(path: Path, rows: int) -> None:
+    """Keep the first `rows` lines of a file and drop the rest, durably."""
+    with path.open("r+b") as file:
+        end = 0
+        for _ in range(rows):
+            end += len(file.readline())
+        if end != os.fstat(file.fileno()).st_size:
+            file.truncate(end)
+            file.flush()
+            os.fsync(file.fileno())

@@ -1,0 +1,82 @@
+"""Answers that cost nothing now: what a killed session of this run paid for, and what earlier runs left in the memo."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pinprompt.scoring import encoding
+from pinprompt.scoring.journal import Row
+from pinprompt.scoring.memo import Memo, memo_key
+from pinprompt.values import Evaluation, Prompt, Score
+
+
+class Known:
+    """Looks answers up by question; `fixed` tasks have one answer per prompt and split, others one per request too."""
+
+    def __init__(self, fingerprint: str, fixed: bool, memo: Memo | None) -> None:
+        self.fingerprint, self.fixed = fingerprint, fixed
+        self.memo = memo if fixed else None
+        self.hits = 0
+        """Answers that the memo had."""
+        self._scores: dict[tuple[Any, ...], Score] = {}
+        self._evaluations: dict[tuple[str, str], Evaluation] = {}
+
+    def take(self, spare: Iterable[Row]) -> None:
+        """Take in journal rows from after the last checkpoint; a prompt that could not be scored is asked for again."""
+        for row in spare:
+            if row["kind"] == "evaluation":
+                self._evaluations[row["split"], row["text"]] = encoding.unpack_evaluation(row["evaluation"])
+                continue
+            score = encoding.unpack_score(row)
+            if not math.isnan(score.value):
+                self._scores[self._question(row["n"], row["place"], row["split"], row["text"])] = score
+
+    def scores(self, asked: Sequence[tuple[int, Prompt]], split: str, number: int) -> dict[int, Score]:
+        """The known scores among the asked (place, prompt) pairs of request `number`, by place."""
+        found: dict[int, Score] = {}
+        for place, prompt in asked:
+            paid = self._scores.get(self._question(number, place, split, prompt.text))
+            if paid is not None:
+                found[place] = paid
+        if self.memo is None:
+            return found
+        keys = {place: self.score_key(split, prompt) for place, prompt in asked if place not in found}
+        stored = self.memo.look_up(list(keys.values()))
+        for place, key in keys.items():
+            try:
+                found[place] = encoding.unpack_score(stored[key])
+                self.hits += 1
+            except (KeyError, ValueError):
+                continue
+        return found
+
+    def evaluation(self, prompt: Prompt, split: str) -> Evaluation | None:
+        """The known evaluation of a prompt on a split."""
+        paid = self._evaluations.get((split, prompt.text))
+        if paid is not None or self.memo is None:
+            return paid
+        key = self.evaluation_key(split, prompt)
+        try:
+            known = encoding.unpack_evaluation(self.memo.look_up([key])[key])
+        except (KeyError, ValueError):
+            return None
+        self.hits += 1
+        return known
+
+    def keep(self, answers: Mapping[str, dict[str, Any]], money: float = 0.0) -> None:
+        """Give answers that were just paid for to the memo; `money` is what each cost."""
+        if self.memo is not None:
+            self.memo.keep(answers, money)
+
+    def score_key(self, split: str, prompt: Prompt) -> str:
+        """The memo's key of a score."""
+        return memo_key(self.fingerprint, "score", split, prompt.text)
+
+    def evaluation_key(self, split: str, prompt: Prompt) -> str:
+        """The memo's key of an evaluation."""
+        return memo_key(self.fingerprint, "evaluation", split, prompt.text)
+
+    def _question(self, number: int, place: int, split: str, text: str) -> tuple[Any, ...]:
+        return (split, text) if self.fixed else (split, text, number, place)

@@ -1,0 +1,73 @@
+"""What travels between the rooms. Plain frozen data; imports nothing of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A candidate prompt: the text that the black box sees, and the ids by which the policy wrote it."""
+
+    text: str
+    ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Score:
+    """What the task said of one prompt; higher is better.
+
+    `group` names the inputs it was measured on, for tasks that draw inputs: scores of different groups are only
+    comparable after a z-score within the group. `failures` are examples that could not be scored, one sentence each.
+    """
+
+    value: float
+    calls: int = 0
+    group: str = ""
+    details: Mapping[str, float] = field(default_factory=dict)
+    failures: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The metrics of one prompt on one split, as people read them.
+
+    `intervals` are 95 % bootstrap intervals per metric; `tables` hold what a report shows beyond numbers
+    (a confusion matrix, examples right and wrong), as plain JSON values.
+    """
+
+    split: str
+    metrics: Mapping[str, float]
+    rows: int
+    calls: int = 0
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    tables: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One written prompt with what it earned: raw score, and the reward it had among the prompts of its time."""
+
+    ids: tuple[int, ...]
+    score: float
+    reward: float
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that happened in a run.
+
+    `data` is a function of recipe and seed alone, so that two runs can be compared byte for byte;
+    `costs` (seconds per phase, cache hits, calls really sent) may differ from run to run and is kept apart.
+    """
+
+    kind: str
+    step: int
+    data: Mapping[str, Any] = field(default_factory=dict)
+    costs: Mapping[str, Any] = field(default_factory=dict)
+
+
+Listener = Callable[[Event], None]

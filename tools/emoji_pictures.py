@@ -1,0 +1,153 @@
+"""Fetch openly licensed emoji drawings and their captions, and rasterise them for tools/train_emoji_clip.py.
+
+    python -m venv /tmp/emoji-venv && /tmp/emoji-venv/bin/pip install resvg_py numpy pillow
+    /tmp/emoji-venv/bin/python tools/emoji_pictures.py /tmp/emoji-data
+
+Needs `npm` (only `npm pack`, which downloads and runs nothing). Leaves in the folder: `pictures.npz` (for each set an
+array [n, 72, 72, 4] of RGBA drawings and the row of the concept that each shows), `concepts.json` (name, keywords and
+group per concept), and `noto/` with the test drawings as PNG files. Nothing of it is shipped with the package.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import subprocess
+import sys
+import tarfile
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import resvg_py
+from PIL import Image
+
+SIZE = 72
+TEST_SET = "noto"
+SETS = {  # npm package @iconify-json/<name>, exact version: licence of the drawings
+    "twemoji": ("1.2.5", "CC-BY-4.0, Twitter and contributors"),
+    "fluent-emoji-flat": ("1.2.6", "MIT, Microsoft Corporation"),
+    "fluent-emoji": ("1.2.7", "MIT, Microsoft Corporation"),
+    "emojione": ("1.2.3", "CC-BY-4.0, Emoji One 2.3 / EmojiTwo"),
+    "fxemoji": ("1.2.2", "Apache-2.0, Mozilla"),
+    TEST_SET: ("1.2.9", "Apache-2.0, Google"),
+}
+CAPTIONS = {"emojibase-data": "17.0.0", "emojilib": "4.0.3"}  # both MIT
+
+
+def fetch(package: str, version: str, folder: Path) -> Path:
+    """The unpacked npm package; downloaded once."""
+    target = folder / "packages" / package.replace("/", "-").lstrip("@")
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        done = subprocess.run(
+            ["npm", "pack", f"{package}@{version}"], cwd=target.parent, check=True, capture_output=True, text=True
+        )
+        with tarfile.open(target.parent / done.stdout.strip().splitlines()[-1]) as archive:
+            archive.extractall(target, filter="data")
+    return target / "package"
+
+
+def squeeze(name: str) -> str:
+    """A name without case, accents and anything but letters and digits, for matching sets that name things apart."""
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
+    return re.sub(r"[^a-z0-9]", "", plain.replace("flag-for-flag-", "flag").replace("flag-for-", "flag"))
+
+
+def words_of(text: str) -> list[str]:
+    """Lower-case words of a name or keyword."""
+    return re.findall(r"[a-z0-9]+(?:'[a-z]+)?", text.lower().replace("’", "'").replace("_", " "))
+
+
+def concepts(folder: Path) -> list[dict[str, Any]]:
+    """One row per emoji without skin tones: hexcode, name, keywords, group, other names."""
+    base = json.loads((fetch("emojibase-data", CAPTIONS["emojibase-data"], folder) / "en/data.json").read_text("utf-8"))
+    more = json.loads(
+        (fetch("emojilib", CAPTIONS["emojilib"], folder) / "dist/emoji-en-US.json").read_text("utf-8")
+    )
+    extra = {emoji.replace("\ufe0f", ""): tags for emoji, tags in more.items()}
+    rows = []
+    for entry in base:
+        if "order" not in entry or "group" not in entry or entry["group"] == 2:
+            continue
+        emoji = entry["emoji"].replace("\ufe0f", "")
+        name = words_of(entry["label"])
+        tags = {" ".join(words_of(tag)) for tag in [*entry.get("tags", []), *extra.get(emoji, [])]}
+        tags = {tag for tag in tags if tag and len(tag) < 30}
+        old = [unicodedata.name(emoji, "")] if len(emoji) == 1 else []
+        rows.append(
+            {
+                "hexcode": entry["hexcode"].lower().replace("-fe0f", ""),
+                "name": " ".join(name),
+                "keywords": sorted(tags),
+                "group": entry["group"],
+                "names": sorted({squeeze(entry["label"]), *map(squeeze, old), *(squeeze(tag) for tag in old)} - {""}),
+            }
+        )
+    return rows
+
+
+def draw(icons: dict[str, Any], name: str) -> np.ndarray | None:
+    """The drawing as RGBA, or None where the set has no drawing of that name."""
+    flip = False
+    icon = icons["icons"].get(name)
+    if icon is None:
+        alias = icons.get("aliases", {}).get(name)
+        if alias is None or set(alias) - {"parent", "hFlip"}:
+            return None
+        icon, flip = icons["icons"].get(alias["parent"]), bool(alias.get("hFlip"))
+    if icon is None:
+        return None
+    width, height = icon.get("width", icons.get("width", 16)), icon.get("height", icons.get("height", 16))
+    box = f"{icon.get('left', 0)} {icon.get('top', 0)} {width} {height}"
+    svg = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="{box}" '
+        f'width="{SIZE}" height="{SIZE}">{icon["body"]}</svg>'
+    )
+    data = resvg_py.svg_to_bytes(svg_string=svg, width=SIZE, height=SIZE)
+    picture = Image.open(io.BytesIO(bytes(data))).convert("RGBA").resize((SIZE, SIZE))
+    pixels = np.asarray(picture)
+    return pixels[:, ::-1] if flip else pixels
+
+
+def names_in(set_name: str, package: Path, folder: Path, icons: dict[str, Any]) -> dict[str, str]:
+    """Both hexcode and squeezed name to the icon's name in that set."""
+    found = {squeeze(name): name for name in [*icons.get("aliases", {}), *icons["icons"]]}
+    source = fetch("@iconify-json/fluent-emoji-flat", SETS["fluent-emoji-flat"][0], folder)
+    chars = json.loads(((source if set_name == "fluent-emoji" else package) / "chars.json").read_text("utf-8"))
+    return found | {"#" + code: name for code, name in chars.items()}
+
+
+def main(folder: Path) -> None:
+    """Fetch, match, draw, save."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = concepts(folder)
+    arrays: dict[str, np.ndarray] = {}
+    for set_name, (version, _) in SETS.items():
+        package = fetch(f"@iconify-json/{set_name}", version, folder)
+        icons = json.loads((package / "icons.json").read_text("utf-8"))
+        names = names_in(set_name, package, folder, icons)
+        pictures, owners = [], []
+        for row, concept in enumerate(rows):
+            keys = ["#" + concept["hexcode"], *concept["names"]]
+            keys += [name.removesuffix("face") for name in concept["names"]]
+            name = next((names[key] for key in keys if key in names), None)
+            picture = draw(icons, name) if name else None
+            if picture is None or not picture[..., 3].any():
+                continue
+            pictures.append(picture)
+            owners.append(row)
+            if set_name == TEST_SET:
+                path = folder / TEST_SET / f"{concept['name'].replace(' ', '-')}.png"
+                path.parent.mkdir(exist_ok=True)
+                Image.fromarray(picture).save(path)
+        arrays[set_name], arrays[f"{set_name}/concepts"] = np.stack(pictures), np.array(owners)
+        print(f"{set_name}: {len(owners)} of {len(rows)} concepts drawn", flush=True)
+    np.savez(folder / "pictures.npz", **arrays)  # type: ignore[arg-type]
+    (folder / "concepts.json").write_text(json.dumps(rows, indent=0), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
