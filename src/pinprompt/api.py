@@ -100,7 +100,9 @@ def predict(run: Path | str, texts: Sequence[str], *, device: str | None = None)
     if recipe.task.kind != "classification":
         raise SettingError(f"{run} is a {recipe.task.kind} run; predict labels texts with a classification run")
     task: Any = assembly.build_task(recipe, assembly.choose_device(device))
-    predicted: list[tuple[str, dict[str, float]]] = task.predict(Prompt(running.result_of(Path(run)).prompt), list(texts))
+    predicted: list[tuple[str, dict[str, float]]] = task.predict(
+        Prompt(running.result_of(Path(run)).prompt), list(texts)
+    )
     return predicted
 
 

@@ -32,7 +32,9 @@ def choose_device(name: str | None) -> str:
         torch.empty(1, device=name)
     except (RuntimeError, AssertionError) as error:
         first = str(error).splitlines()[0]
-        raise SettingError(f"the device '{name}' cannot be used here ({first}); leave --device out to let it be chosen") from None
+        raise SettingError(
+            f"the device '{name}' cannot be used here ({first}); leave --device out to let it be chosen"
+        ) from None
     return str(name)
 
 
@@ -146,4 +148,3 @@ def environment(device: str, threads: int) -> dict[str, Any]:
         "threads": threads,
         "packages": versions,
     }
-

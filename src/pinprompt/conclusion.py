@@ -62,7 +62,9 @@ def conclude(
         result["tokens"] = _tokens(recipe, search, best.candidate.prompt, writer)
         result["readability"] = _readability(best.candidate.prompt, writer)
     spent = {"calls": evaluator.charged_calls, "prompts": evaluator.distinct}
-    search.emit(Event("end", outcome.steps, {"stopped": outcome.stopped, **spent}, {"paid_calls": evaluator.paid_calls}))
+    search.emit(
+        Event("end", outcome.steps, {"stopped": outcome.stopped, **spent}, {"paid_calls": evaluator.paid_calls})
+    )
     result |= {"calls": evaluator.charged_calls, "paid_calls": evaluator.paid_calls, "prompts": evaluator.distinct}
     result["report_calls"] = evaluator.report_calls
     result["seconds"] = round(record.seconds(), 3)

@@ -10,6 +10,7 @@ import shutil
 import sys
 import tempfile
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,8 @@ def examine(deep: bool = True) -> dict[str, Any]:
 
     `problems` holds what keeps pinprompt from working, each with what to do; an absent extra or hub is no problem.
     """
+    # Asked for beside the import of torch: each may take its second.
+    asking = ThreadPoolExecutor(1).submit(_hub)
     libraries = {name: _version(name) for name in _LIBRARIES}
     device = _device() if deep and libraries["torch"] else None
     cache = _cache()
@@ -60,7 +63,7 @@ def examine(deep: bool = True) -> dict[str, Any]:
         "device": device,
         "cache": cache,
         "extras": [_extra(extra) for extra in EXTRAS],
-        "hub": _hub(),
+        "hub": asking.result(),
         "aliases": {alias.name: alias.folder.is_dir() for alias in ALIASES.values()},
     }
     report["problems"] = _problems(report)
@@ -161,8 +164,6 @@ def _problems(report: dict[str, Any]) -> list[dict[str, str]]:
     def problem(what: str, todo: str) -> None:
         found.append({"problem": what, "do": todo})
 
-    if sys.version_info < (3, 11):
-        problem(f"Python {platform.python_version()} is too old", "install Python 3.11 or later")
     for name, version in report["libraries"].items():
         if version is None:
             problem(f"{name} is not installed", "pip install pinprompt")

@@ -27,7 +27,10 @@ METHODS: dict[str, Tree] = {
     "pin-no-fluency": {"policy": {"k": None}, "q_learning": {"filter": "off"}},
     "rlprompt": {"policy": {"k": None}, "q_learning": {**_SOFT, "alpha": 0.2, "top_q": 256, "eval_every": 10}},
     "rlprompt-fluency": {"policy": {"k": 10_000}, "q_learning": {**_SOFT, "alpha": 0.2, "filter": "sampling"}},
-    "rlprompt-rb": {"policy": {"k": None}, "q_learning": {**_SOFT, "alpha": 0.05, "target": "bootstrap", "replay": True}},
+    "rlprompt-rb": {
+        "policy": {"k": None},
+        "q_learning": {**_SOFT, "alpha": 0.05, "target": "bootstrap", "replay": True},
+    },
     "rlprompt-rb-fluency": {
         "policy": {"k": 256},
         "q_learning": {**_SOFT, "alpha": 0.05, "target": "bootstrap", "replay": True, "filter": "sampling"},

@@ -78,7 +78,9 @@ def read_toml(path: Path | str) -> dict[str, Any]:
     try:
         data = Path(path).read_bytes()
     except OSError as error:
-        raise SettingError(f"the recipe {path} cannot be read: {error.strerror}; give the path of a TOML file") from None
+        raise SettingError(
+            f"the recipe {path} cannot be read: {error.strerror}; give the path of a TOML file"
+        ) from None
     if len(data) > 1_000_000:
         raise SettingError(f"{path} is {len(data):,} bytes long; a recipe is a small TOML file")
     try:
@@ -165,8 +167,11 @@ def _none_words(tree: Mapping[str, Any], section: type[BaseModel]) -> dict[str, 
         info = section.model_fields.get(name)
         inner = _sections_of(info) if info else []
         if isinstance(value, Mapping) and inner:
-            chosen = [part for part in inner if "kind" in part.model_fields
-                      and part.model_fields["kind"].default == value.get("kind")]
+            chosen = [
+                part
+                for part in inner
+                if "kind" in part.model_fields and part.model_fields["kind"].default == value.get("kind")
+            ]
             clean[name] = _none_words(value, (chosen or inner)[0])
         else:
             clean[name] = None if value == "none" and info and _optional(info) else value

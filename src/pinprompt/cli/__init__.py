@@ -27,7 +27,9 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def _options(
-    show: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    show: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     pass
 

@@ -8,7 +8,9 @@ from typing import Any
 from pinprompt.cli.console import Device, Json, Quiet, Seed, Threads, door
 
 
-def methods(as_json: Json = False, quiet: Quiet = False, seed: Seed = None, device: Device = None, threads: Threads = None) -> None:
+def methods(
+    as_json: Json = False, quiet: Quiet = False, seed: Seed = None, device: Device = None, threads: Threads = None
+) -> None:
     """List the search methods."""
     with door(as_json, quiet, threads) as console:
         from rich.table import Table
@@ -21,7 +23,9 @@ def methods(as_json: Json = False, quiet: Quiet = False, seed: Seed = None, devi
         console.answer({"methods": [asdict(card) for card in CARDS]}, table)
 
 
-def models(as_json: Json = False, quiet: Quiet = False, seed: Seed = None, device: Device = None, threads: Threads = None) -> None:
+def models(
+    as_json: Json = False, quiet: Quiet = False, seed: Seed = None, device: Device = None, threads: Threads = None
+) -> None:
     """List the models that need no hub, and what is cached."""
     with door(as_json, quiet, threads) as console:
         from rich.table import Table
@@ -37,7 +41,9 @@ def models(as_json: Json = False, quiet: Quiet = False, seed: Seed = None, devic
         console.answer({"home": str(home()), "models": rows}, table, f"cache: {home()}")
 
 
-def doctor(as_json: Json = False, quiet: Quiet = False, seed: Seed = None, device: Device = None, threads: Threads = None) -> None:
+def doctor(
+    as_json: Json = False, quiet: Quiet = False, seed: Seed = None, device: Device = None, threads: Threads = None
+) -> None:
     """Check this machine, and say what to install for what."""
     with door(as_json, quiet, threads) as console:
         from pinprompt.doctor import examine

@@ -25,7 +25,12 @@ class Progress:
             from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
             from rich.progress import Progress as RichProgress
 
-            columns = (TextColumn("{task.fields[phase]}"), BarColumn(20), TimeElapsedColumn(), TextColumn("{task.description}"))
+            columns = (
+                TextColumn("{task.fields[phase]}"),
+                BarColumn(20),
+                TimeElapsedColumn(),
+                TextColumn("{task.description}"),
+            )
             self._bar = RichProgress(*columns, console=Rich(stderr=True), transient=True)
 
     def __enter__(self) -> Progress:
@@ -36,7 +41,9 @@ class Progress:
             self._say("loading models")
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._bar is not None:
             self._bar.stop()
 
@@ -47,7 +54,9 @@ class Progress:
             words = self._step(event)
             if self._bar is not None:
                 share = self._share(event)
-                self._bar.update(self._line, completed=share, description=_escaped(words), phase=f"step {event.step + 1}")
+                self._bar.update(
+                    self._line, completed=share, description=_escaped(words), phase=f"step {event.step + 1}"
+                )
             elif self._patience.due():
                 self._say(f"step {event.step + 1}: {words}")
         elif event.kind == "evaluating":

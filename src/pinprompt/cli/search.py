@@ -65,7 +65,9 @@ def classify(
             "test_rows": test_rows, "template": template,
         }  # fmt: skip
         task = {"kind": "classification", "model": "smollm2"} if profile == "quick" else {"kind": "classification"}
-        task |= {name: str(value) if isinstance(value, Path) else value for name, value in given.items() if value is not None}
+        task |= {
+            name: str(value) if isinstance(value, Path) else value for name, value in given.items() if value is not None
+        }
         tree = {"method": method, "profile": profile, "task": task}
         _search(console, tree, sets, out, resume, force, calls, minutes, seed, device, threads, no_memo, estimate)
 
@@ -93,7 +95,11 @@ def _search(
     if resume and force:
         raise SettingError("--resume goes on with a run, --force removes it: choose one")
     limits = {name: value for name, value in {"calls": calls, "minutes": minutes}.items() if value is not None}
-    over = {"budget": limits, **({} if seed is None else {"seed": seed}), **({"scoring": {"memo": False}} if no_memo else {})}
+    over = {
+        "budget": limits,
+        **({} if seed is None else {"seed": seed}),
+        **({"scoring": {"memo": False}} if no_memo else {}),
+    }
     recipe = recipes.resolve(recipes.merge(recipes.merge(tree, over), recipes.parse_overrides(sets or [])))
     from pinprompt import api, running
     from pinprompt.cli.progress import Progress

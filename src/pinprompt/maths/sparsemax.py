@@ -149,7 +149,7 @@ def _largest(z: Tensor, m: int) -> Tensor:
     blocks = z.shape[-1] // WIDTH
     if blocks <= m:
         return z.topk(m).values
-    body = z[:, : blocks * WIDTH].unflatten(-1, (blocks, WIDTH))
+    body = z[:, : blocks * WIDTH].view(len(z), blocks, WIDTH)
     best = body.amax(-1).topk(m, sorted=False).indices
     inside = body.gather(1, best.unsqueeze(-1).expand(-1, -1, WIDTH)).flatten(1)
     return torch.cat([inside, z[:, blocks * WIDTH :]], -1).topk(m).values
@@ -162,14 +162,15 @@ def _climb(z: Tensor, tau: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     shrinks, so once the set stays the same, tau is exactly its level. That is the certificate; no sort is needed.
     z [N, V] with a largest entry of 0, tau [N] -> tau [N], |S| [N], sum_i pi_i^2 [N]
     """
-    pi = torch.empty_like(z)
-    before = torch.full_like(tau, z.shape[-1] + 1, dtype=torch.long)
+    pi, ones = torch.empty_like(z), torch.empty_like(z)
+    before = torch.full_like(tau, torch.inf)
     settled = torch.zeros_like(tau, dtype=torch.bool)
     while True:
         torch.sub(z, tau.unsqueeze(-1), out=pi).clamp_min_(0)
-        size = pi.count_nonzero(-1)
+        # Counted in floats, which is exact to 2^24 tokens: counting booleans takes longer than all the rest.
+        size = torch.sign(pi, out=ones).sum(-1)
         settled = settled | (size >= before)
         if bool(settled.all()):
-            return tau, size, pi.square_().sum(-1)
+            return tau, size.long(), pi.square_().sum(-1)
         tau = torch.where(settled, tau, tau + (pi.sum(-1) - 1) / size)
         before = size

@@ -68,8 +68,8 @@ def pack(mask: Tensor) -> Tensor:
     mask [..., V] -> [..., ceil(V/8)] uint8
     """
     missing = -mask.shape[-1] % 8
-    bits = torch.nn.functional.pad(mask, (0, missing)).unflatten(-1, (-1, 8))
-    weights = 2 ** torch.arange(8, device=mask.device, dtype=torch.uint8)
+    bits = torch.nn.functional.pad(mask, (0, missing)).view(*mask.shape[:-1], -1, 8)
+    weights = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], device=mask.device, dtype=torch.uint8)
     return (bits * weights).sum(-1, dtype=torch.uint8)
 
 
@@ -80,6 +80,14 @@ def unpack(bits: Tensor, size: int) -> Tensor:
     bits [..., ceil(V/8)] uint8, size = V -> [..., V]
     """
     return _looked_up(_booleans().to(bits.device), bits, size)
+
+
+def mask_rows(masks: Tensor | Sequence[Tensor], start: int, stop: int, size: int) -> Tensor:
+    """The masks of some states as booleans, whichever way they are kept.
+
+    masks as in `kept_value`, size = V -> [stop - start, V]
+    """
+    return unpack(_bits(masks, start, stop), size)
 
 
 def _penalties(bits: Tensor, size: int, like: Tensor) -> Tensor:

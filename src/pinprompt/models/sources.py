@@ -94,10 +94,8 @@ def _model_aliases() -> str:
 
 def _hash_of_folder(folder: Path) -> str:
     """The config's and weights' content: two fine-tunes of one model differ in nothing else."""
-    config = folder / "config.json"
-    if not config.is_file():
-        raise ModelError(f"'{folder}' is no model in transformers' format: it has no config.json. {_ADVICE}")
-    digest = hashlib.sha256(config.read_bytes())
+    config = _config_of(str(folder), folder)
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
     weights = sorted(file for pattern in _WEIGHTS for file in folder.glob(pattern))
     for file in [*weights, *sorted(folder.glob("tokenizer*.json"))]:
         digest.update(f"{file.name} {known_sha256_of(file)}\n".encode())
@@ -110,8 +108,8 @@ def kind_of(name: str) -> str:
         return ALIASES[name].kind
     if Path(name).expanduser().is_file() and Path(name).suffix.lower() == ".gguf":
         return "causal"
-    source = resolve(name)
-    config = _config_of(source)
+    path = Path(name).expanduser()
+    config = _config_of(name, path if path.is_dir() else resolve(name).path)
     architectures = " ".join(config.get("architectures") or ())
     if "clip" in str(config.get("model_type", "")):
         return "clip"
@@ -128,13 +126,15 @@ def kind_of(name: str) -> str:
     return "encoder"
 
 
-def _config_of(source: Source) -> dict[str, Any]:
+def _config_of(name: str, folder: Path) -> dict[str, Any]:
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"'{name}' is no model in transformers' format: {folder} has no config.json. {_ADVICE}")
     try:
-        config = json.loads((source.path / "config.json").read_text(encoding="utf-8"))
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ModelError(f"the config.json of '{source.name}' ({source.path}) cannot be read: {error}") from error
+        raise ModelError(f"the config.json of '{name}' ({folder}) cannot be read: {error}") from error
     if not isinstance(config, dict):
-        raise ModelError(f"the config.json of '{source.name}' ({source.path}) does not hold an object.")
+        raise ModelError(f"the config.json of '{name}' ({folder}) does not hold an object.")
     return config
 
 
@@ -195,7 +195,11 @@ def _load(door: str, name: str, device: str, trust_remote_code: bool, dtype: str
             raise ModelError(_cannot_load(source, door, error)) from error
     _refuse_new_weights(source, door, report)
     model = model.eval().requires_grad_(False)
-    return (model.to(device) if device != "cpu" else model), tokenizer
+    try:
+        return model.to(device), tokenizer
+    except (RuntimeError, AssertionError) as error:  # torch asserts where it was built without the device
+        reason = str(error).splitlines()[0]
+        raise ModelError(f"'{name}' cannot be put on the device '{device}': {reason} Use --device cpu.") from error
 
 
 def _refuse_new_weights(source: Source, door: str, report: dict[str, Any]) -> None:
@@ -203,7 +207,7 @@ def _refuse_new_weights(source: Source, door: str, report: dict[str, Any]) -> No
     missing = sorted(key for key in report.get("missing_keys", ()) if "pooler" not in key and "position_ids" not in key)
     if missing and door != "AutoModel":
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        trained = ", ".join(_config_of(source).get("architectures") or ("nothing",))
+        trained = ", ".join(_config_of(source.name, source.path).get("architectures") or ("nothing",))
         raise ModelError(
             f"'{source.name}' cannot serve as {door.removeprefix('AutoModelFor')}: it has no weights for {missing[0]}"
             f"{more}, so that its answers would be random. Its config says that it was saved as {trained}."

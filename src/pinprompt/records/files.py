@@ -27,7 +27,9 @@ def write_atomically(path: Path, data: bytes | str) -> None:
         os.replace(temporary, path)
     except OSError as error:
         Path(temporary).unlink(missing_ok=True)
-        raise RunError(f"{path} cannot be written: {error.strerror}; free some space, then run again with --resume") from None
+        raise RunError(
+            f"{path} cannot be written: {error.strerror}; free some space, then run again with --resume"
+        ) from None
 
 
 def write_json(path: Path, value: Any) -> None:

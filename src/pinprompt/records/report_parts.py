@@ -12,7 +12,7 @@ from typing import Any
 
 from pinprompt.records.reading import RunRecord, inside, mapping, number, sequence
 from pinprompt.records.svg import Row, interval_chart
-from pinprompt.records.wording import duration, metric, plain, text, title, token
+from pinprompt.records.wording import digits, duration, metric, plain, text, title, token
 
 Part = dict[str, Any]
 
@@ -72,6 +72,7 @@ def verdict(record: RunRecord) -> Part | None:
     against = _rival(record, split, name)
     optimistic = "" if split == "test" else " The prompt was chosen on dev, so this number flatters it."
     where = f"{title(name)} on {split}"
+    where = where[0].upper() + where[1:]
     if against is None:
         said = f"{where}: {metric(name, found)}{_range(name, found_range)}. There is no hand-written prompt to compare with."
         return _said("plain", said + optimistic)
@@ -99,7 +100,7 @@ def _judge(
         return "good", f"The found prompt beats the {rival} prompt: the 95 % intervals do not overlap."
     if ours[1] < theirs[0]:
         return "bad", f"The found prompt is worse than the {rival} prompt: the 95 % intervals do not overlap."
-    return "flat", f"The found prompt does not beat the {rival} prompt for certain: the 95 % intervals overlap."
+    return "flat", f"The found prompt does not beat the {rival} prompt: the 95 % intervals overlap."
 
 
 def _rival(record: RunRecord, split: str, name: str) -> tuple[str, float, tuple[float, float] | None] | None:
@@ -172,8 +173,11 @@ def scores(record: RunRecord) -> Part | None:
                 rows.append({"name": label, "prompt": text(prompt or "", 300).strip(" "), "cells": cells})
         count = next((number(metrics.get("rows")) for _, _, metrics in measured if metrics.get("rows")), None)
         if names and rows:
-            amount = None if count is None else plain(count)
-            tables.append({"split": split, "names": [title(text(n, 40)) for n in names], "rows": rows, "count": amount})
+            about = [] if count is None else [f"{plain(count)} row{'s' if count != 1 else ''}"]
+            if any(interval for row in rows for _, interval in row["cells"]):
+                about.append("in brackets the 95 % interval")
+            titles = [title(text(name, 40)) for name in names]
+            tables.append({"split": split, "names": titles, "rows": rows, "about": "; ".join(about)})
     if not tables:
         return None
     return {"tables": tables, "chart": _score_chart(record, prompts)}
@@ -237,11 +241,11 @@ def tokens(record: RunRecord) -> list[Part] | None:
             {
                 "place": place + 1,
                 "token": token(raw.get("token", "")),
-                "without": None if without is None else plain(without),
-                "worth": None if worth is None else f"{'+' if worth > 0 else '−' if worth < 0 else '±'}{plain(abs(worth))}",
+                "without": None if without is None else digits(without),
+                "worth": None if worth is None else f"{'+' if worth > 0 else '−' if worth < 0 else '±'}{digits(abs(worth))}",
                 "kind": "" if worth is None else "good" if worth > 0 else "bad" if worth < 0 else "flat",
                 "bars": [
-                    {"name": name, "q": "–" if value is None else plain(value), "width": _width(value, known), "own": own}
+                    {"name": name, "q": "–" if value is None else digits(value), "width": _width(value, known), "own": own}
                     for name, value, own in bars
                     if value is not None
                 ],

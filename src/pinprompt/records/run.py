@@ -30,7 +30,9 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise RunError(f"the run folder {path} cannot be made: {error.strerror}; choose another with --out") from None
+            raise RunError(
+                f"the run folder {path} cannot be made: {error.strerror}; choose another with --out"
+            ) from None
         self._lock = _hold(self.path)
         try:
             if (self.path / "recipe.toml").exists() and not resume:
@@ -89,7 +91,9 @@ class RunFolder:
     def __enter__(self) -> RunFolder:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def _clear(self) -> None:
@@ -114,7 +118,9 @@ def _hold(folder: Path) -> IO[str]:
         file.seek(0)
         owner = file.read(40).strip() or "another process"
         file.close()
-        raise RunError(f"{folder} is in use by {owner}; wait for it to end, or choose another folder with --out") from None
+        raise RunError(
+            f"{folder} is in use by {owner}; wait for it to end, or choose another folder with --out"
+        ) from None
     file.seek(0)
     file.truncate()
     file.write(f"process {os.getpid()}")

@@ -121,23 +121,23 @@ def interval_chart(rows: Sequence[Row], *, title: str, label: Callable[[float], 
         return ""
     ends = [end for row in rows for end in (row.value, row.low, row.high) if end is not None]
     low, high = _padded(ends, False)
-    name_width, step, width = 112, 34, 560
-    across = Axis(low, high, name_width + 8, width - 66)
-    height = step * len(rows) + 34
-    foot = height - 26
+    name_width, step, width = 90, 28, WIDTH
+    across = Axis(low, high, name_width + 8, width - 62)
+    height = step * len(rows) + 30
+    foot = height - 22
     body = []
-    for tick in across.ticks(5):
+    for tick in across.ticks(4):
         at = across.at(tick)
         body.append(f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="6" y2="{foot}"/>')
-        body.append(f'<text class="tick mid" x="{at:.1f}" y="{foot + 16}">{escape(label(tick))}</text>')
+        body.append(f'<text class="tick mid" x="{at:.1f}" y="{foot + 15}">{escape(label(tick))}</text>')
     for place, row in enumerate(rows):
-        at, shade = step * place + 22, "s0" if place == 0 else "muted"
-        body.append(f'<text class="end{" strong" if place == 0 else ""}" x="{name_width}" y="{at + 4}">{_short(row.name, 16)}</text>')  # fmt: skip  # noqa: E501
+        at, shade = step * place + 18, "s0" if place == 0 else "muted"
+        body.append(f'<text class="end{" strong" if place == 0 else ""}" x="{name_width}" y="{at + 4}">{_short(row.name, 14)}</text>')  # fmt: skip  # noqa: E501
         if row.low is not None and row.high is not None:
             left, right = across.at(row.low), across.at(row.high)
             body.append(f'<line class="whisker {shade}" x1="{left:.1f}" x2="{right:.1f}" y1="{at}" y2="{at}"/>')
-        body.append(f'<circle class="dot {shade}" cx="{across.at(row.value):.1f}" cy="{at}" r="6"/>')
-        body.append(f'<text class="strong" x="{width - 54}" y="{at + 4}">{escape(label(row.value))}</text>')
+        body.append(f'<circle class="dot {shade}" cx="{across.at(row.value):.1f}" cy="{at}" r="5"/>')
+        body.append(f'<text class="strong" x="{width - 52}" y="{at + 4}">{escape(label(row.value))}</text>')
     return _frame(title, height, body, width)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import unicodedata
 
 SHARES = {"accuracy", "balanced_accuracy", "macro_f1", "f1", "precision", "recall", "dictionary_words", "stable"}
+COUNTS = {"repeated_tokens", "rows", "calls"}
+JOINED = "\N{NO-BREAK SPACE}"
 LOWER_IS_BETTER = {"perplexity", "loss", "error", "repeated_tokens"}
 TITLES = {
     "macro_f1": "macro F1",
@@ -27,28 +29,33 @@ def metric(name: str, value: float | None) -> str:
     if value is None:
         return "–"
     if name in SHARES and -1.0 <= value <= 1.0:
-        return f"{100 * value:.1f} %"
-    return plain(value)
+        return f"{100 * value:.1f}{JOINED}%"
+    return plain(value) if name in COUNTS else digits(value)
 
 
 def plain(value: float) -> str:
     """A number with as many digits as are read: 12,288, 61.2, 0.312."""
-    if value == int(value) and abs(value) < 1e15:
-        return f"{int(value):,}"
+    return f"{int(value):,}" if abs(value) < 1e15 and value == int(value) else digits(value)
+
+
+def digits(value: float) -> str:
+    """A measured number: always with its decimals, so that a column of them lines up."""
     size = abs(value)
     if size >= 1000:
         return f"{value:,.0f}" if size < 1e9 else f"{value:.3g}"
-    return f"{value:.1f}" if size >= 10 else f"{value:.2f}" if size >= 1 else f"{value:.3f}" if size >= 0.001 else f"{value:.2g}"  # noqa: E501
+    if size >= 1:
+        return f"{value:.1f}" if size >= 10 else f"{value:.2f}"
+    return f"{value:.3f}" if size >= 0.001 or size == 0 else f"{value:.2g}"
 
 
 def duration(seconds: float) -> str:
     """Seconds as people say them: 4 min 0 s."""
     if seconds < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+        return f"{seconds:.1f}{JOINED}s" if seconds < 10 else f"{seconds:.0f}{JOINED}s"
     whole = round(seconds)
     if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+        return f"{whole // 60}{JOINED}min {whole % 60}{JOINED}s"
+    return f"{whole // 3600}{JOINED}h {whole % 3600 // 60}{JOINED}min"
 
 
 def text(value: object, most: int = 600) -> str:

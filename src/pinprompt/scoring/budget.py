@@ -81,6 +81,11 @@ class Budget:
 
     def seconds(self) -> float:
         """Seconds of searching, those of earlier sessions included; never less than it said before."""
+        with self._lock:
+            return self._elapsed()
+
+    def _elapsed(self) -> float:
+        """As `seconds`, for those who hold the lock."""
         if self._started is not None:
             now = self._clock()
             self._earlier += max(0.0, now - self._started)
@@ -90,7 +95,7 @@ class Budget:
     def expired(self) -> bool:
         """True when the minutes are used up."""
         with self._lock:
-            return self.settings.minutes is not None and self.seconds() >= self.settings.minutes * 60
+            return self.settings.minutes is not None and self._elapsed() >= self.settings.minutes * 60
 
     def price(self, model: str | None, tokens_in: int, tokens_out: int) -> Decimal:
         """What so many tokens of a model cost; nothing for a model that has no price, unless money is limited."""
@@ -163,7 +168,7 @@ class Budget:
             if self._limit_money is not None:
                 left["money"] = float(self._limit_money - self.spent.money - self.reserved.money)
             if self.settings.minutes is not None:
-                left["minutes"] = max(0.0, self.settings.minutes - self.seconds() / 60)
+                left["minutes"] = max(0.0, self.settings.minutes - self._elapsed() / 60)
             return left
 
     def describe(self) -> str:
@@ -176,14 +181,14 @@ class Budget:
                 limit = "" if self._limit_money is None else f" of {self._limit_money}"
                 parts.append(f"{float(self.spent.money):.4g}{limit} money")
             limit = "" if self.settings.minutes is None else f" of {self.settings.minutes:g}"
-            parts.append(f"{self.seconds() / 60:.1f}{limit} minutes")
+            parts.append(f"{self._elapsed() / 60:.1f}{limit} minutes")
             return ", ".join(parts)
 
     def state(self) -> dict[str, Any]:
         """The ledger as JSON values; open reservations are not part of it, they die with the process."""
         with self._lock:
             return {
-                "seconds": self.seconds(),
+                "seconds": self._elapsed(),
                 "spent": _pack(self.spent),
                 "report": _pack(self.report),
             }
@@ -204,7 +209,7 @@ class Budget:
         """Raise money and time to what a journal says was really spent after the last checkpoint."""
         with self._lock:
             self.spent.money = max(self.spent.money, money)
-            self._earlier = max(self.seconds(), seconds)
+            self._earlier = max(self._elapsed(), seconds)
 
     def _close(self, reservation: Reservation) -> None:
         if not reservation.open:
@@ -215,11 +220,12 @@ class Budget:
     def _refusal(self, wanted: Amounts) -> str:
         """Why an amount does not fit any more, or ''."""
         limits = self.settings
-        if limits.minutes is not None and self.seconds() >= limits.minutes * 60:
+        if limits.minutes is not None and self._elapsed() >= limits.minutes * 60:
             return f"the budget of {limits.minutes:g} minutes is used up"
         calls = self.spent.calls + self.reserved.calls
         if limits.calls is not None and wanted.calls and calls + wanted.calls > limits.calls:
-            return f"the budget of {limits.calls:,} calls has {max(0, limits.calls - calls):,} left, {wanted.calls:,} needed"
+            left = max(0, limits.calls - calls)
+            return f"the budget of {limits.calls:,} calls has {left:,} left, {wanted.calls:,} needed"
         tokens = self.spent.tokens + self.reserved.tokens
         if limits.tokens is not None and wanted.tokens and tokens + wanted.tokens > limits.tokens:
             left = max(0, limits.tokens - tokens)

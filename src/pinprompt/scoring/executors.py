@@ -1,4 +1,4 @@
-"""Where prompts are scored: in this process, or by Ray actors that each hold the task.
+"""Where prompts are scored: in this process (here), or by Ray actors that each hold the task (`ray_executor`).
 
 An executor gives scores in the order of the request, whatever order they were obtained in. It asks `stop` before it
 sends more work; what was sent is always given back, so that nothing that was paid for is lost.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+from pinprompt.errors import TaskError
 from pinprompt.tasks.protocol import Task
 from pinprompt.values import Evaluation, Prompt, Score
 
@@ -57,8 +58,6 @@ class Inline:
 
 def score_part(task: Any, prompts: list[Prompt], seeds: list[int], split: str) -> list[Score]:
     """One call of the task, with the number of its answers checked."""
-    from pinprompt.errors import TaskError
-
     scores = task.score(prompts, seeds, split)
     if not isinstance(scores, Sequence) or len(scores) != len(prompts):
         given = f"{len(scores)} scores" if isinstance(scores, Sequence) else type(scores).__name__

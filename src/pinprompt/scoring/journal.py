@@ -65,8 +65,8 @@ class Journal:
         history = read_rows(self.path)
         if len(history) < rows:
             raise RunError(
-                f"{self.path} has {len(history)} rows but the checkpoint counts {rows}; it was cut or replaced, and the "
-                "run cannot go on from it: start it anew in another folder"
+                f"{self.path} has {len(history)} rows but the checkpoint counts {rows}; it was cut or replaced, and "
+                "the run cannot go on from it: start it anew in another folder"
             )
         history, tail = history[:rows], history[rows:]
         spare = read_rows(self.spare_path)

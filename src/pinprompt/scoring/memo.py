@@ -40,7 +40,7 @@ OBJECTS = {("table", "answers"), ("table", "totals")}
 
 
 def memo_key(fingerprint: str, kind: str, split: str, text: str) -> str:
-    """The key of an answer: SHA-256 of task fingerprint, kind of answer, split and prompt text, unambiguously joined."""
+    """The key of an answer: SHA-256 of task fingerprint, kind of answer, split and prompt text."""
     joined = json.dumps([fingerprint, kind, split, text], ensure_ascii=True)
     return hashlib.sha256(joined.encode("ascii")).hexdigest()
 
@@ -159,8 +159,9 @@ class Memo:
                     if max_mb is not None:
                         # What an entry takes is its value and key and a little for the pages around them.
                         self._connection.execute(
-                            "DELETE FROM answers WHERE key IN (SELECT key FROM (SELECT key, sum(length(value) + 200) OVER "
-                            "(ORDER BY used DESC, key) AS running FROM answers) WHERE running > ?)",
+                            "DELETE FROM answers WHERE key IN (SELECT key FROM "
+                            "(SELECT key, sum(length(value) + 200) OVER (ORDER BY used DESC, key) AS running "
+                            "FROM answers) WHERE running > ?)",
                             (max_mb * 1e6,),
                         )
                 gone = self._connection.total_changes - before
@@ -198,8 +199,8 @@ class Memo:
             if isinstance(error, sqlite3.OperationalError):
                 raise
             raise RunError(
-                f"{self.path} is not a memo of pinprompt, or is damaged ({error}); move it away, or switch the memo off "
-                "(scoring.memo = false)"
+                f"{self.path} is not a memo of pinprompt, or is damaged ({error}); move it away, or switch the "
+                "memo off (scoring.memo = false)"
             ) from error
         return connection
 

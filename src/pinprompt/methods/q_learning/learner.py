@@ -135,7 +135,5 @@ class Learner:
 def distinct_prefixes(ids: Tensor) -> tuple[list[Prefix], Tensor]:
     """The distinct prefixes z_{0:t-1} of episodes [B, L], and where each stands: place [B, L] into that list."""
     known: dict[Prefix, int] = {}
-    place = [
-        [known.setdefault(tuple(row[:t]), len(known)) for t in range(len(row))] for row in ids.tolist()
-    ]
+    place = [[known.setdefault(tuple(row[:t]), len(known)) for t in range(len(row))] for row in ids.tolist()]
     return list(known), torch.tensor(place)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,13 +33,19 @@ def search_prompts(search: Search, writer: Writer, settings: QLearningSettings) 
             if step and step % settings.eval_every == 0:
                 run.try_greedy(step)
             # Sample z_t ~ pi_theta(. | z_{0:t-1}) with F_I[Q_theta], for t = 0 ... L-1.
-            written = run.clock("write", lambda: writer.sample(
-                settings.prompts, run.policy_stream, settings.entropy,
-                top_q=settings.top_q, logit_bias=settings.logit_bias, filtered=settings.filter != "off",
-            ))  # fmt: skip
+            with run.phase("write"):
+                written = writer.sample(
+                    settings.prompts,
+                    run.policy_stream,
+                    settings.entropy,
+                    top_q=settings.top_q,
+                    logit_bias=settings.logit_bias,
+                    filtered=settings.filter != "off",
+                )
             prompts = written.prompts
             # Observe R(y(z, x)) from the task model.
-            scores = run.clock("score", lambda: search.evaluator.score(prompts))
+            with run.phase("score"):
+                scores = search.evaluator.score(prompts)
         except BudgetSpent as spent:
             run.book_partly(spent, prompts)
             stopped = "budget"
@@ -46,7 +53,8 @@ def search_prompts(search: Search, writer: Writer, settings: QLearningSettings) 
         # Add {z_0 ... z_{L-1}, R} to D.
         episodes = run.book(prompts, scores)
         # Sample from D, estimate the targets with F_I[Q_theta'], step on theta, let theta' follow.
-        updates = run.clock("learn", lambda: run.learn(episodes))
+        with run.phase("learn"):
+            updates = run.learn(episodes)
         run.tell(step, scores, written.support, updates)
         if run.collapsed() and settings.on_collapse == "restart":
             run.restart(step)
@@ -80,13 +88,12 @@ class _Run:
         self.seconds: dict[str, float] = {}
         self.streams: dict[str, torch.Tensor] = {}
 
-    def clock(self, phase: str, work: Any) -> Any:
-        """Do a phase of the step and note how long it took."""
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Note how long a phase of the step takes."""
         started = time.perf_counter()
-        try:
-            return work()
-        finally:
-            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - started
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
 
     def book(self, prompts: list[Prompt], scores: list[Score]) -> list[Episode]:
         """Raw scores and rewards of a step's prompts into the replay and onto the board."""
@@ -127,10 +134,11 @@ class _Run:
     def try_greedy(self, step: int) -> None:
         """Score the greedy prompt, on dev too where there is a dev split; dev decides in the end."""
         prompt = self.writer.greedy()
-        score = self.clock("score", lambda: self.search.evaluator.score([prompt]))[0].value
         dev = None
-        if "dev" in self.search.task.splits:
-            dev = self.clock("score", lambda: self.search.evaluator.score([prompt], "dev"))[0].value
+        with self.phase("score"):
+            score = self.search.evaluator.score([prompt])[0].value
+            if "dev" in self.search.task.splits:
+                dev = self.search.evaluator.score([prompt], "dev")[0].value
         if all(known.prompt.text != prompt.text for known in self.greedy):
             self.greedy.append(Candidate(prompt, "greedy", score))
         self.search.emit(Event("greedy", step, {"prompt": prompt.text, "score": score, "dev": dev}))

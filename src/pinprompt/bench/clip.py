@@ -1,0 +1,64 @@
+"""How fast prompts are scored against a picture: `pinprompt bench clip`."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from pinprompt.models.clip import EMOJI_CLIP, Clip, load_clip
+
+_WORDS = "a picture of the old red house by sea under morning light with two small dogs and one boat".split()
+
+
+def measure(prompts: int = 64) -> dict[str, float]:
+    """Prompts per second of the text tower of ViT-B/32's shape, trimmed against padded; and of the small model."""
+    import torch
+
+    texts = _texts(prompts)
+    clip = _vit_b_32()
+    clip.text_features(texts[:8])  # the first pass allocates
+    padded_seconds, padded = _timed(lambda: clip.text_features(texts, trim=False))
+    trimmed_seconds, trimmed = _timed(lambda: clip.text_features(texts))
+    small = load_clip(EMOJI_CLIP)
+    target = torch.nn.functional.normalize(torch.ones(small.model.config.projection_dim), dim=0)
+    many = _texts(512)
+    small.text_features(many[:8])
+    small_seconds, _ = _timed(lambda: small.text_features(many) @ target)
+    return {
+        "prompts": float(prompts),
+        "padded_prompts_per_second": prompts / padded_seconds,
+        "trimmed_prompts_per_second": prompts / trimmed_seconds,
+        "speedup": padded_seconds / trimmed_seconds,
+        "max_difference": float((padded - trimmed).abs().max()),
+        "small_model_prompts_per_second": len(many) / small_seconds,
+    }
+
+
+def _texts(count: int) -> list[str]:
+    """Distinct prompts of eight words, the length that the inversion task searches."""
+    size = len(_WORDS)
+    return [
+        " ".join(_WORDS[(row * 7 + place * (1 + row % 5) + row // size) % size] for place in range(7)) + f" {row}"
+        for row in range(count)
+    ]
+
+
+def _timed(run: Any) -> tuple[float, Any]:
+    began = time.perf_counter()
+    out = run()
+    return time.perf_counter() - began, out
+
+
+def _vit_b_32() -> Clip:
+    """The published shape of the text tower with random weights; the picture tower is as small as can be."""
+    import torch
+
+    small = load_clip(EMOJI_CLIP)  # its tokenizer and processor serve: a token is a token to random weights
+    text = {"eos_token_id": small.tokenizer.eos_token_id, "bos_token_id": small.tokenizer.bos_token_id}
+    vision = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 1}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = type(small.model)(type(small.model.config)(text_config=text, vision_config=vision))
+    clip = Clip("ViT-B/32 shape, random weights", "", model, small.tokenizer, small.processor)
+    clip.window = 77
+    return clip

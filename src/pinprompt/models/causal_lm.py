@@ -1,0 +1,208 @@
+"""A causal LM as a labeller: how likely each label's word is as what comes next after text and prompt.
+
+Savings, all exact: hidden states at the last position only; the head for label words only; texts that stand before
+the prompt are read once; prompts that begin alike share their beginning (see `shared_prefixes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from pinprompt.errors import ModelError
+from pinprompt.models.frames import Encoder, Frame, window_of
+from pinprompt.models.heads import logits_of
+from pinprompt.models.label_words import LabelWords, probabilities, sequence_log_probs, words_after
+from pinprompt.models.shared_prefixes import Path, SharedPrefixes
+from pinprompt.models.slots import check
+from pinprompt.models.slots import window as slot_window
+
+BATCH = 32
+DEPTH = 32  # tokens of prompt and label word for which room is kept behind each text
+RESERVE = 64  # tokens of the window that a text leaves to prompt and label word
+
+
+@dataclass
+class Inputs:
+    """Texts that prompts are tried on; `keep` says that they will be met often, so that reading them once pays."""
+
+    texts: list[str]
+    keep: bool = False
+    cut: dict[int, int] = field(default_factory=dict)
+    """Rows whose text was cut to the window, with its tokens before."""
+    shared: dict[str, SharedPrefixes | None] = field(default_factory=dict)
+
+
+def prepare(encoder: Encoder, texts: Sequence[str], keep: bool) -> Inputs:
+    """Cut texts that would leave no room for a prompt; prompts of ordinary length then never touch a text again."""
+    room = encoder.window - min(RESERVE, encoder.window // 2) - len(encoder.lead) - len(encoder.trail)
+    inputs = Inputs(list(texts), keep)
+    for row, ids in enumerate(encoder.pieces(inputs.texts)):
+        if len(ids) > room:
+            inputs.texts[row] = encoder.shorten(inputs.texts[row], room)
+            inputs.cut[row] = len(ids)
+    return inputs
+
+
+class CausalLabels:
+    """Label probabilities of a frozen causal LM."""
+
+    kind = "causal"
+    mask_token = ""
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        words: Mapping[str, str],
+        frame: Frame,
+        *,
+        strict: bool = False,
+        share: bool = True,
+    ) -> None:
+        """`frame` is any frame of the template (the words follow it); `share` may be turned off to compare."""
+        self.model, self.tokenizer = model, tokenizer
+        self.encoder = Encoder(tokenizer, window_of(model, tokenizer), closing=False)
+        self.words = words_after(self.encoder, words, frame.around("it")[0], strict=strict)
+        self._share, self._shareable = share, None if share else False
+        self._pad = next(i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id, 0) if i is not None)
+
+    @property
+    def sequences(self) -> int:
+        """Sequences that one text and prompt cost: one, or one per distinct beginning of the label words."""
+        return len({ids[:-1] for ids in self.words.ids})
+
+    def words_for(self, frame: Frame) -> LabelWords:
+        """The label words' ids after another template."""
+        return words_after(self.encoder, self.words.words, frame.around("it")[0])
+
+    def prepare(self, texts: Sequence[str], keep: bool = False) -> Inputs:
+        """Texts made ready for many prompts."""
+        return prepare(self.encoder, texts, keep)
+
+    @torch.no_grad()
+    def log_probs(self, frames: Sequence[Frame], inputs: Inputs) -> list[torch.Tensor]:
+        """For each frame, log-probabilities among the labels [N, C] for every text, on the CPU."""
+        found: dict[Frame, torch.Tensor] = {}
+        shared: dict[str, list[tuple[Frame, Path]]] = {}
+        for frame in dict.fromkeys(frames):
+            path = self._path(frame, inputs)
+            if path is None:
+                found[frame] = self._whole(frame, inputs)
+            else:
+                shared.setdefault(frame.before, []).append((frame, path))
+        for before, group in shared.items():
+            tree = inputs.shared[before]
+            assert tree is not None
+            for (frame, _), answer in zip(group, self._tree(tree, [path for _, path in group]), strict=True):
+                found[frame] = answer
+        return [found[frame] for frame in frames]
+
+    def _path(self, frame: Frame, inputs: Inputs) -> Path | None:
+        """The tokens that follow every text, or None where the texts cannot be read apart from what follows.
+
+        The whole string's ids must be the text's ids and then the same ids for every text: a tokenizer may merge
+        across the seam, and then only a plain pass is right.
+        """
+        if not inputs.keep or not frame.after or not inputs.texts or self._shareable is False:
+            return None
+        heads = self.encoder.ids([frame.before + text for text in inputs.texts])
+        whole = self.encoder.ids([frame.around(text)[0] for text in inputs.texts])
+        path = tuple(whole[0][len(heads[0]) :])
+        more = max(map(len, self.words.ids)) - 1
+        if not path or any(row != [*head, *path] for row, head in zip(whole, heads, strict=True)):
+            return None
+        longest = max(map(len, heads)) + DEPTH
+        if len(path) + more > DEPTH or longest > min(self.encoder.window, slot_window(self.model)):
+            return None
+        return path if self._tree_of(frame.before, heads, inputs) is not None else None
+
+    def _tree_of(self, before: str, heads: Sequence[Sequence[int]], inputs: Inputs) -> SharedPrefixes | None:
+        """The tree over these texts, made at the first use. Only one beginning is kept: the task's own template."""
+        if before not in inputs.shared:
+            if any(tree is not None for tree in inputs.shared.values()):
+                return None
+            try:
+                if self._shareable is None:
+                    check(self.model, [*heads[0], *heads[-1]][: self.encoder.window])
+                    self._shareable = True
+                inputs.shared[before] = SharedPrefixes(self.model, heads, DEPTH)
+            except ModelError:
+                self._shareable = False
+                inputs.shared[before] = None
+            except MemoryError:
+                inputs.shared[before] = None
+        return inputs.shared[before]
+
+    def _tree(self, tree: SharedPrefixes, paths: Sequence[Path]) -> list[torch.Tensor]:
+        if self.words.single:
+            return [probabilities(logits).cpu() for logits in tree.logits(paths, self.words.firsts)]
+        needed = [path + ids[:n] for path in paths for ids in self.words.ids for n in range(len(ids))]
+        every = dict(zip(needed, tree.logits(needed, None), strict=True))
+        answers = []
+        for path in paths:
+            stacked = [torch.stack([every[path + ids[:n]] for n in range(len(ids))], 1) for ids in self.words.ids]
+            scores = [sequence_log_probs(s, ids) for s, ids in zip(stacked, self.words.ids, strict=True)]
+            answers.append(probabilities(torch.stack(scores, 1)).cpu())
+        return answers
+
+    def _whole(self, frame: Frame, inputs: Inputs) -> torch.Tensor:
+        """Plain passes over whole strings, rows of like length together."""
+        words = self.words_for(frame)
+        rows, _ = self.encoder.fit(frame, inputs.texts, reserve=max(map(len, words.ids)) - 1)
+        if words.single:
+            return probabilities(self.read(rows, 1, words.firsts)[:, 0]).cpu()
+        answer = torch.empty(len(rows), len(words.ids))
+        for beginning in dict.fromkeys(ids[:-1] for ids in words.ids):
+            # Words that differ in their last token only are read together.
+            logits = self.read([[*row, *beginning] for row in rows], len(beginning) + 1, None)
+            for label, ids in enumerate(words.ids):
+                if ids[:-1] == beginning:
+                    answer[:, label] = sequence_log_probs(logits, ids).cpu()
+        return probabilities(answer)
+
+    def read(self, rows: Sequence[Sequence[int]], last: int, tokens: Sequence[int] | None) -> torch.Tensor:
+        """Logits [N, last, K] at the last positions of each row, in batches of rows of like length."""
+        order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
+        found: dict[int, torch.Tensor] = {}
+        for start in range(0, len(order), BATCH):
+            chosen = order[start : start + BATCH]
+            given, sizes = padded([rows[row] for row in chosen], self._pad, self.model.device)
+            places = sizes[:, None] - last + torch.arange(last, device=sizes.device)
+            found.update(zip(chosen, logits_of(self.model, places, tokens, **given), strict=True))
+        return torch.stack([found[row] for row in range(len(rows))])
+
+    def vector_logits(
+        self, vectors: torch.Tensor, sides: Sequence[tuple[Sequence[int], Sequence[int]]], words: LabelWords
+    ) -> torch.Tensor:
+        """Label logits [n, C] with prompt vectors between the ids of each pair; differentiable in the vectors."""
+        given, sizes = around_vectors(self.model, vectors, sides)
+        return logits_of(self.model, sizes[:, None] - 1, words.firsts, **given)[:, 0]
+
+
+def padded(rows: Sequence[Sequence[int]], pad: int, device: Any) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Right-padded ids with their mask as a model takes them, and the rows' sizes."""
+    longest = max(map(len, rows))
+    ids = torch.tensor([[*row, *[pad] * (longest - len(row))] for row in rows], device=device)
+    sizes = torch.tensor([len(row) for row in rows], device=device)
+    mask = (torch.arange(longest, device=device)[None] < sizes[:, None]).long()
+    return {"input_ids": ids, "attention_mask": mask}, sizes
+
+
+def around_vectors(
+    model: Any, vectors: torch.Tensor, sides: Sequence[tuple[Sequence[int], Sequence[int]]]
+) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Right-padded embeddings of `left ids, vectors, right ids`, with their mask, and the rows' sizes."""
+    embed, device = model.get_input_embeddings(), vectors.device
+    rows = []
+    for left, right in sides:
+        parts = [embed(torch.tensor(list(ids), dtype=torch.long, device=device)) for ids in (left, right)]
+        rows.append(torch.cat([parts[0], vectors.to(parts[0].dtype), parts[1]]))
+    sizes = torch.tensor([len(row) for row in rows], device=device)
+    longest = int(sizes.max())
+    stacked = torch.stack([torch.nn.functional.pad(row, (0, 0, 0, longest - len(row))) for row in rows])
+    mask = (torch.arange(longest, device=device)[None] < sizes[:, None]).long()
+    return {"inputs_embeds": stacked, "attention_mask": mask}, sizes

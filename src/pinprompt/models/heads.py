@@ -1,0 +1,72 @@
+"""A language model's head where it is needed: at a few positions, and for a few words, whatever the architecture.
+
+The model's own forward runs, so that whatever it does beside its head (norms, soft caps, scales) is done as always:
+a hook narrows the base model's hidden states to the positions asked for before the head sees them, and the decoder's
+matrix is narrowed to the rows asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from pinprompt.errors import ModelError
+
+
+@contextlib.contextmanager
+def at_positions(model: Any, places: torch.Tensor) -> Iterator[None]:
+    """Within this, the model answers logits [B, n, V] for positions `places` [B, n] only."""
+    base = model.base_model
+    if base is model:
+        raise ModelError(f"{type(model).__name__} has no head on top of a base model; a language model with one is needed.")
+
+    def narrow(module: Any, given: Any, output: Any) -> Any:
+        hidden = output[0]
+        picked = hidden.gather(1, places.to(hidden.device)[:, :, None].expand(-1, -1, hidden.shape[-1]))
+        if isinstance(output, tuple):
+            return (picked, *output[1:])
+        output.last_hidden_state = picked
+        return output
+
+    handle = base.register_forward_hook(narrow)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextlib.contextmanager
+def for_tokens(model: Any, tokens: Sequence[int] | None) -> Iterator[None]:
+    """Within this, the head answers for the given tokens only, in their order; None leaves it whole.
+
+    A head that is not one matrix stays whole: `logits_of` narrows its answer then.
+    """
+    decoder = model.get_output_embeddings()
+    if tokens is None or not isinstance(decoder, torch.nn.Linear):
+        yield
+        return
+    rows = torch.tensor(list(tokens), device=decoder.weight.device)
+    weight = decoder.weight[rows]
+    bias = None if decoder.bias is None else decoder.bias[rows]
+    # An instance attribute hides the class's forward; what stood there before (a device hook) is put back.
+    before = decoder.__dict__.get("forward")
+    decoder.forward = lambda hidden: torch.nn.functional.linear(hidden, weight, bias)
+    try:
+        yield
+    finally:
+        if before is None:
+            del decoder.forward
+        else:
+            decoder.forward = before
+
+
+def logits_of(model: Any, places: torch.Tensor, tokens: Sequence[int] | None, **given: Any) -> torch.Tensor:
+    """Logits [B, n, K] at `places` [B, n] for `tokens` (all of the vocabulary where None), in float32."""
+    with at_positions(model, places), for_tokens(model, tokens):
+        logits: torch.Tensor = model(**given).logits
+    if tokens is not None and logits.shape[-1] != len(tokens):
+        logits = logits[..., list(tokens)]
+    return logits.float()

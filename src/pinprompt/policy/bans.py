@@ -1,0 +1,186 @@
+"""Words and patterns that no prompt may hold: which tokens would complete one behind a given text.
+
+Tokens are taken by their text. A text that obeys is only ever extended so that it still obeys: what is forbidden in a
+prompt is forbidden in its beginnings too, so no beginning can lead to a dead end that it already carries in itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pinprompt.errors import SettingError
+
+Mask = NDArray[np.bool_]
+
+
+def normal(text: str) -> str:
+    """Text as bans compare it: any case, and any run of white space as one space."""
+    return re.sub(r"\s+", " ", text.casefold())
+
+
+def wordlike(character: str) -> bool:
+    """True for characters that make words: letters, digits, underscore."""
+    return character.isalnum() or character == "_"
+
+
+def stands(text: str, start: int, end: int) -> bool:
+    """True where text[start:end] is not a piece of a longer word."""
+    cut_left = start > 0 and wordlike(text[start]) and wordlike(text[start - 1])
+    cut_right = end < len(text) and wordlike(text[end - 1]) and wordlike(text[end])
+    return not (cut_left or cut_right)
+
+
+class Phrases:
+    """Banned words and phrases, whole words in any case; quick for lists of thousands."""
+
+    def __init__(self, phrases: Iterable[str], pieces: Sequence[str]) -> None:
+        self.phrases = {normal(phrase).strip() for phrase in phrases} - {""}
+        self._lengths: dict[str, list[int]] = {}
+        self._rests: dict[str, list[str]] = {}
+        for phrase in sorted(self.phrases):
+            lengths = self._lengths.setdefault(phrase[0], [])
+            if len(phrase) not in lengths:
+                lengths.append(len(phrase))
+            for cut in range(1, len(phrase)):
+                self._rests.setdefault(phrase[:cut], []).append(phrase[cut:])
+        self._longest = max(map(len, self.phrases), default=0)
+        normals = [normal(piece) for piece in pieces] if self.phrases else []
+        self._size = len(pieces)
+        # What a token holds by itself depends on what stands before it only by whether that is part of a word.
+        self._inside_word = self._holding(normals, "x")
+        self._after_word = self._holding(normals, ".")
+        self._index = {stripped: _index(normals, stripped) for stripped in (False, True)}
+        self._starting: dict[tuple[str, bool], list[int]] = {}
+
+    def found(self, text: str) -> str | None:
+        """A banned phrase that stands in the text, if any."""
+        return next(self._matches(normal(text), 0), None)
+
+    def completing(self, text: str) -> Mask:
+        """The tokens that would complete a phrase behind a text that holds none, bool [V]."""
+        before = normal(text)
+        alone = self._inside_word if before and wordlike(before[-1]) else self._after_word
+        if not self.phrases:
+            return alone
+        mask = alone.copy()
+        for size in range(1, min(self._longest, len(before) + 1)):
+            rests = self._rests.get(before[-size:])
+            if rests and stands(before, len(before) - size, len(before)):
+                for rest in rests:
+                    mask[self._starting_with(rest, before.endswith(" "))] = True
+        return mask
+
+    def _holding(self, normals: list[str], before: str) -> Mask:
+        mask = np.zeros(self._size, dtype=np.bool_)
+        for token, piece in enumerate(normals):
+            mask[token] = next(self._matches(before + piece, 1), None) is not None
+        return mask
+
+    def _matches(self, text: str, first: int) -> Iterator[str]:
+        for start in range(first, len(text)):
+            for length in self._lengths.get(text[start], ()):
+                phrase = text[start : start + length]
+                if phrase in self.phrases and stands(text, start, start + length):
+                    yield phrase
+
+    def _starting_with(self, rest: str, stripped: bool) -> list[int]:
+        """Tokens whose text begins with the rest of a phrase and does not go on with its last word."""
+        key = (rest, stripped)
+        if key not in self._starting:
+            texts, tokens = self._index[stripped]
+            low, high = bisect_left(texts, rest), bisect_left(texts, rest + "\U0010ffff")
+            self._starting[key] = [tokens[i] for i in range(low, high) if stands(texts[i], 0, len(rest))]
+        return self._starting[key]
+
+
+class Pattern:
+    """A regular expression that no prompt (stripped text) and no beginning of one may match."""
+
+    def __init__(self, source: str, pieces: Sequence[str], candidates: Mask) -> None:
+        try:
+            self._regex = re.compile(source)
+            tree = importlib.import_module("re._parser").parse(source)
+        except re.error as error:
+            raise SettingError(
+                f"constraints.banned_pattern is not a regular expression: {error} in {source!r}; correct or drop it"
+            ) from error
+        self._width = _width(tree)
+        if _nested(tree, False):
+            raise SettingError(
+                f"constraints.banned_pattern repeats a repeat without limit ({source!r}), which can take forever on a "
+                "single prompt; write it with one repeat, or with a limit such as {1,9}"
+            )
+        self._pieces = pieces
+        self._candidates = [int(token) for token in np.flatnonzero(candidates)]
+        self._known: dict[str, Mask] = {}
+
+    def found(self, text: str) -> bool:
+        """True where the stripped text matches."""
+        return self._regex.search(text.strip()) is not None
+
+    def completing(self, text: str) -> Mask:
+        """The tokens behind which the text would match, bool [V]; the text itself does not match."""
+        text = text.lstrip()
+        solid = len(text.rstrip())
+        # Only the last characters matter to a match of limited width that looks no further than a word's edge.
+        tail = text if self._width is None else text[max(0, solid - self._width - 1) :]
+        if tail not in self._known:
+            if len(self._known) > 4096:
+                self._known.clear()
+            solid = len(tail.rstrip())
+            first = 0 if self._width is None else max(0, solid + 1 - self._width)
+            mask = np.zeros(len(self._pieces), dtype=np.bool_)
+            search = self._regex.search
+            for token in self._candidates:
+                joined = (tail + self._pieces[token]).rstrip()
+                mask[token] = search(joined if solid else joined.lstrip(), first) is not None
+            self._known[tail] = mask
+        return self._known[tail]
+
+
+def _index(normals: list[str], stripped: bool) -> tuple[list[str], list[int]]:
+    """Texts in order with their tokens, to look up beginnings."""
+    order = sorted((piece.lstrip() if stripped else piece, token) for token, piece in enumerate(normals))
+    return [text for text, _ in order], [token for _, token in order]
+
+
+def _width(tree: Any) -> int | None:
+    """The greatest width of a match, or None where it has no limit or depends on more than a word's edge."""
+    least, most = tree.getwidth()
+    local = all(
+        name not in ("ASSERT", "ASSERT_NOT", "GROUPREF", "GROUPREF_EXISTS")
+        and (name != "AT" or str(argument) == "AT_BOUNDARY")
+        for name, argument in _operations(tree)
+    )
+    return int(most) if local and least > 0 and most <= 64 else None
+
+
+def _nested(tree: Any, repeated: bool) -> bool:
+    for operation, argument in tree:
+        unlimited = str(operation).endswith("_REPEAT") and int(argument[1]) > 1000
+        if (unlimited and repeated) or any(_nested(part, repeated or unlimited) for part in _parts(argument)):
+            return True
+    return False
+
+
+def _operations(tree: Any) -> Iterator[tuple[str, Any]]:
+    for operation, argument in tree:
+        yield str(operation), argument
+        for part in _parts(argument):
+            yield from _operations(part)
+
+
+def _parts(argument: Any) -> Iterator[Any]:
+    """The sub-patterns among an operation's arguments."""
+    if type(argument).__name__ == "SubPattern":
+        yield argument
+    elif isinstance(argument, tuple | list):
+        for part in argument:
+            yield from _parts(part)

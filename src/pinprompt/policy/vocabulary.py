@@ -1,0 +1,202 @@
+"""What may be written: special tokens never, and the user's constraints as masks on the action set.
+
+A token counts by its text in the middle of a prompt; tokens whose text depends on their neighbours (pieces of a
+character) are never written, so the text of a prompt is its tokens' texts in a row, stripped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pinprompt.errors import SettingError
+from pinprompt.policy.banlist import banned_phrases
+from pinprompt.policy.bans import Mask, Pattern, Phrases, wordlike
+from pinprompt.policy.reader import Prefix
+from pinprompt.policy.required import Need, Required
+from pinprompt.policy.tokens import Tokens
+from pinprompt.settings.policy import Constraints
+
+
+class Vocabulary:
+    """The tokens that may follow a prefix, for prompts of `length` tokens."""
+
+    def __init__(self, tokenizer: Any, size: int, length: int, constraints: Constraints) -> None:
+        self.length, self.constraints = length, constraints
+        self.tokens = Tokens(tokenizer, size)
+        pieces = self.tokens.pieces
+        spelled = self.tokens.whole & self._charset(pieces)
+        static = spelled.copy()
+        if constraints.stable:
+            static &= self.tokens.stable()
+        if constraints.whole_words:
+            static &= np.array([piece[:1] == " " and piece[1:].isalpha() for piece in pieces])
+        self.required = Required(
+            constraints.required,
+            self.tokens.encode,
+            pieces,
+            lambda token: token < size and bool(spelled[token]),
+            constraints.no_repeats,
+        )
+        needed = [token for word in self.required.words for token in (*word.ids, *word.first)]
+        self._static = static
+        self.writable = int(static.sum()) + len({token for token in needed if not static[token]})
+        self._phrases = Phrases(banned_phrases(constraints), pieces)
+        self._pattern: Pattern | None = None
+        if constraints.banned_pattern is not None:
+            candidates = static.copy()
+            candidates[needed] = True
+            self._pattern = Pattern(constraints.banned_pattern, pieces, candidates)
+        self._blank = np.array([not piece.strip() for piece in pieces])
+        self._letter_first = np.array([bool(piece) and wordlike(piece[0]) for piece in pieces])
+        self._widths = np.array([len(piece) for piece in pieces])
+        self._bare_widths = np.array([len(piece.lstrip()) for piece in pieces])
+        order = np.flatnonzero(static)[np.argsort(self._widths[static], kind="stable")]
+        self._narrow = [int(token) for token in order[: 2 * length + 1]]
+        self._free = torch.from_numpy(static.copy())
+
+    def text(self, ids: Iterable[int]) -> str:
+        """The text of a prompt."""
+        return self.tokens.text(list(ids))
+
+    def obeys(self, ids: Prefix) -> bool:
+        """True where a whole prompt keeps every constraint; by its text, not by the masks that led to it."""
+        text, c = self.text(ids), self.constraints
+        return (
+            bool(text)
+            and self._phrases.found(text) is None
+            and not (self._pattern is not None and self._pattern.found(text))
+            and not self.required.missing(text)
+            and (c.max_chars is None or len(text) <= c.max_chars)
+            and (not c.no_repeats or len(set(ids)) == len(ids))
+        )
+
+    def allowed(self, prefix: Prefix) -> Tensor:
+        """The tokens that may follow a prefix, bool [V] on the CPU; empty only at a dead end."""
+        blank = all(bool(self._blank[token]) for token in prefix)
+        if not self._dynamic and not (blank and len(prefix) == self.length - 1):
+            return self._free
+        text = "".join(self.tokens.pieces[token] for token in prefix)
+        mask = self._with_room(prefix, text)
+        if self.constraints.no_repeats:
+            mask[list(prefix)] = False
+        if blank and len(prefix) == self.length - 1:
+            mask &= ~self._blank
+        if self._phrases.phrases:
+            mask &= ~self._phrases.completing(text)
+        if self._pattern is not None:
+            mask &= ~self._pattern.completing(text)
+        return torch.from_numpy(mask)
+
+    def forced(self, prefix: Prefix) -> bool:
+        """True where only tokens of required words may follow; they are written whatever the LM thinks of them."""
+        if not self.required.words:
+            return False
+        plan = self.required.plan(prefix, "".join(self.tokens.pieces[token] for token in prefix))
+        return plan.free is None or plan.free.tokens > self.length - len(prefix) - 1
+
+    def check(self) -> None:
+        """Refuse a set of constraints that no prompt can keep."""
+        c, length = self.constraints, self.length
+        if self.writable == 0:
+            raise SettingError("the constraints leave no token to write with; loosen charset, whole_words or stable")
+        if c.no_repeats and self.writable < length:
+            raise SettingError(
+                f"no_repeats leaves {self.writable} tokens for a prompt of {length}; shorten policy.length"
+            )
+        if self.required.tokens() > length:
+            raise SettingError(
+                f"the required words take {self.required.tokens()} tokens, but a prompt has {length}; "
+                "raise policy.length or require fewer words"
+            )
+        if c.max_chars is not None and self.required.chars() > c.max_chars:
+            raise SettingError(
+                f"the required words take {self.required.chars()} characters, but constraints.max_chars is "
+                f"{c.max_chars}; raise it or require fewer words"
+            )
+        for word in self.required.words:
+            if banned := self._phrases.found(word.text):
+                raise SettingError(f"the required word {word.text!r} holds the banned {banned!r}; drop one of them")
+            if self._pattern is not None and self._pattern.found(word.text):
+                raise SettingError(f"the required word {word.text!r} matches the banned pattern; drop one of them")
+        if self._dynamic and not self._reachable():
+            raise SettingError(
+                f"no prompt of {length} tokens was found that keeps all constraints together; "
+                "loosen max_chars, banned_pattern, required or charset, or change policy.length"
+            )
+
+    @property
+    def _dynamic(self) -> bool:
+        """True where what may follow depends on the prefix."""
+        c = self.constraints
+        return bool(
+            self._phrases.phrases
+            or self._pattern is not None
+            or self.required.words
+            or c.max_chars is not None
+            or c.no_repeats
+        )
+
+    def _with_room(self, prefix: Prefix, text: str) -> Mask:
+        """The tokens behind which all that must still come has room, in tokens and in characters."""
+        plan = self.required.plan(prefix, text)
+        left = self.length - len(prefix) - 1
+        mask = self._static.copy()
+        mask[list(plan.reserved)] = False
+        plain = ~self._letter_first
+        for need, kind in ((plan.free, plain), (plan.extending, self._letter_first)):
+            room = need is not None and need.tokens <= left
+            if not room:
+                mask &= ~kind
+            elif self.constraints.max_chars is not None and need is not None:
+                mask &= ~kind | (self._ends(text, prefix, need, left) <= self.constraints.max_chars)
+        for token, need in plan.steps.items():
+            fits = need.tokens <= left and (
+                self.constraints.max_chars is None
+                or self._ends(text, prefix, need, left)[token] <= self.constraints.max_chars
+            )
+            mask[token] = mask[token] or fits
+        return mask
+
+    def _ends(self, text: str, prefix: Prefix, need: Need, left: int) -> Any:
+        """The least characters of a whole prompt by its next token, [V]: with what must come and the narrowest rest."""
+        start = text.lstrip()
+        widths = len(start) + self._widths if start else self._bare_widths
+        free = left - need.tokens
+        if not self.constraints.no_repeats:
+            narrowest = int(self._widths[self._narrow[0]]) if self._narrow else 0
+            return widths + need.chars + free * narrowest
+        unused = [token for token in self._narrow if token not in prefix]
+        sizes = [int(self._widths[token]) for token in unused]
+        ends = widths + need.chars + sum(sizes[:free])
+        # A token cannot come twice: where the next one is among the narrowest, the one behind them comes instead.
+        taken = unused[:free]
+        ends[taken] += (sizes[free] if len(sizes) > free else 1 << 20) - self._widths[taken]
+        return ends
+
+    def _reachable(self) -> bool:
+        """Search for one whole prompt, narrow tokens first, with a limit on the steps taken back."""
+        stack: list[Prefix] = [()]
+        for _ in range(4 * self.length + 64):
+            if not stack:
+                return False
+            prefix = stack.pop()
+            if len(prefix) == self.length:
+                return True
+            tokens = np.flatnonzero(self.allowed(prefix).numpy())
+            order = tokens[np.argsort(self._widths[tokens], kind="stable")]
+            tries = [*order[:2], *order[len(order) // 2 : len(order) // 2 + 1], *order[-1:]]
+            stack += [(*prefix, int(token)) for token in reversed(list(dict.fromkeys(tries)))]
+        return False
+
+    def _charset(self, pieces: list[str]) -> Mask:
+        charset = self.constraints.charset
+        if charset == "any":
+            return np.ones(len(pieces), dtype=np.bool_)
+        if charset == "ascii":
+            return np.array([piece.isascii() and (piece.isprintable() or piece.isspace()) for piece in pieces])
+        return np.array([piece.replace(" ", "").isalpha() or piece == " " for piece in pieces])

@@ -1,0 +1,92 @@
+"""Means, standard errors and paired differences over splits and seeds. Small samples, so everything is exact or seeded."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+Unit = tuple[str, int | None]
+"""What a value was measured on: the split (or picture), and the seed; None where the seed does not matter."""
+
+EXACT = 5  # up to here every bootstrap sample is enumerated: 5 ** 5 of them
+DRAWS = 10_000
+FEWEST = 5  # with fewer pairs a bootstrap cannot tell luck from skill, and none is called significant
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much higher one row is than another on the same splits and seeds.
+
+    `low` and `high` bound the mean difference at 95 % by a bootstrap over splits (over seeds where there is one split).
+    """
+
+    mean: float
+    low: float
+    high: float
+    p: float
+    pairs: int
+
+    @property
+    def significant(self) -> bool:
+        """True where there are enough pairs and the interval leaves out zero."""
+        return self.pairs >= FEWEST and (self.low > 0 or self.high < 0)
+
+
+def mean(values: Sequence[float]) -> float:
+    """The arithmetic mean."""
+    return math.fsum(values) / len(values)
+
+
+def standard_error(values: Sequence[float]) -> float | None:
+    """The standard error of the mean (n - 1 in the variance), or None for fewer than two values."""
+    if len(values) < 2:
+        return None
+    centre = mean(values)
+    return math.sqrt(math.fsum((value - centre) ** 2 for value in values) / (len(values) - 1) / len(values))
+
+
+def pairs(ours: Mapping[Unit, float], theirs: Mapping[Unit, float]) -> dict[Unit, float]:
+    """Differences on the units that both have; a value without a seed stands beside every seed of its split."""
+    found = {}
+    for (split, seed), value in ours.items():
+        other = theirs.get((split, seed), theirs.get((split, None)))
+        if other is not None:
+            found[split, seed] = value - other
+    return found
+
+
+def compare_paired(ours: Mapping[Unit, float], theirs: Mapping[Unit, float]) -> Difference | None:
+    """The paired bootstrap of `ours` over `theirs`, or None where fewer than two pairs exist."""
+    differences = pairs(ours, theirs)
+    if len(differences) < 2:
+        return None
+    splits: dict[str, list[float]] = {}
+    for (split, _), value in sorted(differences.items(), key=str):
+        splits.setdefault(split, []).append(value)
+    # Seeds of one split share their data, so the split is what is drawn; with one split, the seeds are all there is.
+    blocks = [mean(values) for values in splits.values()] if len(splits) > 1 else list(differences.values())
+    centre = mean(blocks)
+    means = sorted(_resampled(blocks))
+    low, high = _quantile(means, 0.025), _quantile(means, 0.975)
+    below = sum(1 for value in means if value <= 0) / len(means)
+    above = sum(1 for value in means if value >= 0) / len(means)
+    # A bootstrap never sees what its sample has not, so p cannot be smaller than the chance of that many equal signs.
+    p = min(1.0, max(2 * min(below, above), 2.0 ** (1 - len(blocks))))
+    return Difference(centre, low, high, p, len(blocks))
+
+
+def _resampled(blocks: Sequence[float]) -> list[float]:
+    if len(blocks) <= EXACT:
+        return [mean(sample) for sample in itertools.product(blocks, repeat=len(blocks))]
+    rng = random.Random(0)
+    return [mean(rng.choices(blocks, k=len(blocks))) for _ in range(DRAWS)]
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    place = share * (len(ordered) - 1)
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (place - low) * (ordered[high] - ordered[low])

@@ -1,0 +1,171 @@
+"""Scoring by Ray actors that each hold the task: more workers, the same scores in the same order.
+
+Prompts are sent one chunk at a time to whichever worker is free, in the order of the request; each takes its seed with
+it, so it does not matter who scores it, or when. A worker that dies is replaced and its chunk is sent again: a chunk
+has one answer, so nothing is counted twice.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from pinprompt import errors
+from pinprompt.errors import MissingExtra, PinpromptError, ServerDown, TaskError
+from pinprompt.scoring.executors import Stop, score_part
+from pinprompt.tasks.protocol import Task
+from pinprompt.values import Evaluation, Prompt, Score
+
+DEATHS = 3
+"""How often a chunk may lose its worker before the run stops: a prompt that kills its worker would kill them all."""
+
+
+class Worker:
+    """What lives in an actor: the task, built there. Failures travel as words, since not every exception can."""
+
+    def __init__(self, build: Callable[[], Task], threads: int) -> None:
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+            os.environ[name] = str(threads)
+        import torch
+
+        torch.set_num_threads(threads)
+        self.build = build
+        self.task: Task | None = None
+
+    def _held(self) -> Task:
+        # Built at the first question and not in __init__, where a failure would look like a dead worker.
+        if self.task is None:
+            self.task = self.build()
+        return self.task
+
+    def score(self, prompts: list[Prompt], seeds: list[int], split: str) -> tuple[list[Score], tuple[str, str] | None]:
+        """Scores, or what went wrong."""
+        try:
+            return score_part(self._held(), prompts, seeds, split), None
+        except Exception as error:
+            return [], (type(error).__name__, str(error))
+
+    def evaluate(self, prompt: Prompt, split: str, seed: int) -> tuple[Evaluation | None, tuple[str, str] | None]:
+        """An evaluation, or what went wrong."""
+        try:
+            return self._held().evaluate(prompt, split, seed), None
+        except Exception as error:
+            return None, (type(error).__name__, str(error))
+
+    def process(self) -> int:
+        """The worker's process id."""
+        return os.getpid()
+
+
+class Ray:
+    """N actors that score prompts for one run; Ray is started here if nobody has, and stopped again if it was."""
+
+    def __init__(
+        self, build: Callable[[], Task], workers: int = 1, threads: int = 1, chunk: int = 1, address: str | None = None
+    ) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise MissingExtra("ray", "scoring on several workers (engine 'ray')") from error
+        self._ray: Any = ray
+        self._build, self._threads, self.chunk = build, threads, chunk
+        self._started = not ray.is_initialized()
+        if self._started:
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            # Workers share what the machine has; a machine with fewer cores than workers still gets all of them.
+            cpus = None if address else max(workers * threads, os.cpu_count() or 1)
+            ray.init(
+                address=address, num_cpus=cpus, include_dashboard=False, log_to_driver=False, configure_logging=False
+            )
+        self._actor = ray.remote(Worker).options(num_cpus=threads, max_restarts=0)
+        self.workers: list[Any] = [self._hire() for _ in range(workers)]
+
+    def run(self, prompts: Sequence[Prompt], seeds: Sequence[int], split: str, stop: Stop) -> Iterator[Score]:
+        """Scores of the prompts, in order; what was sent before `stop` is given back too."""
+        chunks = [
+            (list(prompts[start : start + self.chunk]), list(seeds[start : start + self.chunk]))
+            for start in range(0, len(prompts), self.chunk)
+        ]
+        free = list(range(len(self.workers)))
+        sent: dict[Any, tuple[int, int]] = {}
+        done: dict[int, tuple[list[Score], tuple[str, str] | None]] = {}
+        deaths = [0] * len(chunks)
+        next_to_send = next_to_give = 0
+        open_door = True
+        while next_to_give < len(chunks):
+            while open_door and free and next_to_send < len(chunks):
+                if stop():
+                    open_door = False
+                    break
+                worker = free.pop(0)
+                sent[self.workers[worker].score.remote(*chunks[next_to_send], split)] = (next_to_send, worker)
+                next_to_send += 1
+            if not sent:
+                return
+            (ready, *_), _ = self._ray.wait(list(sent), num_returns=1)
+            number, worker = sent.pop(ready)
+            try:
+                done[number] = self._ray.get(ready)
+                free.append(worker)
+            except self._ray.exceptions.RayError as error:
+                deaths[number] += 1
+                self._bury(worker, deaths[number], error)
+                sent[self.workers[worker].score.remote(*chunks[number], split)] = (number, worker)
+            while next_to_give in done:
+                scores, failure = done.pop(next_to_give)
+                if failure is not None:
+                    raise _as_error(failure)
+                next_to_give += 1
+                yield from scores
+
+    def evaluate(self, prompt: Prompt, split: str, seed: int) -> Evaluation:
+        """One prompt's evaluation, by one worker."""
+        for deaths in range(1, DEATHS + 1):
+            try:
+                evaluation, failure = self._ray.get(self.workers[0].evaluate.remote(prompt, split, seed))
+            except self._ray.exceptions.RayError as error:
+                self._bury(0, deaths, error)
+                continue
+            if failure is not None:
+                raise _as_error(failure)
+            return evaluation  # type: ignore[no-any-return]
+        raise AssertionError("unreachable: the last death raises")
+
+    def processes(self) -> list[int]:
+        """The workers' process ids."""
+        return list(self._ray.get([worker.process.remote() for worker in self.workers]))
+
+    def close(self) -> None:
+        """Send the workers home, and stop Ray if it was started here."""
+        if self._ray.is_initialized():
+            for worker in self.workers:
+                self._ray.kill(worker)
+            if self._started:
+                self._ray.shutdown()
+        self.workers = []
+
+    def _hire(self) -> Any:
+        return self._actor.remote(self._build, self._threads)
+
+    def _bury(self, worker: int, deaths: int, error: Exception) -> None:
+        """Replace a worker that died, unless the same work has cost too many already."""
+        if deaths >= DEATHS:
+            raise ServerDown(
+                f"{deaths} workers died one after the other on the same prompts ({type(error).__name__}); is there "
+                "memory enough for every worker's model? Use fewer workers, then resume the run"
+            ) from error
+        # It may only be out of reach: whatever is left of it must not go on working beside its replacement.
+        self._ray.kill(self.workers[worker])
+        self.workers[worker] = self._hire()
+
+
+def _as_error(failure: tuple[str, str]) -> PinpromptError:
+    """A worker's failure as the error it was, or a TaskError for what is not ours."""
+    name, message = failure
+    kind = getattr(errors, name, None)
+    if isinstance(kind, type) and issubclass(kind, PinpromptError):
+        error = kind.__new__(kind)
+        error.args = (message,)
+        return error
+    return TaskError(f"the task failed in a worker: {name}: {message}")

@@ -1,0 +1,159 @@
+"""Words for a picture: a prompt's score is the cosine of its embedding and the target's, in an image-text model."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pinprompt.errors import SettingError
+from pinprompt.models.clip import Clip, load_clip
+from pinprompt.models.images import Picture, load_pictures
+from pinprompt.settings.inversion import InversionSettings
+from pinprompt.values import Evaluation, Prompt, Score
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+LEAST = -1.0
+"""What a prompt scores that cannot be scored: the least cosine, so that it never wins."""
+
+
+class InversionTask:
+    """Finds words for one picture, or for what several have in common."""
+
+    name = "inversion"
+    stochastic = False
+    splits: tuple[str, ...] = ("train",)
+    primary = "similarity"
+
+    def __init__(self, settings: InversionSettings, clip: Clip, pictures: Sequence[Picture]) -> None:
+        self.settings, self.clip, self.pictures = settings, clip, list(pictures)
+        if not self.pictures:
+            raise SettingError("the inversion task has no picture; name a file, several files, or a folder (images).")
+        images = [picture.image for picture in self.pictures]
+        self._each = clip.image_features(images)
+        self._target = clip.target(images)
+        self.fingerprint = _fingerprint(settings, clip, self.pictures)
+
+    @classmethod
+    def build(cls, settings: InversionSettings, device: str = "cpu") -> InversionTask:
+        """Read the pictures, then load the model; a bad picture is refused before a large model is loaded."""
+        pictures = load_pictures(settings.images)
+        return cls(settings, load_clip(settings.model, device), pictures)
+
+    def check_window(self, length: int) -> None:
+        """Refuse, before a search, prompts of a length that the model's text window cannot hold."""
+        if self.settings.overlong == "refuse":
+            self.clip.check_length(length)
+
+    def score(self, prompts: Sequence[Prompt], seeds: Sequence[int] = (), split: str = "train") -> list[Score]:
+        """The cosine of each prompt with the target; one that does not fit into the text window is a failure."""
+        self._check_split(split)
+        texts = list(dict.fromkeys(prompt.text for prompt in prompts))
+        refused: dict[str, str] = {}
+        if self.settings.overlong == "refuse":
+            refused = {text: why for text in texts if (why := self.clip.too_long(text)) is not None}
+        fitting = [text for text in texts if text not in refused]
+        cosines = dict(zip(fitting, self.similarities(fitting), strict=True))
+        return [
+            Score(LEAST, calls=0, failures=(refused[prompt.text],))
+            if prompt.text in refused
+            else Score(cosines[prompt.text], calls=1)
+            for prompt in prompts
+        ]
+
+    def similarities(self, texts: Sequence[str]) -> list[float]:
+        """Cosines of texts with the target."""
+        if not texts:
+            return []
+        # Multiplied and summed text by text: a matrix product could round differently for another number of texts.
+        return [float((vector * self._target).sum()) for vector in self.clip.text_features(texts)]
+
+    def image_similarities(self, images: Sequence[Image]) -> list[float]:
+        """Cosines of other pictures (drawn for a prompt, say) with the target."""
+        return [float((vector * self._target).sum()) for vector in self.clip.image_features(images)]
+
+    def evaluate(self, prompt: Prompt, split: str = "train", seed: int = 0) -> Evaluation:
+        """The cosine with the target and, where there are several pictures, with each of them."""
+        [score] = self.score([prompt], [seed], split)
+        metrics = {"similarity": score.value}
+        rows: list[dict[str, Any]] = []
+        if not score.failures:
+            [vector] = self.clip.text_features([prompt.text])
+            each = [float((vector * image).sum()) for image in self._each]
+            rows = [
+                {"file": str(picture.path), "similarity": value}
+                for picture, value in zip(self.pictures, each, strict=True)
+            ]
+            if len(each) > 1:
+                metrics |= {"mean_image_similarity": sum(each) / len(each), "least_image_similarity": min(each)}
+        tables: dict[str, Any] = {"pictures": rows}
+        if score.failures:
+            tables["failures"] = list(score.failures)
+        return Evaluation(split, metrics, rows=len(self.pictures), calls=score.calls, tables=tables)
+
+    def without(self, text: str) -> list[dict[str, Any]]:
+        """What each word is worth: the score without it, and how much that is less (one call per word and one more)."""
+        words = text.split()
+        shorter = [" ".join(words[:at] + words[at + 1 :]) for at in range(len(words))]
+        whole, *rest = self.similarities([text, *shorter])
+        return [
+            {"word": word, "score_without": value, "contribution": whole - value}
+            for word, value in zip(words, rest, strict=True)
+        ]
+
+    def calls(self, split: str = "train") -> int:
+        """One text through the text tower; the pictures' vectors are there already."""
+        self._check_split(split)
+        return 1
+
+    def context(self) -> str:
+        """Text after which a description of a picture is likely."""
+        return self.settings.context
+
+    def baselines(self) -> dict[str, str]:
+        """The user's own prompt, where there is one."""
+        return {"manual": self.settings.manual} if self.settings.manual else {}
+
+    def differentiable(self) -> VectorView:
+        """The white-box view, for PEZ and its like."""
+        return VectorView(self)
+
+    def loss_of(self, vectors: Any) -> Any:
+        """One minus the cosine of prompt vectors with the target; differentiable."""
+        return 1 - (self.clip.vector_features(vectors) * self._target).sum()
+
+    def _check_split(self, split: str) -> None:
+        if split not in self.splits:
+            raise SettingError(f"the inversion task has only the split 'train' (its pictures), not '{split}'.")
+
+
+class VectorView:
+    """Prompt vectors in the text tower's own input space, between its start and end tokens."""
+
+    def __init__(self, task: InversionTask) -> None:
+        self._task = task
+        self.embeddings = task.clip.embeddings()
+        self.tokenizer = task.clip.tokenizer
+
+    def loss(self, vectors: Any, rows: Sequence[int] = (0,)) -> Any:
+        """One minus the cosine with the target; there is one row, whichever are asked for."""
+        return self._task.loss_of(vectors)
+
+    def score_vectors(self, vectors: Any, split: str = "train") -> Score:
+        """The cosine, without a gradient."""
+        import torch
+
+        with torch.no_grad():
+            return Score(1.0 - float(self.loss(vectors)), calls=1)
+
+    def rows(self, split: str = "train") -> int:
+        """One: the target."""
+        return 1
+
+
+def _fingerprint(settings: InversionSettings, clip: Clip, pictures: Sequence[Picture]) -> str:
+    """Changes with the model, the pictures and their order (a mean rounds by it), and how long prompts are treated."""
+    parts = ["inversion 1", clip.name, clip.revision, settings.overlong, *(picture.sha256 for picture in pictures)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
