@@ -58,15 +58,13 @@ def squeeze(name: str) -> str:
 
 def words_of(text: str) -> list[str]:
     """Lower-case words of a name or keyword."""
-    return re.findall(r"[a-z0-9]+(?:'[a-z]+)?", text.lower().replace("’", "'").replace("_", " "))
+    return re.findall(r"[a-z0-9]+(?:'[a-z]+)?", text.lower().replace("\u2019", "'").replace("_", " "))
 
 
 def concepts(folder: Path) -> list[dict[str, Any]]:
     """One row per emoji without skin tones: hexcode, name, keywords, group, other names."""
     base = json.loads((fetch("emojibase-data", CAPTIONS["emojibase-data"], folder) / "en/data.json").read_text("utf-8"))
-    more = json.loads(
-        (fetch("emojilib", CAPTIONS["emojilib"], folder) / "dist/emoji-en-US.json").read_text("utf-8")
-    )
+    more = json.loads((fetch("emojilib", CAPTIONS["emojilib"], folder) / "dist/emoji-en-US.json").read_text("utf-8"))
     extra = {emoji.replace("\ufe0f", ""): tags for emoji, tags in more.items()}
     rows = []
     for entry in base:

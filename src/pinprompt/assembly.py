@@ -9,6 +9,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from pinprompt.errors import SettingError
+from pinprompt.methods.catalogue import FIXED, RL
 from pinprompt.methods.protocol import Method
 from pinprompt.recipe import Recipe
 from pinprompt.tasks.protocol import Task
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
     from pinprompt.records.run import RunFolder
     from pinprompt.scoring.budget import Budget, Reservation
     from pinprompt.scoring.evaluator import Evaluator
-
-RL_METHODS = ("pin", "pin-no-fluency", "rlprompt", "rlprompt-fluency", "rlprompt-rb", "rlprompt-rb-fluency")
-FIXED_METHODS = ("manual", "instructions", "in-context")
 
 
 def choose_device(name: str | None) -> str:
@@ -74,20 +72,21 @@ def build_writer(recipe: Recipe, task: Task, device: str) -> Any:
 
     asked = recipe.policy.context
     context = "" if asked == "none" else task.context() if asked == "task" else asked
-    return Writer.build(recipe.policy, context, derive(recipe.seed, "psi"), device)
+    # Tokens carry their own leading space; one left at the end of the context would make every word unlikely.
+    return Writer.build(recipe.policy, context.rstrip(" "), derive(recipe.seed, "psi"), device)
 
 
 def build_method(recipe: Recipe, writer: Callable[[], Any]) -> Method:
     """The method that a recipe names; `writer` makes the writer when the method wants one."""
     name = recipe.method
-    if name in RL_METHODS:
+    if name in RL:
         from pinprompt.methods.q_learning.loop import search_prompts
 
         return lambda search: search_prompts(search, writer(), recipe.q_learning)
-    if name in FIXED_METHODS:
+    if name in FIXED:
         from pinprompt.methods.fixed import fixed
 
-        return fixed(name, recipe.seed)
+        return fixed(name)
     raise SettingError(f"the method '{name}' cannot be built")  # the recipe has checked the name already
 
 

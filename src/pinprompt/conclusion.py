@@ -111,7 +111,7 @@ def _tokens(recipe: Recipe, search: Search, prompt: Prompt, writer: Callable[[],
     """What each part of the prompt is worth: the score without it and, where it was written, its Q."""
     if prompt.ids and len(prompt.ids) <= 16:
         parts = writer().explain(prompt)
-        rest = [writer().text(prompt.ids[:place] + prompt.ids[place + 1 :]) for place in range(len(prompt.ids))]
+        rest = [writer().prompt(prompt.ids[:place] + prompt.ids[place + 1 :]).text for place in range(len(prompt.ids))]
     else:
         words = re.findall(r"\S+", prompt.text)[:16]
         parts = [{"token": word} for word in words]

@@ -44,14 +44,14 @@ EXTRAS = (
 
 
 def examine(deep: bool = True) -> dict[str, Any]:
-    """Everything about this environment as plain values; `deep` imports torch to name the device (about a second).
+    """Everything about this environment as plain values; `deep` names the device (it may have to import torch).
 
     `problems` holds what keeps pinprompt from working, each with what to do; an absent extra or hub is no problem.
     """
     # Asked for beside the import of torch: each may take its second.
     asking = ThreadPoolExecutor(1).submit(_hub)
     libraries = {name: _version(name) for name in _LIBRARIES}
-    device = _device() if deep and libraries["torch"] else None
+    device = _device(libraries["torch"]) if deep and libraries["torch"] else None
     cache = _cache()
     report: dict[str, Any] = {
         "pinprompt": _version("pinprompt"),
@@ -94,7 +94,10 @@ def _memory_gb() -> float | None:
         return None
 
 
-def _device() -> dict[str, Any]:
+def _device(torch_version: str) -> dict[str, Any]:
+    if torch_version.endswith("+cpu"):
+        # The build knows no other device, and importing it to hear so takes a second or two.
+        return {"name": "cpu", "detail": f"{platform.machine()}, a CPU build of torch", "count": 1}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -158,11 +161,11 @@ def _hub() -> dict[str, Any]:
     }
 
 
-def _problems(report: dict[str, Any]) -> list[dict[str, str]]:
-    found = []
+def _problems(report: dict[str, Any]) -> list[str]:
+    found: list[str] = []
 
     def problem(what: str, todo: str) -> None:
-        found.append({"problem": what, "do": todo})
+        found.append(f"{what}: {todo}")
 
     for name, version in report["libraries"].items():
         if version is None:

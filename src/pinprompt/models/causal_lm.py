@@ -6,22 +6,25 @@ the prompt are read once; prompts that begin alike share their beginning (see `s
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from transformers import DynamicCache
 
 from pinprompt.errors import ModelError
 from pinprompt.models.frames import Encoder, Frame, window_of
 from pinprompt.models.heads import logits_of
 from pinprompt.models.label_words import LabelWords, probabilities, sequence_log_probs, words_after
 from pinprompt.models.shared_prefixes import Path, SharedPrefixes
-from pinprompt.models.slots import check
+from pinprompt.models.slots import check, read
 from pinprompt.models.slots import window as slot_window
 
 BATCH = 32
 DEPTH = 32  # tokens of prompt and label word for which room is kept behind each text
+COMMON = 16  # tokens of a common beginning from which on reading it once pays
 RESERVE = 64  # tokens of the window that a text leaves to prompt and label word
 
 
@@ -67,7 +70,7 @@ class CausalLabels:
         self.model, self.tokenizer = model, tokenizer
         self.encoder = Encoder(tokenizer, window_of(model, tokenizer), closing=False)
         self.words = words_after(self.encoder, words, frame.around("it")[0], strict=strict)
-        self._share, self._shareable = share, None if share else False
+        self._shareable: bool | None = None if share else False
         self._pad = next(i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id, 0) if i is not None)
 
     @property
@@ -84,24 +87,28 @@ class CausalLabels:
         return prepare(self.encoder, texts, keep)
 
     @torch.no_grad()
-    def log_probs(self, frames: Sequence[Frame], inputs: Inputs) -> list[torch.Tensor]:
-        """For each frame, log-probabilities among the labels [N, C] for every text, on the CPU."""
+    def log_probs(self, frames: Sequence[Frame], inputs: Inputs, words: LabelWords | None = None) -> list[torch.Tensor]:
+        """For each frame, log-probabilities among the labels [N, C] for every text, on the CPU.
+
+        `words` are those of `words_for`, for frames of another template than the model was made with.
+        """
+        words = words or self.words
         found: dict[Frame, torch.Tensor] = {}
         shared: dict[str, list[tuple[Frame, Path]]] = {}
         for frame in dict.fromkeys(frames):
-            path = self._path(frame, inputs)
+            path = self._path(frame, inputs, words)
             if path is None:
-                found[frame] = self._whole(frame, inputs)
+                found[frame] = self._whole(frame, inputs, words)
             else:
                 shared.setdefault(frame.before, []).append((frame, path))
         for before, group in shared.items():
             tree = inputs.shared[before]
             assert tree is not None
-            for (frame, _), answer in zip(group, self._tree(tree, [path for _, path in group]), strict=True):
+            for (frame, _), answer in zip(group, self._tree(tree, [p for _, p in group], words), strict=True):
                 found[frame] = answer
         return [found[frame] for frame in frames]
 
-    def _path(self, frame: Frame, inputs: Inputs) -> Path | None:
+    def _path(self, frame: Frame, inputs: Inputs, words: LabelWords) -> Path | None:
         """The tokens that follow every text, or None where the texts cannot be read apart from what follows.
 
         The whole string's ids must be the text's ids and then the same ids for every text: a tokenizer may merge
@@ -112,7 +119,7 @@ class CausalLabels:
         heads = self.encoder.ids([frame.before + text for text in inputs.texts])
         whole = self.encoder.ids([frame.around(text)[0] for text in inputs.texts])
         path = tuple(whole[0][len(heads[0]) :])
-        more = max(map(len, self.words.ids)) - 1
+        more = max(map(len, words.ids)) - 1
         if not path or any(row != [*head, *path] for row, head in zip(whole, heads, strict=True)):
             return None
         longest = max(map(len, heads)) + DEPTH
@@ -125,33 +132,36 @@ class CausalLabels:
         if before not in inputs.shared:
             if any(tree is not None for tree in inputs.shared.values()):
                 return None
-            try:
-                if self._shareable is None:
-                    check(self.model, [*heads[0], *heads[-1]][: self.encoder.window])
-                    self._shareable = True
-                inputs.shared[before] = SharedPrefixes(self.model, heads, DEPTH)
-            except ModelError:
-                self._shareable = False
-                inputs.shared[before] = None
-            except MemoryError:
-                inputs.shared[before] = None
+            inputs.shared[before] = None
+            if self._keeps([*heads[0], *heads[-1]]):
+                with contextlib.suppress(MemoryError):
+                    inputs.shared[before] = SharedPrefixes(self.model, heads, DEPTH)
         return inputs.shared[before]
 
-    def _tree(self, tree: SharedPrefixes, paths: Sequence[Path]) -> list[torch.Tensor]:
-        if self.words.single:
-            return [probabilities(logits).cpu() for logits in tree.logits(paths, self.words.firsts)]
-        needed = [path + ids[:n] for path in paths for ids in self.words.ids for n in range(len(ids))]
+    def _keeps(self, ids: Sequence[int]) -> bool:
+        """Whether the model's keys and values may be kept and reused: tried once, on a few tokens."""
+        if self._shareable is None:
+            try:
+                check(self.model, ids[: min(8, self.encoder.window)])
+                self._shareable = True
+            except ModelError:
+                self._shareable = False
+        return self._shareable
+
+    def _tree(self, tree: SharedPrefixes, paths: Sequence[Path], words: LabelWords) -> list[torch.Tensor]:
+        if words.single:
+            return [probabilities(logits).cpu() for logits in tree.logits(paths, words.firsts)]
+        needed = [path + ids[:n] for path in paths for ids in words.ids for n in range(len(ids))]
         every = dict(zip(needed, tree.logits(needed, None), strict=True))
         answers = []
         for path in paths:
-            stacked = [torch.stack([every[path + ids[:n]] for n in range(len(ids))], 1) for ids in self.words.ids]
-            scores = [sequence_log_probs(s, ids) for s, ids in zip(stacked, self.words.ids, strict=True)]
+            stacked = [torch.stack([every[path + ids[:n]] for n in range(len(ids))], 1) for ids in words.ids]
+            scores = [sequence_log_probs(s, ids) for s, ids in zip(stacked, words.ids, strict=True)]
             answers.append(probabilities(torch.stack(scores, 1)).cpu())
         return answers
 
-    def _whole(self, frame: Frame, inputs: Inputs) -> torch.Tensor:
+    def _whole(self, frame: Frame, inputs: Inputs, words: LabelWords) -> torch.Tensor:
         """Plain passes over whole strings, rows of like length together."""
-        words = self.words_for(frame)
         rows, _ = self.encoder.fit(frame, inputs.texts, reserve=max(map(len, words.ids)) - 1)
         if words.single:
             return probabilities(self.read(rows, 1, words.firsts)[:, 0]).cpu()
@@ -165,22 +175,58 @@ class CausalLabels:
         return probabilities(answer)
 
     def read(self, rows: Sequence[Sequence[int]], last: int, tokens: Sequence[int] | None) -> torch.Tensor:
-        """Logits [N, last, K] at the last positions of each row, in batches of rows of like length."""
+        """Logits [N, last, K] at the last positions of each row, in batches of rows of like length.
+
+        What all rows begin with (an instruction, demonstrations) is read once.
+        """
+        past = self._beginning(rows, last)
+        start_at = 0 if past is None else past.shape[3]
         order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
         found: dict[int, torch.Tensor] = {}
         for start in range(0, len(order), BATCH):
             chosen = order[start : start + BATCH]
-            given, sizes = padded([rows[row] for row in chosen], self._pad, self.model.device)
+            given, sizes = padded([rows[row][start_at:] for row in chosen], self._pad, self.model.device)
+            if past is not None:
+                given = _after(past, given)
             places = sizes[:, None] - last + torch.arange(last, device=sizes.device)
             found.update(zip(chosen, logits_of(self.model, places, tokens, **given), strict=True))
         return torch.stack([found[row] for row in range(len(rows))])
 
+    def _beginning(self, rows: Sequence[Sequence[int]], last: int) -> torch.Tensor | None:
+        """The keys and values of the rows' common beginning, where there is one worth keeping."""
+        least = min(map(len, rows)) - last
+        first, final = (
+            min(map(list, rows)),
+            max(map(list, rows)),
+        )  # in the order of lists, what these share all rows share
+        size = next((i for i in range(least) if first[i] != final[i]), least)
+        longest = max(map(len, rows))
+        if len(rows) < 2 or size < COMMON or longest > slot_window(self.model) or not self._keeps(rows[0]):
+            return None
+        return read(self.model, rows[0][:size])[0]
+
     def vector_logits(
-        self, vectors: torch.Tensor, sides: Sequence[tuple[Sequence[int], Sequence[int]]], words: LabelWords
+        self, vectors: torch.Tensor, sides: Sequence[tuple[Sequence[int], Sequence[int]]], skips: Sequence[int] = ()
     ) -> torch.Tensor:
         """Label logits [n, C] with prompt vectors between the ids of each pair; differentiable in the vectors."""
         given, sizes = around_vectors(self.model, vectors, sides)
-        return logits_of(self.model, sizes[:, None] - 1, words.firsts, **given)[:, 0]
+        return logits_of(self.model, sizes[:, None] - 1, self.words.firsts, **given)[:, 0]
+
+
+def _after(past: torch.Tensor, given: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """The arguments of a pass that goes on from one past [layers, 2, H, n, D], the same for all rows."""
+    ids, mask = given["input_ids"], given["attention_mask"]
+    rows, seen = len(ids), past.shape[3]
+    cache = DynamicCache()
+    for layer, (keys, values) in enumerate(past):
+        cache.update(keys.expand(rows, -1, -1, -1), values.expand(rows, -1, -1, -1), layer)
+    return {
+        "input_ids": ids,
+        "attention_mask": torch.cat([mask.new_ones(rows, seen), mask], 1),
+        "position_ids": (seen + torch.arange(ids.shape[1], device=ids.device)).expand(rows, -1),
+        "past_key_values": cache,
+        "use_cache": True,
+    }
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int, device: Any) -> tuple[dict[str, torch.Tensor], torch.Tensor]:

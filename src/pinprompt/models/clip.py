@@ -86,7 +86,8 @@ class Clip:
                 inputs = self.processor(images=image, return_tensors="pt", input_data_format="channels_last")
                 inputs = {name: value.to(self.device) for name, value in inputs.items()}
                 vectors.append(_vector(self.model.get_image_features(**inputs)))
-            return torch.nn.functional.normalize(torch.cat(vectors).float(), dim=-1).clone()
+            unit = torch.nn.functional.normalize(torch.cat(vectors).float(), dim=-1)
+        return unit.clone()  # outside of inference mode, so that it may meet a gradient
 
     def target(self, images: Sequence[Image]) -> Tensor:
         """One unit vector [d] for one picture, or for what several have in common: the mean of their vectors."""
@@ -98,8 +99,8 @@ class Clip:
 
     def tokens(self, text: str) -> list[int]:
         """A text's tokens with the model's own start and end tokens, not cut."""
-        with quiet():  # a warning about long texts would be noise: the caller is told by `too_long`
-            return list(self.tokenizer(text)["input_ids"])
+        # Not verbose: a warning about long texts would be noise, the caller is told by `too_long`.
+        return list(self.tokenizer(text, verbose=False)["input_ids"])
 
     def too_long(self, text: str) -> str | None:
         """A sentence where a text does not fit into the window, else None."""
@@ -139,7 +140,7 @@ class Clip:
                     out = self._pass(rows + [rows[0]] * (ROWS - len(rows)), length)
                     vectors.update(zip(part, out, strict=False))
             stacked = torch.stack([vectors[text] for text in texts]) if texts else torch.zeros(0, 0)
-        return stacked.clone()  # outside of inference mode, so that it may meet a gradient
+        return stacked.clone()
 
     def _fit(self, ids: list[int]) -> list[int]:
         """Cut to the window, the end token kept (what the tokenizers' own truncation does)."""

@@ -34,7 +34,9 @@ def load_painter(name: str, device: str = "cpu", scheduler: Literal["dpm", "own"
             try:
                 pipeline.scheduler = diffusers.DPMSolverMultistepScheduler.from_config(pipeline.scheduler.config)
             except Exception as error:
-                raise ModelError(f'\'{name}\' cannot be sampled with DPM-Solver ({error}); use scheduler "own".') from error
+                raise ModelError(
+                    f"'{name}' cannot be sampled with DPM-Solver ({error}); use scheduler \"own\"."
+                ) from error
     pipeline.set_progress_bar_config(disable=True)
     return Painter(name, pipeline.to(device))
 
@@ -72,9 +74,13 @@ class Painter:
                         prompt=prompt, num_inference_steps=steps, guidance_scale=guidance, generator=noise, **shape
                     )
             except (TypeError, ValueError) as error:
-                raise ModelError(f"'{self.name}' ({type(self.pipeline).__name__}) cannot draw from a text: {error}") from error
+                raise ModelError(
+                    f"'{self.name}' ({type(self.pipeline).__name__}) cannot draw from a text: {error}"
+                ) from error
             found = getattr(out, "images", None)
             if not found:
-                raise ModelError(f"'{self.name}' ({type(self.pipeline).__name__}) gives no pictures; give a text-to-image one.")
+                raise ModelError(
+                    f"'{self.name}' ({type(self.pipeline).__name__}) gives no pictures; give a text-to-image one."
+                )
             drawn.append(found[0].convert("RGB"))
         return drawn

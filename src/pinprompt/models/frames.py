@@ -42,7 +42,9 @@ class Encoder:
         full = list(tokenizer("a")["input_ids"])
         start = next((i for i in range(len(full)) if full[i : i + len(bare)] == bare), None)
         if start is None or not bare:
-            raise ModelError(f"the tokenizer {type(tokenizer).__name__} gives no ids for a plain letter; is it complete?")
+            raise ModelError(
+                f"the tokenizer {type(tokenizer).__name__} gives no ids for a plain letter; is it complete?"
+            )
         self.lead = full[:start]
         self.trail = full[start + len(bare) :] if closing else []
 
@@ -50,7 +52,9 @@ class Encoder:
         """The ids of each string alone, without special tokens."""
         if not strings:
             return []
-        return [list(ids) for ids in self.tokenizer(list(strings), add_special_tokens=False, verbose=False)["input_ids"]]
+        return [
+            list(ids) for ids in self.tokenizer(list(strings), add_special_tokens=False, verbose=False)["input_ids"]
+        ]
 
     def ids(self, strings: Sequence[str]) -> list[list[int]]:
         """The ids of each string with the special tokens; never empty, since a model must read something."""
@@ -75,7 +79,7 @@ class Encoder:
     def fit(
         self, frame: Frame, texts: Sequence[str], reserve: int = 0, mask_token: str = "", masks: int = 1
     ) -> tuple[list[list[int]], list[int]]:
-        """Ids of every text in its frame, texts cut so that `reserve` more tokens fit; and the masks before the mask."""
+        """Ids of every text in its frame, texts cut so that `reserve` more fit; and the masks before the mask."""
         room = self.window - reserve
         built = [frame.around(text, mask_token, masks) for text in texts]
         rows = self.ids([whole for whole, _ in built])

@@ -112,12 +112,12 @@ class Generator:
         ends = self.model.generation_config.eos_token_id if self.model.generation_config else None
         ends = ends if isinstance(ends, list) else [ends]
         self._stops.update({end: True for end in [*ends, self.tokenizer.eos_token_id] if end is not None})
-        self._window = window(self.model)
+        self.window = window(self.model)
 
     def fill(self, prompt: str, text: str) -> str:
-        """The text that the model reads. Prompt and text may hold braces and quotes: they are put in as they are."""
+        """The text that the model reads. Double quotes inside the text become single: its own end must be the first."""
         parts = re.split(r"(\{prompt\}|\{text\})", self.template)
-        return "".join({"{prompt}": prompt, "{text}": text}.get(part, part) for part in parts)
+        return "".join({"{prompt}": prompt, "{text}": text.replace('"', "'")}.get(part, part) for part in parts)
 
     def limit(self, text: str) -> int:
         """How many tokens may follow for this source text."""
@@ -125,17 +125,25 @@ class Generator:
             return self.max_new_tokens
         return new_tokens(len(self.tokenizer(text, add_special_tokens=False)["input_ids"]))
 
+    def length(self, prompt: str, text: str) -> int:
+        """How many tokens the model reads of a prompt and a text."""
+        return len(self._encode(self.fill(prompt, text)))
+
+    def fits(self, text: str, room: int) -> bool:
+        """Does the model's window hold the text, its rewrite, and `room` tokens of prompt?"""
+        return self.length("", text) + room + self.limit(text) <= self.window
+
     def sample(self, requests: Sequence[Request]) -> list[Generated]:
         """All samples of all requests, in order; a text that does not fit the model's window is a recorded failure."""
         answers: dict[int, Generated] = {}
         groups: dict[int, list[_Job]] = defaultdict(list)
         for place, request in enumerate(requests):
             ids, steps = self._encode(self.fill(request.prompt, request.text)), self.limit(request.text)
-            if len(ids) + steps > self._window:
+            if len(ids) + steps > self.window:
                 answers[place] = Generated(
                     ("",) * request.samples,
                     f"a text of {len(ids)} tokens with its prompt, and {steps} to write, does not fit the task model's "
-                    f"window of {self._window}",
+                    f"window of {self.window}",
                 )
                 continue
             draws = np.random.Generator(np.random.Philox(request.seed)).random((request.samples, steps))

@@ -21,21 +21,33 @@ def at_positions(model: Any, places: torch.Tensor) -> Iterator[None]:
     """Within this, the model answers logits [B, n, V] for positions `places` [B, n] only."""
     base = model.base_model
     if base is model:
-        raise ModelError(f"{type(model).__name__} has no head on top of a base model; a language model with one is needed.")
+        raise ModelError(
+            f"{type(model).__name__} has no head on top of a base model; a language model with one is needed."
+        )
+
+    done = False
 
     def narrow(module: Any, given: Any, output: Any) -> Any:
-        hidden = output[0]
-        picked = hidden.gather(1, places.to(hidden.device)[:, :, None].expand(-1, -1, hidden.shape[-1]))
+        nonlocal done
+        if done:
+            return output
+        done = True
+        picked = _pick(output[0], places)
         if isinstance(output, tuple):
             return (picked, *output[1:])
         output.last_hidden_state = picked
         return output
 
-    handle = base.register_forward_hook(narrow)
+    # OPT's head asks the base model's decoder, past the base model itself; whichever answers first is narrowed.
+    inner = [module for module in (base, getattr(base, "decoder", None)) if isinstance(module, torch.nn.Module)]
+    handles = [module.register_forward_hook(narrow) for module in inner]
     try:
         yield
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
+    if not done:
+        raise ModelError(f"{type(model).__name__} reaches its head by a way of its own, which is not known here.")
 
 
 @contextlib.contextmanager
@@ -44,8 +56,8 @@ def for_tokens(model: Any, tokens: Sequence[int] | None) -> Iterator[None]:
 
     A head that is not one matrix stays whole: `logits_of` narrows its answer then.
     """
-    decoder = model.get_output_embeddings()
-    if tokens is None or not isinstance(decoder, torch.nn.Linear):
+    decoder: Any = model.get_output_embeddings()
+    if tokens is None or not issubclass(type(decoder), torch.nn.Linear):
         yield
         return
     rows = torch.tensor(list(tokens), device=decoder.weight.device)
@@ -61,6 +73,11 @@ def for_tokens(model: Any, tokens: Sequence[int] | None) -> Iterator[None]:
             del decoder.forward
         else:
             decoder.forward = before
+
+
+def _pick(states: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """states [B, T, d] at places [B, n]."""
+    return states.gather(1, places.to(states.device)[:, :, None].expand(-1, -1, states.shape[-1]))
 
 
 def logits_of(model: Any, places: torch.Tensor, tokens: Sequence[int] | None, **given: Any) -> torch.Tensor:

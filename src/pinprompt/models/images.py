@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 MAX_PIXELS = 100_000_000
 """The largest picture that is decoded (a 100-megapixel photograph is 300 MB as RGB)."""
 MAX_BYTES = 200_000_000
+MAX_ASPECT = 100
+"""Length to width: models scale the shorter side up to theirs, so a line of pixels would grow to gigabytes."""
 MAX_PICTURES = 1000
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif")
 # Only these decoders run, whatever the file claims to be: fewer parsers that see a stranger's bytes.
-_FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF")
+_FORMATS = ("JPEG", "PNG", "WEBP", "GIF")
 _READABLE = "JPEG, PNG, WebP and GIF can be read"
 
 
@@ -90,6 +92,8 @@ def decode(data: bytes, path: object = None) -> Image:
             width, height = image.size
             if width * height > MAX_PIXELS:
                 raise DataError(_bomb(f"{width} x {height} pixels"), path=path)
+            if max(width, height) > MAX_ASPECT * min(width, height):
+                raise DataError(f"a picture of {width} x {height} pixels is a line; crop it.", path=path)
             image.seek(0)
             image.load()
             return _as_rgb(image)

@@ -1,4 +1,4 @@
-"""Label words as token ids, decided by how the tokenizer itself reads the word in its place; and their probabilities."""
+"""Label words as token ids, decided by how the tokenizer itself reads the word in its place; and how likely each is."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def words_in_mask(
 
 
 def probabilities(logits: torch.Tensor) -> torch.Tensor:
-    """Log-probabilities among the labels [N, C] from their logits, or from their log-probabilities in the vocabulary."""
+    """Log-probabilities among the labels [N, C] from their logits, or their log-probabilities in the vocabulary."""
     return torch.log_softmax(logits.float(), dim=-1)
 
 
@@ -109,15 +109,13 @@ def _check(words: Mapping[str, str]) -> None:
             raise SettingError(f"the label '{label}' has no word: give the word that a model would say for it.")
         if word.strip() in seen:
             raise SettingError(
-                f"the labels '{seen[word.strip()]}' and '{label}' have the same word '{word.strip()}', so that they could "
-                "not be told apart; give each label a word of its own."
+                f"the labels '{seen[word.strip()]}' and '{label}' have the same word '{word.strip()}', so that they "
+                "could not be told apart; give each label a word of its own."
             )
         seen[word.strip()] = label
 
 
-def _checked(
-    encoder: Encoder, words: Mapping[str, str], found: Sequence[tuple[int, ...]], strict: bool
-) -> LabelWords:
+def _checked(encoder: Encoder, words: Mapping[str, str], found: Sequence[tuple[int, ...]], strict: bool) -> LabelWords:
     unknown = encoder.tokenizer.unk_token_id
     # GPT-2 and its like name their end token as the unknown one, though no word ever becomes it.
     seen: dict[tuple[int, ...], str] = {}
@@ -126,14 +124,14 @@ def _checked(
             raise SettingError(f"the word '{word}' of the label '{label}' is unknown to the task model's tokenizer.")
         if ids in seen:
             raise SettingError(
-                f"the words '{seen[ids]}' and '{word}' are the same to the task model's tokenizer (ids {list(ids)}), so "
-                "that their labels could not be told apart; choose words that differ in more than case or accents."
+                f"the words '{seen[ids]}' and '{word}' are the same to the task model's tokenizer (ids {list(ids)}), "
+                "so that their labels could not be told apart; choose words that differ in more than case or accents."
             )
         if strict and len(ids) > 1:
             tokens = encoder.tokenizer.convert_ids_to_tokens(list(ids))
             raise SettingError(
-                f"the word '{word}' of the label '{label}' is {len(ids)} tokens here ({' '.join(map(str, tokens))}), and "
-                "strict_words asks for one; choose a more common word, or leave strict_words off."
+                f"the word '{word}' of the label '{label}' is {len(ids)} tokens here ({' '.join(map(str, tokens))}), "
+                "and strict_words asks for one; choose a more common word, or leave strict_words off."
             )
         seen[ids] = word
     return LabelWords(dict(words), tuple(found))

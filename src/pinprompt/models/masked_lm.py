@@ -56,13 +56,15 @@ class MaskedLabels:
         return prepare(self.encoder, texts, keep)
 
     @torch.no_grad()
-    def log_probs(self, frames: Sequence[Frame], inputs: Inputs) -> list[torch.Tensor]:
-        """For each frame, log-probabilities among the labels [N, C] for every text, on the CPU."""
-        found = {frame: self._one(frame, inputs) for frame in dict.fromkeys(frames)}
+    def log_probs(self, frames: Sequence[Frame], inputs: Inputs, words: LabelWords | None = None) -> list[torch.Tensor]:
+        """For each frame, log-probabilities among the labels [N, C] for every text, on the CPU.
+
+        `words` are those of `words_for`, for frames of another template than the model was made with.
+        """
+        found = {frame: self._one(frame, inputs, words or self.words) for frame in dict.fromkeys(frames)}
         return [found[frame] for frame in frames]
 
-    def _one(self, frame: Frame, inputs: Inputs) -> torch.Tensor:
-        words = self.words_for(frame)
+    def _one(self, frame: Frame, inputs: Inputs, words: LabelWords) -> torch.Tensor:
         if words.single:
             return probabilities(self._read(frame, inputs.texts, 1, words.firsts)[:, 0]).cpu()
         answer = torch.empty(len(inputs.texts), len(words.ids))
@@ -97,19 +99,18 @@ class MaskedLabels:
         return found[skip : skip + masks]
 
     def vector_logits(
-        self, vectors: torch.Tensor, sides: Sequence[tuple[Sequence[int], Sequence[int]]], words: LabelWords
+        self, vectors: torch.Tensor, sides: Sequence[tuple[Sequence[int], Sequence[int]]], skips: Sequence[int] = ()
     ) -> torch.Tensor:
         """Label logits [n, C] with prompt vectors between the ids of each pair; differentiable in the vectors.
 
-        The mask is the last one of the left side or, where it has none, the first one of the right side.
+        `skips` says for each pair how many masks stand before the template's own.
         """
-        mask = self.tokenizer.mask_token_id
         places = []
-        for left, right in sides:
-            here = [place for place, token in enumerate(left) if token == mask]
-            places.append([here[-1] if here else len(left) + len(vectors) + list(right).index(mask)])
+        for (left, right), skip in zip(sides, skips or [0] * len(sides), strict=True):
+            place = self.mask_places([*left, *right], skip)[0]
+            places.append([place if place < len(left) else place + len(vectors)])
         given, _ = around_vectors(self.model, vectors, sides)
-        return logits_of(self.model, torch.tensor(places, device=vectors.device), words.firsts, **given)[:, 0]
+        return logits_of(self.model, torch.tensor(places, device=vectors.device), self.words.firsts, **given)[:, 0]
 
 
 def _tells_spaces(encoder: Encoder) -> bool:

@@ -1,4 +1,4 @@
-"""Many continuations of the same texts: the texts are read once, and continuations that begin alike share their beginning.
+"""Many continuations of the same texts: the texts are read once, and those that begin alike share their beginning.
 
 A continuation (a prompt's tokens) is a path in a tree; a node is one token read after its parent, for every text at
 once. A pass reads `groups` nodes of one depth, always at the same shape, so that a node's answer is the same bits
@@ -131,4 +131,4 @@ class SharedPrefixes:
             logits = logits[:, list(tokens)]
         for group, node in enumerate(nodes):
             self._nodes[node] = self._slots.take(*self._slots.columns(group, self._sizes, depth))
-        return [part.float() for part in logits.split(self.rows)[: len(nodes)]]
+        return [part.float() for part in torch.split(logits, self.rows)[: len(nodes)]]

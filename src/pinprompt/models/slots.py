@@ -125,7 +125,7 @@ class Slots:
         return self._store[:, :, slot, :, start:stop].clone()
 
     def step(self, tokens: Sequence[int], places: Sequence[int]) -> torch.Tensor:
-        """Logits [R, V] after reading `tokens[r]` at place `places[r]` in each slot; its past are the columns before."""
+        """Logits [R, V] after reading `tokens[r]` at place `places[r]` of slot r, whose past are the columns before."""
         device = self._store.device
         self._columns.copy_(torch.tensor(places, device=device))
         hidden = self._places[None, :] > self._columns[:, None]

@@ -89,7 +89,7 @@ class VisionJudge:
     """Asks, checks, asks again, counts the cost, and keeps every answer in a JSON file."""
 
     def __init__(self, model: VisionModel, cache: Path | None = None, price: Price | None = None) -> None:
-        self.model, self.price, self._file = model, price or Price(), cache
+        self.model, self.price, self._file = model, price or Price(input=0.0, output=0.0), cache
         self._known: dict[str, Any] = _read(cache) if cache is not None and cache.exists() else {}
         self.calls = self.tokens_in = self.tokens_out = 0
 
@@ -115,8 +115,9 @@ class VisionJudge:
             try:
                 rating = Rating.model_validate_json(_json_in(answer.text))
             except ValidationError as error:
-                place = ".".join(map(str, error.errors()[0]["loc"])) or "the answer"
-                why = f"{self.model.name} gave no two marks from 1 to 5 in {ATTEMPTS} tries: {place}: {error.errors()[0]['msg']}"
+                first = error.errors()[0]
+                place = ".".join(map(str, first["loc"])) or "the answer"
+                why = f"{self.model.name} gave no two marks from 1 to 5 in {ATTEMPTS} tries: {place}: {first['msg']}"
                 continue
             self._keep(key, rating)
             return Verdict(caption, rating)

@@ -21,9 +21,9 @@ class Adapter(nn.Module):
     def __init__(self, dim: int, hidden: int, seed: int) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
-        # `skip_init` leaves the weights undrawn, so that the global stream of randomness stays where it was.
-        self.inner = nn.utils.skip_init(nn.Linear, dim, hidden)
-        self.outer = nn.utils.skip_init(nn.Linear, hidden, dim)
+        # On the meta device nothing is drawn, so that the global stream of randomness stays where it was.
+        self.inner = nn.Linear(dim, hidden, device="meta").to_empty(device="cpu")
+        self.outer = nn.Linear(hidden, dim, device="meta").to_empty(device="cpu")
         for layer in (self.inner, self.outer):
             nn.init.xavier_uniform_(layer.weight, gain=GAIN, generator=generator)
             nn.init.constant_(layer.bias, BIAS)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 from pinprompt.errors import ModelError, SettingError
+from pinprompt.policy.tokens import Tokens
 
 
 class Slots(DynamicLayer):  # type: ignore[misc]
@@ -62,7 +66,6 @@ class Backbone:
         bias = getattr(head, "bias", None)
         self.head_bias: Tensor | None = None if bias is None else bias.detach()
         self.vocabulary_size, self.dim = self.head.shape
-        self.tokens = len(tokenizer)
         self.incremental = self._incremental()
 
     @classmethod
@@ -72,6 +75,11 @@ class Backbone:
 
         model, tokenizer = load_causal_lm(name, device)
         return cls(model, tokenizer, device)
+
+    @cached_property
+    def texts(self) -> Tokens:
+        """The texts of all tokens; made once, since a vocabulary of 262k takes seconds."""
+        return Tokens(self.tokenizer, self.vocabulary_size)
 
     def start(self, context: str = "") -> list[int]:
         """The ids read before the prompt: the token that opens a text, then the context without other specials.
@@ -170,3 +178,25 @@ class Backbone:
             return False
         shared = getattr(self.config, "num_kv_shared_layers", 0)
         return not shared and all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers)
+
+
+def random_backbone(vocabulary: int, dim: int = 64, layers: int = 2, positions: int = 1024) -> Backbone:
+    """A Llama of random weights with a small body and a vocabulary of made-up words, for measurements."""
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=dim,
+        intermediate_size=2 * dim,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=positions,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    words = {"<s>": 0, "a": 1} | {f"w{number}": number for number in range(2, vocabulary)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<s>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = LlamaForCausalLM(config)
+    return Backbone(model, PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>"))

@@ -82,8 +82,15 @@ class PrefixTree:
         """The prefixes known now, the least recently used first; the root aside."""
         return list(self._nodes)
 
+    def prompts_at_once(self) -> int:
+        """How many whole prompts' prefixes fit in half of the memory; never fewer than a pass has rows."""
+        if self._root is None:
+            self._plant()
+        return max(self.reader.rows, min(1024, self.limit // 2 // (self._node_bytes * self.reader.length)))
+
     def clear(self) -> None:
         """Forget everything."""
+        self.reader.forget()
         self._nodes.clear()
         self._root, self.used = None, 0
 

@@ -30,7 +30,8 @@ class Reader:
         # A state is asked for before each of the `length` tokens, so the last token itself is never read.
         self.places = len(self.start) + length - 1
         backbone.fits(self.places)
-        self._held: list[Prefix] = [() for _ in range(rows)]
+        self._held: list[Prefix]
+        self.forget()
         self._layers: list[tuple[Tensor, Tensor]] = []
         self._cache: Any = None
 
@@ -38,6 +39,10 @@ class Reader:
     def own_bytes(self) -> int:
         """What one token's keys and values take; known once the root was read."""
         return sum(tensor[0, :, 0].nbytes for layer in self._layers for tensor in layer)
+
+    def forget(self) -> None:
+        """Let no row go on from the path that it holds."""
+        self._held = [() for _ in range(self.rows)]
 
     def root(self) -> Tensor:
         """The state [1, d] of the empty prefix: the start ids in one pass of their own."""

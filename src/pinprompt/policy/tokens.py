@@ -19,6 +19,7 @@ class Tokens:
     def __init__(self, tokenizer: Any, size: int) -> None:
         self.tokenizer = tokenizer
         self.size = size
+        self._stable: Mask | None = None
         self._fast = getattr(tokenizer, "backend_tokenizer", None)
         known = min(size, len(tokenizer))
         anchor = self.encode("a")[-1]
@@ -55,16 +56,18 @@ class Tokens:
 
     def stable(self) -> Mask:
         """The tokens that come back the same when their text is tokenised again, bool [V]."""
+        if self._stable is not None:
+            return self._stable
         tokens = [int(token) for token in np.flatnonzero(self.whole)]
         texts = [self.alone[token] for token in tokens]
         if self._fast is not None:
             encoded = [encoding.ids for encoding in self._fast.encode_batch_fast(texts, add_special_tokens=False)]
         else:
             encoded = [self.encode(text) for text in texts]
-        mask = np.zeros(self.size, dtype=np.bool_)
+        self._stable = np.zeros(self.size, dtype=np.bool_)
         for token, ids in zip(tokens, encoded, strict=True):
-            mask[token] = ids == [token]
-        return mask
+            self._stable[token] = ids == [token]
+        return self._stable
 
     def _decode(self, sequences: list[list[int]]) -> list[str]:
         if self._fast is not None:

@@ -25,9 +25,11 @@ from pinprompt.settings.policy import Constraints
 class Vocabulary:
     """The tokens that may follow a prefix, for prompts of `length` tokens."""
 
-    def __init__(self, tokenizer: Any, size: int, length: int, constraints: Constraints) -> None:
+    def __init__(
+        self, tokenizer: Any, size: int, length: int, constraints: Constraints, tokens: Tokens | None = None
+    ) -> None:
         self.length, self.constraints = length, constraints
-        self.tokens = Tokens(tokenizer, size)
+        self.tokens = tokens or Tokens(tokenizer, size)
         pieces = self.tokens.pieces
         spelled = self.tokens.whole & self._charset(pieces)
         static = spelled.copy()

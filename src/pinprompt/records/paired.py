@@ -1,4 +1,4 @@
-"""Means, standard errors and paired differences over splits and seeds. Small samples, so everything is exact or seeded."""
+"""Means, standard errors and paired differences over splits and seeds; samples are small, so all is exact or seeded."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def compare_paired(ours: Mapping[Unit, float], theirs: Mapping[Unit, float]) -> 
     low, high = _quantile(means, 0.025), _quantile(means, 0.975)
     below = sum(1 for value in means if value <= 0) / len(means)
     above = sum(1 for value in means if value >= 0) / len(means)
-    # A bootstrap never sees what its sample has not, so p cannot be smaller than the chance of that many equal signs.
-    p = min(1.0, max(2 * min(below, above), 2.0 ** (1 - len(blocks))))
+    # No smaller than the samples can resolve: a p of zero would claim what no bootstrap can know.
+    p = min(1.0, max(2 * min(below, above), 2 / len(means)))
     return Difference(centre, low, high, p, len(blocks))
 
 

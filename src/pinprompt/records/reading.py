@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 import os
 import stat
 import tomllib
@@ -28,8 +27,10 @@ LIMITS = {  # the greatest size that is read; result.json may carry pictures
     "costs.jsonl": 128 * MEBI,
     "prompts.csv": 128 * MEBI,
 }
+LARGEST = 1e100  # beyond it, sums and differences would overflow, and nothing that was measured is so large
 LINE_LIMIT = 2 * MEBI
 PROMPT_ROWS = 250_000
+DEPTH = 64  # deeper nesting is no part of any run folder, and would exhaust whoever walks through it
 MARKS = ("recipe.toml", "events.jsonl", "result.json")  # a folder with none of these is not a run folder
 
 
@@ -56,8 +57,8 @@ class RunRecord:
         return inside(self.recipe, *path)
 
 
-def read_run(folder: Path | str, *, prompts: bool = True) -> RunRecord:
-    """The record of one run folder; `prompts=False` leaves the long list of prompts unread."""
+def read_run(folder: Path | str, *, prompts: bool = True, events: bool = True) -> RunRecord:
+    """The record of one run folder; `prompts=False` and `events=False` leave those long files unread."""
     folder = Path(folder)
     if not folder.is_dir():
         raise RunError(f"There is no run folder at {folder}. Name the folder that `pinprompt tune` wrote.")
@@ -68,8 +69,8 @@ def read_run(folder: Path | str, *, prompts: bool = True) -> RunRecord:
     return RunRecord(
         folder=folder,
         recipe=_toml(folder, recipe_text),
-        events=_lines(folder, "events.jsonl", notes),
-        costs=_lines(folder, "costs.jsonl", notes),
+        events=_lines(folder, "events.jsonl", notes) if events else [],
+        costs=_lines(folder, "costs.jsonl", notes) if events else [],
         result=_json(folder, "result.json"),
         prompts=_rows(folder, "prompts.csv", notes) if prompts else [],
         environment=_json(folder, "environment.json"),
@@ -79,7 +80,7 @@ def read_run(folder: Path | str, *, prompts: bool = True) -> RunRecord:
 
 
 def number(value: object) -> float | None:
-    """A finite float, from a number or from a number's text; None for everything else, booleans included."""
+    """A float, from a number or from a number's text; None for the rest: booleans, NaN, what no run can measure."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     if isinstance(value, str) and len(value) > 64:
@@ -88,7 +89,7 @@ def number(value: object) -> float | None:
         found = float(value)
     except (ValueError, OverflowError):
         return None
-    return found if math.isfinite(found) else None
+    return found if abs(found) <= LARGEST else None
 
 
 def inside(tree: object, *path: str) -> Any:
@@ -146,9 +147,27 @@ def _loads(text: str) -> Any:
     """JSON without surprises: one kind of error, and no lone surrogates, which could not be written out again."""
     try:
         value = json.loads(text)
-        return _whole(value) if "\\u" in text else value
     except (ValueError, RecursionError) as error:
-        raise ValueError(str(error) or type(error).__name__) from None
+        raise ValueError(str(error)[:200] or type(error).__name__) from None
+    if text.count("[") + text.count("{") > DEPTH and _deep(value):
+        raise ValueError(f"nested deeper than {DEPTH} levels")
+    return _whole(value) if "\\u" in text else value
+
+
+def _deep(value: Any) -> bool:
+    """True where values are nested beyond the limit; by levels, since recursion is what must not run out."""
+    level = [value]
+    for _ in range(DEPTH):
+        level = [
+            item
+            for one in level
+            if isinstance(one, dict | list)
+            for item in (one.values() if isinstance(one, dict) else one)
+            if isinstance(item, dict | list)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _whole(value: Any) -> Any:
@@ -168,7 +187,9 @@ def _json(folder: Path, name: str) -> dict[str, Any]:
     try:
         value = _loads(text)
     except ValueError as error:
-        raise RunError(f"{folder / name} is not JSON ({error}). Run it again, or resume it, to write it anew.") from None
+        raise RunError(
+            f"{folder / name} is not JSON ({error}). Run it again, or resume it, to write it anew."
+        ) from None
     if not isinstance(value, dict):
         raise RunError(f"{folder / name} holds a {type(value).__name__}, where a JSON object was expected.")
     return value
@@ -176,10 +197,13 @@ def _json(folder: Path, name: str) -> dict[str, Any]:
 
 def _toml(folder: Path, text: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
+        value = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         what = str(error)[:200] or type(error).__name__
         raise RunError(f"{folder / 'recipe.toml'} is not a recipe ({what}).") from None
+    if _deep(value):
+        raise RunError(f"{folder / 'recipe.toml'} is not a recipe (nested deeper than {DEPTH} levels).")
+    return value
 
 
 def _lines(folder: Path, name: str, notes: list[str]) -> list[dict[str, Any]]:
@@ -202,7 +226,8 @@ def _lines(folder: Path, name: str, notes: list[str]) -> list[dict[str, Any]]:
         elif place < len(lines) - 1:
             broken += 1
     if broken:
-        notes.append(f"{broken} line{'s' if broken > 1 else ''} of {name} could not be read and were left out.")
+        lines_were = "line was" if broken == 1 else "lines were"
+        notes.append(f"{broken} {lines_were} left out of {name}: not JSON objects.")
     return found
 
 

@@ -4,14 +4,71 @@ from __future__ import annotations
 
 from typing import Any
 
+from pinprompt.records.curves import progress
 from pinprompt.records.reading import RunRecord, inside, mapping, number, sequence
-from pinprompt.records.report_parts import PICTURES, Part, perplexity_of, picture, primary_of
+from pinprompt.records.report_parts import PICTURES, Part, perplexity_of, picture
 from pinprompt.records.svg import Point, Series, line_chart, scatter, stacked_bar
-from pinprompt.records.wording import duration, metric, plain, text, title
+from pinprompt.records.wording import JOINED, digits, duration, metric, plain, text, title, token
 
 SHOWN = 12  # examples of a kind
+MINUS = "\N{MINUS SIGN}"
 LABELS = 30  # classes of a confusion matrix that is still drawn
 BEFORE, AFTER = ("source", "before", "text", "input"), ("rewrite", "after", "output", "best")
+
+
+def tokens(record: RunRecord) -> list[Part] | None:
+    """What each token is worth: its Q beside its runners-up, and what the prompt scores without it."""
+    score = number(record.result.get("score"))
+    found = []
+    for place, raw in enumerate(sequence(record.result.get("tokens"))[:128]):
+        if not isinstance(raw, dict):
+            continue
+        q, without = number(raw.get("q")), number(raw.get("score_without"))
+        rivals = []
+        for pair in sequence(raw.get("runners_up"))[:5]:
+            if isinstance(pair, list) and len(pair) == 2:
+                rivals.append((token(pair[0]), number(pair[1])))
+        worth = None if score is None or without is None else score - without
+        known = [value for value in [q, *(value for _, value in rivals)] if value is not None]
+        bars = [(token(raw.get("token", "")), q, True), *((name, value, False) for name, value in rivals)]
+        found.append(
+            {
+                "place": place + 1,
+                "token": token(raw.get("token", "")),
+                "odds": _odds(raw),
+                "without": None if without is None else digits(without),
+                "worth": None
+                if worth is None
+                else f"{'+' if worth > 0 else MINUS if worth < 0 else '±'}{digits(abs(worth))}",
+                "kind": "" if worth is None else "good" if worth > 0 else "bad" if worth < 0 else "flat",
+                "bars": [
+                    {
+                        "name": name,
+                        "q": digits(value),
+                        "width": _width(value, known),
+                        "own": own,
+                    }
+                    for name, value, own in bars
+                    if value is not None
+                ],
+            }
+        )
+    return found or None
+
+
+def _odds(raw: dict[str, Any]) -> str:
+    """How far the policy itself had come to prefer the token: an answer need not be its first choice."""
+    rank, chance = number(raw.get("rank")), number(raw.get("probability"))
+    said = [] if rank is None else [f"rank {plain(rank)} by Q"]
+    return ", ".join(said + ([] if chance is None else [f"chance {100 * chance:.2g}{JOINED}%"]))
+
+
+def _width(value: float | None, known: list[float]) -> float:
+    """A bar between 6 and 100: Q has no natural zero, so the lowest shown gets the shortest bar."""
+    if value is None or not known:
+        return 0.0
+    span = max(known) - min(known)
+    return 100.0 if span == 0 else round(6 + 94 * (value - min(known)) / span, 1)
 
 
 def examples(record: RunRecord) -> Part | None:
@@ -47,9 +104,16 @@ def confusion(record: RunRecord) -> Part | None:
     return {"labels": labels, "rows": rows} if labels and rows else None
 
 
+def remarks(record: RunRecord) -> list[str]:
+    """What the task itself had to say of the evaluation, in sentences."""
+    return [text(note, 400) for note in sequence(inside(record.result, "tables", "notes"))[:SHOWN]]
+
+
 def judges(record: RunRecord) -> list[tuple[str, str]]:
     """Who judged what, by name."""
-    return [(text(name, 60), text(value, 300)) for name, value in list(mapping(record.result.get("judges")).items())[:20]]
+    return [
+        (text(name, 60), text(value, 300)) for name, value in list(mapping(record.result.get("judges")).items())[:20]
+    ]
 
 
 def rewrites(record: RunRecord) -> Part | None:
@@ -101,12 +165,14 @@ def front(record: RunRecord) -> str:
     rows = [row for row in [*sequence(record.result.get("top")), *record.prompts] if isinstance(row, dict)]
     points = set()
     for row in rows:
-        score, perplexity = number(row.get("score")), perplexity_of(row)
+        score, perplexity = number(row.get("score", row.get("train"))), perplexity_of(row)
         if score is not None and perplexity is not None and perplexity > 0:
             points.add((perplexity, score))
     best = pareto(sorted(points))
     kept = best + sorted(points - set(best), key=lambda point: -point[1])[:600]
-    return scatter(kept, best, title="Score against perplexity", x="perplexity (lower reads better)", y="score", log_x=True)
+    return scatter(
+        kept, best, title="Score against perplexity", x="perplexity (lower reads better)", y="score", log_x=True
+    )
 
 
 def pareto(points: list[Point]) -> list[Point]:
@@ -121,30 +187,20 @@ def pareto(points: list[Point]) -> list[Point]:
 def curves(record: RunRecord) -> list[Part]:
     """The search over its calls and over time, the greedy prompt on dev, the support per position, the phases."""
     steps = record.of("step")
-    elapsed = {row.get("step"): number(row.get("elapsed")) for row in record.costs if row.get("event") == "step"}
-    mean: list[Point] = []
-    best: list[Point] = []
-    clock: list[Point] = []
-    for event in steps:
-        calls, average, peak = (number(event.get(name)) for name in ("calls", "score_mean", "score_best"))
-        if calls is None:
-            continue
-        if average is not None:
-            mean.append((calls, average))
-        if peak is not None:
-            high = max(peak, best[-1][1]) if best else peak
-            best.append((calls, high))
-            seconds = elapsed.get(event.get("step")) if isinstance(event.get("step"), int) else None
-            if seconds is not None:
-                clock.append((seconds / 60, high))
+    best, clock = progress(record, "calls"), progress(record, "time")
+    mean = [
+        (calls, score)
+        for event in steps
+        if (calls := number(event.get("calls"))) is not None and (score := number(event.get("score_mean"))) is not None
+    ]
     calls_at = {event.get("step"): number(event.get("calls")) for event in steps if isinstance(event.get("step"), int)}
     found = [
         ("Score against calls", "Score of each step's prompts on the training examples.",
          line_chart([Series("best so far", best), Series("mean of the step", mean)], title="Score against calls", x="calls", y="score")),  # noqa: E501
         ("Score against time", "The best score so far, by the clock.",
          line_chart([Series("best so far", clock)], title="Score against time", x="minutes", y="score")),
-        ("The greedy prompt", f"What the policy would answer, on dev ({title(primary_of(record))} or score).",
-         line_chart([Series("greedy prompt", _greedy(record, calls_at), dots=True)], title="Greedy prompt on dev", x="calls", y="dev")),  # noqa: E501
+        ("The greedy prompt", "What the policy would answer if it stopped there, scored on dev.",
+         line_chart([Series("greedy prompt", _greedy(record, calls_at), dots=True)], title="Greedy prompt on dev", x="calls", y="dev score")),  # noqa: E501
         ("Support per position", "How many tokens still have a chance; one means the search has settled.",
          line_chart(_support(steps), title="Support size per position", x="step", y="tokens", log_y=True)),
         ("Where the time went", "", _phases(record)),

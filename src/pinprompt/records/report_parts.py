@@ -12,11 +12,17 @@ from typing import Any
 
 from pinprompt.records.reading import RunRecord, inside, mapping, number, sequence
 from pinprompt.records.svg import Row, interval_chart
-from pinprompt.records.wording import digits, duration, metric, plain, text, title, token
+from pinprompt.records.wording import duration, metric, plain, text, title, token
 
 Part = dict[str, Any]
 
 _PICTURE = re.compile(r"data:image/(?:png|jpeg|webp|gif);base64,[A-Za-z0-9+/]+={0,2}")
+SPLITS = ("test", "dev", "train")
+CAUTION = {
+    "test": "",
+    "dev": " The prompt was chosen on dev, so this number flatters it.",
+    "train": " This is the very number that the search raised; nothing was held out.",
+}
 PICTURES, PICTURE_BYTES = 40, 8_000_000
 
 
@@ -28,9 +34,9 @@ def primary_of(record: RunRecord) -> str:
 
 
 def split_of(record: RunRecord) -> str | None:
-    """The split that the answer is reported on: test where there is one, else dev."""
+    """The split that the answer is reported on: test where there is one, else dev, else what was searched on."""
     primary = primary_of(record)
-    return next((split for split in ("test", "dev") if number(inside(record.result, split, primary)) is not None), None)
+    return next((split for split in SPLITS if number(inside(record.result, split, primary)) is not None), None)
 
 
 def header(record: RunRecord) -> Part:
@@ -70,19 +76,18 @@ def verdict(record: RunRecord) -> Part | None:
     if found is None:
         return None
     against = _rival(record, split, name)
-    optimistic = "" if split == "test" else " The prompt was chosen on dev, so this number flatters it."
     where = f"{title(name)} on {split}"
     where = where[0].upper() + where[1:]
     if against is None:
-        said = f"{where}: {metric(name, found)}{_range(name, found_range)}. There is no hand-written prompt to compare with."
-        return _said("plain", said + optimistic)
+        said = f"{where}: {metric(name, found)}{_range(name, found_range)}."
+        return _said("plain", said + " There is no hand-written prompt to compare with." + CAUTION[split])
     rival, value, rival_range = against
     numbers = (
         f"{where}: {metric(name, found)}{_range(name, found_range)} "
         f"against {metric(name, value)}{_range(name, rival_range)}."
     )
     kind, said = _judge(found, found_range, value, rival_range, rival)
-    return _said(kind, said, numbers + optimistic)
+    return _said(kind, said, numbers + CAUTION[split])
 
 
 def _said(kind: str, sentence: str, numbers: str = "") -> Part:
@@ -151,7 +156,7 @@ def scores(record: RunRecord) -> Part | None:
     prompts = [("found", record.result.get("prompt"), record.result)]
     for label, baseline in list(mapping(record.result.get("baselines")).items())[:12]:
         prompts.append((text(label, 40), inside(baseline, "prompt"), mapping(baseline)))
-    splits = [split for split in ("test", "dev") if any(mapping(one.get(split)) for _, _, one in prompts)]
+    splits = [split for split in SPLITS if any(mapping(one.get(split)) for _, _, one in prompts)]
     tables = []
     for split in splits:
         measured = [(label, prompt, mapping(one.get(split))) for label, prompt, one in prompts]
@@ -186,8 +191,8 @@ def scores(record: RunRecord) -> Part | None:
 def _score_chart(record: RunRecord, prompts: list[tuple[str, Any, dict[str, Any]]]) -> str:
     name, split = primary_of(record), split_of(record)
     rows = []
-    for label, _, one in prompts if split else []:
-        value, interval = _measured(mapping(one.get(split)), name)
+    for label, _, one in prompts if split is not None else []:
+        value, interval = _measured(mapping(one.get(split or "")), name)
         if value is not None:
             rows.append(Row(label, value, *(interval or (None, None))))
     heading = f"{title(name)} on {split}, with 95 % intervals"
@@ -200,66 +205,29 @@ def top(record: RunRecord) -> Part | None:
     if not rows:
         return None
     for_each = [dict(row, perplexity=perplexity_of(row)) for row in rows]
-    names = [name for name in ("score", "dev", "perplexity") if any(number(row.get(name)) is not None for row in for_each)]
+    names = [
+        name for name in ("score", "dev", "perplexity") if any(number(row.get(name)) is not None for row in for_each)
+    ]
     shown = [
         {
             "prompt": text(row.get("prompt", ""), 600).strip(" "),
             "source": text(row.get("source") or "", 40),
-            "cells": [_cell(record, name, number(row.get(name))) for name in names],
+            "cells": [metric(name, number(row.get(name))) for name in names],
         }
         for row in for_each
     ]
-    return {"names": names, "rows": shown, "sources": any(row["source"] for row in shown)}
-
-
-def _cell(record: RunRecord, name: str, value: float | None) -> str:
-    return metric(primary_of(record) if name == "dev" else name, value)
+    titles = {"score": "score", "dev": "dev score"}
+    return {
+        "names": [titles.get(name, name) for name in names],
+        "rows": shown,
+        "sources": any(row["source"] for row in shown),
+    }
 
 
 def perplexity_of(row: dict[str, Any]) -> float | None:
     """A row's perplexity, beside its score or under `readability`."""
     found = number(row.get("perplexity"))
     return number(inside(row, "readability", "perplexity")) if found is None else found
-
-
-def tokens(record: RunRecord) -> list[Part] | None:
-    """What each token is worth: its Q beside its runners-up, and what the prompt scores without it."""
-    score = number(record.result.get("score"))
-    found = []
-    for place, raw in enumerate(sequence(record.result.get("tokens"))[:128]):
-        if not isinstance(raw, dict):
-            continue
-        q, without = number(raw.get("q")), number(raw.get("score_without"))
-        rivals = []
-        for pair in sequence(raw.get("runners_up"))[:5]:
-            if isinstance(pair, list) and len(pair) == 2:
-                rivals.append((token(pair[0]), number(pair[1])))
-        worth = None if score is None or without is None else score - without
-        known = [value for value in [q, *(value for _, value in rivals)] if value is not None]
-        bars = [(token(raw.get("token", "")), q, True), *((name, value, False) for name, value in rivals)]
-        found.append(
-            {
-                "place": place + 1,
-                "token": token(raw.get("token", "")),
-                "without": None if without is None else digits(without),
-                "worth": None if worth is None else f"{'+' if worth > 0 else '−' if worth < 0 else '±'}{digits(abs(worth))}",
-                "kind": "" if worth is None else "good" if worth > 0 else "bad" if worth < 0 else "flat",
-                "bars": [
-                    {"name": name, "q": "–" if value is None else digits(value), "width": _width(value, known), "own": own}
-                    for name, value, own in bars
-                    if value is not None
-                ],
-            }
-        )
-    return found or None
-
-
-def _width(value: float | None, known: list[float]) -> float:
-    """A bar between 6 and 100: Q has no natural zero, so the lowest shown gets the shortest bar."""
-    if value is None or not known:
-        return 0.0
-    span = max(known) - min(known)
-    return 100.0 if span == 0 else round(6 + 94 * (value - min(known)) / span, 1)
 
 
 def command(record: RunRecord) -> str:

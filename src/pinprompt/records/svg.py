@@ -51,15 +51,15 @@ class Axis:
 
     def ticks(self, count: int = 5) -> list[float]:
         """Round values inside the range."""
-        return _decades(self.low, self.high) if self.log else nice_ticks(self.low, self.high, count)
+        return decades(self.low, self.high) if self.log else nice_ticks(self.low, self.high, count)
 
 
 def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
     """About `count` round numbers (steps of 1, 2 or 5 times a power of ten) within [low, high]."""
     span = high - low
-    if not span > 0:
-        return [low]
     raw = span / count
+    if not raw > 1e-290:  # nothing to divide, or too little for a float
+        return [low]
     unit = 10.0 ** math.floor(math.log10(raw))
     step = next(size * unit for size in (1, 2, 5, 10) if size * unit >= raw * 0.999)
     first = math.ceil(low / step - 1e-9)
@@ -160,9 +160,7 @@ def stacked_bar(parts: Sequence[tuple[str, float]], *, title: str, label: Callab
     return _frame(title, 54 + 22 * len(parts) - 8, body)
 
 
-def scatter(
-    points: Sequence[Point], front: Sequence[Point], *, title: str, x: str, y: str, log_x: bool = False
-) -> str:
+def scatter(points: Sequence[Point], front: Sequence[Point], *, title: str, x: str, y: str, log_x: bool = False) -> str:
     """Points, with those on the front joined and brought forward."""
     if len(points) < 2:
         return ""
@@ -211,12 +209,14 @@ def _padded(values: Sequence[float], log: bool) -> Point:
     return low - margin, high + margin
 
 
-def _decades(low: float, high: float) -> list[float]:
+def decades(low: float, high: float) -> list[float]:
+    """Round values on a logarithmic axis within [low, high]."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     factors = (1,) if last - first > 3 else (1, 2, 5) if last - first > 1 else (1, 2, 3, 5, 7)
     every = max(1, (last - first) // 6)
     ticks = [factor * 10.0**power for power in range(first, last + 1, every) for factor in factors]
-    return [tick for tick in ticks if low <= tick <= high]
+    inside = [tick for tick in ticks if low <= tick <= high]
+    return inside if len(inside) > 1 else nice_ticks(low, high, 4)
 
 
 def _short(text: str, most: int) -> str:

@@ -6,6 +6,7 @@ import unicodedata
 
 SHARES = {"accuracy", "balanced_accuracy", "macro_f1", "f1", "precision", "recall", "dictionary_words", "stable"}
 COUNTS = {"repeated_tokens", "rows", "calls"}
+NONE = "\N{EN DASH}"
 JOINED = "\N{NO-BREAK SPACE}"
 LOWER_IS_BETTER = {"perplexity", "loss", "error", "repeated_tokens"}
 TITLES = {
@@ -27,7 +28,7 @@ def title(name: str) -> str:
 def metric(name: str, value: float | None) -> str:
     """A metric's value: shares in percent with one decimal, the rest with three or four digits."""
     if value is None:
-        return "–"
+        return NONE
     if name in SHARES and -1.0 <= value <= 1.0:
         return f"{100 * value:.1f}{JOINED}%"
     return plain(value) if name in COUNTS else digits(value)

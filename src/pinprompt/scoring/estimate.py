@@ -58,19 +58,15 @@ def estimate(
     """
     search = plan.prompts * plan.calls_per_prompt + plan.dev_prompts * plan.calls_per_dev
     per_call = rates.tokens_in_per_call + rates.tokens_out_per_call
-    price = price or Price()
-    money_per_call = (price.input * rates.tokens_in_per_call + price.output * rates.tokens_out_per_call) / 1e6
+    money_per_call = 0.0
+    if price is not None:
+        money_per_call = (price.input * rates.tokens_in_per_call + price.output * rates.tokens_out_per_call) / 1e6
     call_seconds = rates.seconds_per_call / max(1, workers)
     minutes = (search * call_seconds + plan.prompts * rates.seconds_per_prompt) / SECONDS_A_MINUTE
-    budget = budget or BudgetSettings()
-    limits = {
-        "calls": (budget.calls, search),
-        "tokens": (budget.tokens, search * per_call),
-        "money": (budget.money, search * money_per_call),
-        "minutes": (budget.minutes, minutes),
-    }
+    wholes = {"calls": search, "tokens": search * per_call, "money": search * money_per_call, "minutes": minutes}
     share, ends = 1.0, "finished"
-    for name, (limit, whole) in limits.items():
+    for name, whole in wholes.items():
+        limit = getattr(budget, name, None)
         if limit is not None and whole > 0 and limit / whole < share:
             share, ends = limit / whole, name
     calls = int(search * share)

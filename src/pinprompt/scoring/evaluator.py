@@ -74,7 +74,7 @@ class Evaluator:
 
     @property
     def memo_hits(self) -> int:
-        """Answers that the memo had."""
+        """Answers of the memo that were used."""
         return self._known.hits
 
     @property
@@ -242,6 +242,8 @@ class Evaluator:
                             return BudgetSpent(f"the budget of {self.budget.settings.minutes} minutes is used up")
                         raise TaskError(f"the task '{self.task.name}' gave too few scores for {len(questions)} prompts")
                     score = encoding.clean(answer, self.task.name, question.prompt.text)
+                else:
+                    self._known.used(split, question.prompt)
                 self._billing.settle(question, score, split)
                 got[question.place] = score
                 rows.append(

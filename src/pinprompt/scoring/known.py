@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -19,9 +20,11 @@ class Known:
         self.fingerprint, self.fixed = fingerprint, fixed
         self.memo = memo if fixed else None
         self.hits = 0
-        """Answers that the memo had."""
+        """Answers of the memo that were used."""
         self._scores: dict[tuple[Any, ...], Score] = {}
         self._evaluations: dict[tuple[str, str], Evaluation] = {}
+        self._stored: set[str] = set()
+        """Keys of the last question that the memo answered."""
 
     def take(self, spare: Iterable[Row]) -> None:
         """Take in journal rows from after the last checkpoint; a prompt that could not be scored is asked for again."""
@@ -45,12 +48,17 @@ class Known:
         keys = {place: self.score_key(split, prompt) for place, prompt in asked if place not in found}
         stored = self.memo.look_up(list(keys.values()))
         for place, key in keys.items():
-            try:
+            with contextlib.suppress(KeyError, ValueError):
                 found[place] = encoding.unpack_score(stored[key])
-                self.hits += 1
-            except (KeyError, ValueError):
-                continue
+        self._stored = {key for place, key in keys.items() if place in found}
         return found
+
+    def used(self, split: str, prompt: Prompt) -> None:
+        """A known score was used: if it is the memo's, that is a hit."""
+        key = self.score_key(split, prompt)
+        if self.memo is not None and key in self._stored:
+            self.hits += 1
+            self.memo.count(key)
 
     def evaluation(self, prompt: Prompt, split: str) -> Evaluation | None:
         """The known evaluation of a prompt on a split."""
@@ -63,6 +71,7 @@ class Known:
         except (KeyError, ValueError):
             return None
         self.hits += 1
+        self.memo.count(key)
         return known
 
     def keep(self, answers: Mapping[str, dict[str, Any]], money: float = 0.0) -> None:

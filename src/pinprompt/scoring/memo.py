@@ -69,7 +69,9 @@ class Memo:
         self._connection: sqlite3.Connection | None = None
         self._readable_only = False
         self._hits: dict[str, float] = {}
-        """Keys that were hit since they were last noted, with the time."""
+        """Keys that were used since they were last noted, with the time."""
+        self._costs: dict[str, tuple[float, float]] = {}
+        """Calls and money of the answers of the last look-up."""
         self._saved = {"hits": 0.0, "calls": 0.0, "money": 0.0}
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -83,11 +85,12 @@ class Memo:
         return self._connection is not None
 
     def look_up(self, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """The known answers among the keys."""
+        """The known answers among the keys; those that turn out to be of use are to be told with `count`."""
         found: dict[str, dict[str, Any]] = {}
         with self._lock:
             if self._connection is None or not keys:
                 return found
+            self._costs = {}
             try:
                 for start in range(0, len(keys), BATCH):
                     part = list(keys[start : start + BATCH])
@@ -98,14 +101,22 @@ class Memo:
                         answer = _answer(value)
                         if answer is not None:
                             found[key] = answer
-                            self._hits[key] = time.time()
-                            for name, number in (("hits", 1.0), ("calls", float(calls)), ("money", float(money))):
-                                self._saved[name] += number
-                if len(self._hits) >= BATCH:
-                    self._note_hits()
+                            self._costs[key] = (float(calls), float(money))
             except (sqlite3.Error, ValueError, TypeError) as error:
                 self._give_up(error)
         return found
+
+    def count(self, key: str) -> None:
+        """An answer of the last look-up was used: it saved what it cost."""
+        with self._lock:
+            if self._connection is None or key not in self._costs:
+                return
+            calls, money = self._costs.pop(key)
+            self._hits[key] = time.time()
+            for name, number in (("hits", 1.0), ("calls", calls), ("money", money)):
+                self._saved[name] += number
+            if len(self._hits) >= BATCH:
+                self._note_hits()
 
     def keep(self, answers: Mapping[str, Mapping[str, Any]], money: float = 0.0) -> None:
         """Store answers that cost so much money each; known ones stay as they are, those with failures are left out."""

@@ -8,6 +8,7 @@ has one answer, so nothing is counted twice.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -24,19 +25,22 @@ DEATHS = 3
 class Worker:
     """What lives in an actor: the task, built there. Failures travel as words, since not every exception can."""
 
-    def __init__(self, build: Callable[[], Task], threads: int) -> None:
+    def __init__(self, build: bytes, paths: list[str], threads: int) -> None:
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             os.environ[name] = str(threads)
-        import torch
-
-        torch.set_num_threads(threads)
-        self.build = build
+        # The user's own modules are found where the driver found them.
+        sys.path += [path for path in paths if path not in sys.path]
+        self.build, self.threads = build, threads
         self.task: Task | None = None
 
     def _held(self) -> Task:
         # Built at the first question and not in __init__, where a failure would look like a dead worker.
         if self.task is None:
-            self.task = self.build()
+            import ray.cloudpickle
+
+            self.task = ray.cloudpickle.loads(self.build)()
+            if "torch" in sys.modules:
+                sys.modules["torch"].set_num_threads(self.threads)
         return self.task
 
     def score(self, prompts: list[Prompt], seeds: list[int], split: str) -> tuple[list[Score], tuple[str, str] | None]:
@@ -69,7 +73,9 @@ class Ray:
         except ImportError as error:
             raise MissingExtra("ray", "scoring on several workers (engine 'ray')") from error
         self._ray: Any = ray
-        self._build, self._threads, self.chunk = build, threads, chunk
+        # Messages between our own processes; nothing of this is ever written to a file or read from one.
+        self._build: bytes = ray.cloudpickle.dumps(build)
+        self._threads, self.chunk = threads, chunk
         self._started = not ray.is_initialized()
         if self._started:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -78,7 +84,10 @@ class Ray:
             ray.init(
                 address=address, num_cpus=cpus, include_dashboard=False, log_to_driver=False, configure_logging=False
             )
-        self._actor = ray.remote(Worker).options(num_cpus=threads, max_restarts=0)
+        # A cluster with fewer cores than that would wait for them forever: then the workers share what there is.
+        cores = float(ray.cluster_resources().get("CPU", 1))
+        share = threads if workers * threads <= cores else cores / workers
+        self._actor = ray.remote(Worker).options(num_cpus=share, max_restarts=0)
         self.workers: list[Any] = [self._hire() for _ in range(workers)]
 
     def run(self, prompts: Sequence[Prompt], seeds: Sequence[int], split: str, stop: Stop) -> Iterator[Score]:
@@ -146,7 +155,7 @@ class Ray:
         self.workers = []
 
     def _hire(self) -> Any:
-        return self._actor.remote(self._build, self._threads)
+        return self._actor.remote(self._build, list(sys.path), self._threads)
 
     def _bury(self, worker: int, deaths: int, error: Exception) -> None:
         """Replace a worker that died, unless the same work has cost too many already."""

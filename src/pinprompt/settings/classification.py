@@ -24,6 +24,9 @@ class ClassificationSettings(Section):
     model: str = Field("roberta-large", description="The task model: hub id, folder, .gguf file or alias.")
     model_kind: Literal["auto", "masked", "causal"] = Field("auto", description="How the task model reads.")
     template: str | None = Field(None, description="Text with {text}, {prompt} and {mask}; none: by dataset and model.")
+    spacing: Literal["single", "literal"] = Field(
+        "single", description="Spaces at a prompt's ends: 'single' drops those the template has; 'literal' keeps them."
+    )
     manual: str | None = Field(None, description="A hand-written prompt to compare with; none: by dataset.")
     instruction: str | None = Field(None, description="A hand-written instruction to compare with; none: by dataset.")
     shots: int = Field(16, ge=1, description="Examples per class in train and in dev.")

@@ -13,18 +13,20 @@ class Constraints(Section):
     """What every prompt must obey; each is a mask on the action set, so it holds for everything explored."""
 
     banned: tuple[str, ...] = Field((), description="Words that never stand in a prompt (whole words, any case).")
-    banned_file: str | None = Field(None, description="A file with one banned word or phrase a line.")
-    banned_pattern: str | None = Field(None, description="A regular expression that no prompt may match.")
-    required: tuple[str, ...] = Field((), description="Words that must stand in every prompt.")
+    banned_file: str | None = Field(
+        None, description="A file with one banned word or phrase a line; PINPROMPT_BAN_FILE names one for all runs."
+    )
+    banned_pattern: str | None = Field(
+        None, description="A regular expression that no prompt, and no beginning of one, may match."
+    )
+    required: tuple[str, ...] = Field((), description="Words that must stand in every prompt, spelled like this.")
     charset: Literal["any", "ascii", "letters"] = Field(
         "any", description="Characters allowed: any, ASCII only, or letters and spaces only."
     )
     whole_words: bool = Field(False, description="Only tokens that are whole words with a space before them.")
     max_chars: int | None = Field(None, ge=1, description="A prompt's greatest length in characters.")
     no_repeats: bool = Field(False, description="No token twice in one prompt.")
-    stable: bool = Field(
-        True, description="Only tokens that come back the same when their text is tokenised again."
-    )
+    stable: bool = Field(True, description="Only tokens that come back the same when their text is tokenised again.")
 
 
 class PolicySettings(Section):
@@ -44,5 +46,3 @@ class PolicySettings(Section):
     )
     tree_mb: int = Field(1024, ge=1, description="Memory for known prefixes, in MiB; the least recently used go first.")
     constraints: Constraints = Field(default_factory=Constraints, description="Masks on what may be written.")
-
-

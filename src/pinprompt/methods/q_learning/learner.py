@@ -6,6 +6,7 @@ Nothing here has the size of the vocabulary and a gradient at once: Q of the tak
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +17,26 @@ from pinprompt.errors import TaskError
 from pinprompt.maths import targets
 from pinprompt.maths.value_gradient import differentiable_value
 from pinprompt.maths.values_of_states import kept_value, taken
-from pinprompt.policy.adapter import follow
+from pinprompt.policy.adapter import Adapter, follow
 from pinprompt.policy.writer import Writer
 from pinprompt.settings.q_learning import QLearningSettings
 
 Prefix = tuple[int, ...]
+
+
+class ActionSets(Sequence[Tensor]):
+    """The action sets of many prefixes, unpacked a few at a time: all at once would be prefixes x vocabulary."""
+
+    def __init__(self, prefixes: list[Prefix], sets: Callable[[list[Prefix]], Tensor]) -> None:
+        self._prefixes, self._sets = prefixes, sets
+
+    def __len__(self) -> int:
+        return len(self._prefixes)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return self._sets(self._prefixes[index])
+        return self._sets([self._prefixes[index]])[0]
 
 
 @dataclass(frozen=True)
@@ -40,6 +56,12 @@ class Learner:
     def __init__(self, writer: Writer, settings: QLearningSettings) -> None:
         self.writer = writer
         self.settings = settings
+        self.reset()
+
+    def restart(self, seed: int) -> None:
+        """Begin anew with freshly drawn weights."""
+        old = self.writer.psi
+        self.writer.psi = Adapter(old.inner.in_features, old.inner.out_features, seed).to(old.inner.weight.device)
         self.reset()
 
     def reset(self) -> None:
@@ -102,11 +124,9 @@ class Learner:
         head, bias = self.writer.backbone.head, self.settings.logit_bias
         return kept_value(self.slow(e), head, self._action_set(prefixes), self.settings.entropy, bias=bias)
 
-    def _action_set(self, prefixes: list[Prefix]) -> Any:
+    def _action_set(self, prefixes: list[Prefix]) -> ActionSets:
         """Which tokens count in a value: those the filter keeps, or all that may be written."""
-        if self.settings.filter == "values":
-            return self.writer.tree.kept_bits(prefixes)
-        return self.writer.allowed_bits(prefixes)
+        return ActionSets(prefixes, self.writer.kept if self.settings.filter == "values" else self.writer.allowed)
 
     def state(self) -> dict[str, Tensor]:
         """What a checkpoint keeps: psi, its slow copy and Adam's moments."""

@@ -133,7 +133,7 @@ class _Run:
 
     def try_greedy(self, step: int) -> None:
         """Score the greedy prompt, on dev too where there is a dev split; dev decides in the end."""
-        prompt = self.writer.greedy()
+        prompt = self.writer.greedy()[0]
         dev = None
         with self.phase("score"):
             score = self.search.evaluator.score([prompt])[0].value
@@ -151,8 +151,7 @@ class _Run:
         """Begin anew from a fresh psi; the replay and the board stay."""
         self.restarts += 1
         self.stale = 0
-        self.writer.reset_psi(derive(self.search.seed, "psi", self.restarts))
-        self.learner.reset()
+        self.learner.restart(derive(self.search.seed, "psi", self.restarts))
         self.search.emit(Event("restart", step, {"reason": f"no new prompt for {self.settings.patience} steps"}))
 
     def tell(self, step: int, scores: list[Score], support: list[float], updates: list[Update]) -> None:
@@ -212,7 +211,7 @@ class _Run:
         for row in self.search.checkpoint.stream("episodes"):
             episode = Episode(tuple(row["ids"]), row["score"], row["reward"], row["group"])
             self.replay.add([episode])
-            self.board.note(Prompt(self.writer.text(episode.ids), episode.ids), episode.score)
+            self.board.note(self.writer.prompt(episode.ids), episode.score)
         return step
 
     def finish(self, stopped: str) -> Outcome:

@@ -54,7 +54,7 @@ class Toy:
 
 def noisy(text: str, seed: int) -> float:
     """A score that depends on the seed and on the text."""
-    return random.Random(f"{text}/{seed}").random()  # noqa: S311
+    return random.Random(f"{text}/{seed}").random()
 
 
 def build_noisy(seconds: float = 0.0) -> Toy:

@@ -1,0 +1,126 @@
+"""How fast a causal LM scores prompts on a classification task, with and without each exact saving."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+_WORDS = {"0": "terrible", "1": "great"}
+_SUPPORT = (2, 2, 3, 3, 4)  # tokens that a sparse policy still writes at each position, late in a search
+_NOTE = (
+    "Prompts are drawn from a small tree (2, 2, 3, 3 and 4 tokens at the five positions), as a sparse policy writes "
+    "them late in a search; early on they share less, and 'inputs read once' is nearer to what is seen. Inputs are "
+    "film reviews of rotten-tomatoes. 'plain' is the formulation of the released code: whole strings, logits of the whole "
+    "vocabulary at every position. Ratios of one run on one machine."
+)
+
+
+def measure(model: str = "smollm2", inputs: int = 32, prompts: int = 32, device: str = "cpu") -> dict[str, Any]:
+    """Prompts per second for each stage of savings, their ratio, and the largest difference of a probability."""
+    import torch
+
+    from pinprompt.models.causal_lm import CausalLabels
+    from pinprompt.models.frames import Frame
+    from pinprompt.models.sources import load_causal_lm
+
+    lm, tokenizer = load_causal_lm(model, device)
+    texts = _texts(inputs)
+    late, apart = _late(tokenizer, prompts), _apart(tokenizer, max(6, prompts // 6))
+    frames = {text: Frame("", " " + text.strip()) for text in (*late, *apart)}
+    labels = CausalLabels(lm, tokenizer, _WORDS, Frame("", " it"))
+    whole = CausalLabels(lm, tokenizer, _WORDS, Frame("", " it"), share=False)
+    few = apart[:3]
+
+    plain_answers: list[Any] = []
+    rates = {"plain": _rate(lambda: plain_answers.extend(_plain(labels, texts, frames[p]) for p in few), len(few))}
+    given = whole.prepare(texts)
+    rates["last position and label words only"] = _rate(
+        lambda: whole.log_probs([frames[p] for p in apart], given), len(apart)
+    )
+    kept = labels.prepare(texts, keep=True)
+    begin = time.perf_counter()
+    answers = labels.log_probs([frames[p] for p in few], kept)
+    reading = time.perf_counter() - begin
+    tree = kept.shared[""]
+    if tree is not None:
+        tree.forget()
+    rates["inputs read once"] = _rate(lambda: labels.log_probs([frames[p] for p in apart], kept), len(apart))
+    if tree is not None:
+        tree.forget()
+    rates["shared prefixes"] = _rate(
+        lambda: [labels.log_probs([frames[p] for p in late[i : i + 16]], kept) for i in range(0, len(late), 16)],
+        len(late),
+    )
+    difference = max(float((a.exp() - b).abs().max()) for a, b in zip(answers, plain_answers, strict=True))
+    return {
+        "model": model,
+        "inputs": inputs,
+        "prompts": prompts,
+        "threads": torch.get_num_threads(),
+        "prompts_per_second": rates,
+        "speedups": {name: rate / rates["plain"] for name, rate in rates.items()},
+        "speedup": rates["shared prefixes"] / rates["plain"],
+        "seconds_to_read_inputs_and_first_prompts": reading,
+        "largest_difference": difference,
+        "note": _NOTE,
+    }
+
+
+def _plain(labels: Any, texts: Sequence[str], frame: Any) -> Any:
+    """Label probabilities as the released code has them: every position, the whole vocabulary, one padded batch."""
+    import torch
+
+    from pinprompt.models.causal_lm import padded
+
+    rows = labels.encoder.ids([frame.around(text)[0] for text in texts])
+    given, sizes = padded(rows, 0, labels.model.device)
+    with torch.no_grad():
+        logits = labels.model(**given).logits
+    last = logits[torch.arange(len(rows)), sizes - 1]
+    return torch.softmax(last[:, list(labels.words.firsts)].float(), -1).cpu()
+
+
+def _rate(work: Callable[[], object], prompts: int) -> float:
+    begin = time.perf_counter()
+    work()
+    return prompts / (time.perf_counter() - begin)
+
+
+def _texts(count: int) -> list[str]:
+    from pinprompt.data import catalogue
+
+    found = catalogue.load("rotten-tomatoes")
+    return [example.text for example in (*found.train, *found.dev, *(found.test or []))][:count]
+
+
+def _late(tokenizer: Any, count: int) -> list[str]:
+    """Distinct prompts of a small tree, in a random order that is always the same."""
+    chooser, words, found = random.Random(0), _whole_words(tokenizer), dict[str, None]()
+    while len(found) < min(count, 144):
+        prompt, node = "", 0
+        for depth, support in enumerate(_SUPPORT):
+            # Which tokens are left at a position depends on what was written before it.
+            branch = chooser.randrange(support)
+            node = (node * 7 + branch * 131 + depth * 17 + 1) % len(words)
+            prompt += " " + words[node]
+        found[prompt] = None
+    return list(found)
+
+
+def _apart(tokenizer: Any, count: int) -> list[str]:
+    """Prompts that share no beginning."""
+    words = _whole_words(tokenizer)
+    return [" " + " ".join(words[(5 * i + j) % len(words)] for j in range(5)) for i in range(count)]
+
+
+def _whole_words(tokenizer: Any) -> list[str]:
+    """Words of one token each, so that every prompt has five."""
+    text = (
+        "this overall film feels really quite very the whole thing was just so truly rather it is all in that movie "
+        "more and some good then what one about story like time man life way new old long short high low first last "
+        "well made here there just only even also still always never often again"
+    )
+    words = list(dict.fromkeys(text.split()))
+    return [word for word in words if len(tokenizer(" " + word, add_special_tokens=False)["input_ids"]) == 1]

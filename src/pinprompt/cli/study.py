@@ -1,0 +1,81 @@
+"""Verbs over many runs: sweep, compare, figures, results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pinprompt.cli.console import Device, Json, Quiet, Seed, Threads, door
+from pinprompt.errors import SettingError
+
+Folders = Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold run folders.")]
+
+
+def sweep(
+    file: Annotated[Path, typer.Argument(help="A sweep: a TOML file (recipes/ has examples).")],
+    engine: Annotated[str, typer.Option("--engine", help="inline: one cell after the other; ray: side by side.")] = "inline",
+    address: Annotated[str | None, typer.Option("--address", help="A Ray cluster; left out: this machine.")] = None,
+    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Cells side by side on this machine.")] = None,
+    gpus: Annotated[float, typer.Option("--gpus", min=0, help="GPUs per cell.")] = 0.0,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the cells.")] = None,
+    sets: Annotated[list[str] | None, typer.Option("--set", help="A setting under all cells.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cells with an estimate, and stop.")] = False,
+    as_json: Json = False, quiet: Quiet = False, seed: Seed = None, device: Device = None, threads: Threads = None,
+) -> None:  # fmt: skip
+    """Run many recipes; finished cells are never run again, killed ones resume."""
+    with door(as_json, quiet, threads) as console:
+        from dataclasses import replace
+
+        from pinprompt.sweeps.grid import read_sweep
+
+        read = read_sweep(file, out, [*(sets or []), *([] if seed is None else [f"seed={seed}"])])
+        if threads is not None:
+            read = replace(read, threads=threads)
+        if dry_run:
+            console.answer(*_planned(read))
+            return
+
+        def tell(cell: Any, what: str) -> None:
+            done = sum(other.done for other in read.cells)
+            console.note(f"[{done}/{len(read.cells)}] {cell.folder.name}: {what}")
+
+        if engine == "inline":
+            from pinprompt.sweeps.inline import run_inline
+
+            outcomes = run_inline(read, tell, device)
+        elif engine == "ray":
+            from pinprompt.sweeps.cluster import run_on_ray
+
+            outcomes = run_on_ray(read, tell, device, address, workers, gpus)
+        else:
+            raise SettingError(f"there is no engine '{engine}': choose inline or ray")
+        failed = {name: outcome for name, outcome in outcomes.items() if outcome.startswith("failed")}
+        shown = [f"{len(outcomes) - len(failed)} of {len(outcomes)} cells are finished in {read.out}"]
+        shown += [f"{name}: {outcome}" for name, outcome in failed.items()]
+        console.answer({"folder": str(read.out), "cells": outcomes, "failed": len(failed)}, *shown)
+        if failed:
+            raise typer.Exit(1)
+
+
+def _planned(read: Any) -> tuple[dict[str, Any], Any, str]:
+    from rich.table import Table
+
+    from pinprompt.estimating import rough
+
+    table = Table("cell", "varied", "prompts", "calls", "minutes", "", show_edge=False)
+    rows = []
+    for cell in read.cells:
+        figures = rough(cell.recipe)
+        varied = ", ".join(f"{name}={value}" for name, value in cell.varied.items())
+        known = [figures["prompts"], figures["calls"], figures["minutes"]]
+        shown = ["?" if value is None else f"{value:,}" for value in known]
+        table.add_row(cell.folder.name, varied, *shown, "finished" if cell.done else "")
+        rows.append({"cell": cell.folder.name, "varied": dict(cell.varied), **figures, "done": cell.done})
+    calls = sum(row["calls"] or 0 for row in rows)
+    total = f"{len(rows)} cells, at most {calls:,} calls"
+    return {"cells": rows, "calls": calls}, table, total
+
+
+VERBS = (sweep,)

@@ -1,0 +1,227 @@
+"""Is a text in the target style? Any text-classification model, or one that is trained here from two lists of texts."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from pinprompt.errors import DataError, SettingError
+from pinprompt.models.classifier import Classifier
+from pinprompt.models.encoder import Encoder
+from pinprompt.models.remembered import Remembered
+from pinprompt.streams import derive
+
+LEAST_LINES = 10
+LEAST_ACCURACY = 0.7
+
+
+class StyleJudge(Protocol):
+    """Texts in, the probability of the target style out; an empty text has no style: 0."""
+
+    name: str
+    accuracy: float | None
+    """On texts that were held out of its training; None where that is not known here."""
+
+    def __call__(self, texts: Sequence[str]) -> list[float]: ...
+
+
+class Features(Protocol):
+    """What a trained judge looks at; frozen once it has been fitted to the training texts."""
+
+    @property
+    def name(self) -> str: ...
+
+    def fit(self, texts: Sequence[str]) -> None: ...
+
+    def __call__(self, texts: Sequence[str]) -> np.ndarray: ...
+
+
+@dataclass
+class Embedding:
+    """The mean of a text's token vectors."""
+
+    encoder: Encoder
+
+    @property
+    def name(self) -> str:
+        """As the report shows it."""
+        return self.encoder.name
+
+    def fit(self, texts: Sequence[str]) -> None:
+        """Nothing to fit: the encoder is frozen."""
+
+    def __call__(self, texts: Sequence[str]) -> np.ndarray:
+        return self.encoder.pooled(texts).astype(np.float64)
+
+
+@dataclass
+class Words:
+    """Which words and pairs of words stand in a text (the most frequent ones of the training texts)."""
+
+    most: int = 4000
+    name: str = "words"
+    _places: dict[str, int] = field(default_factory=dict, init=False, repr=False)
+
+    def fit(self, texts: Sequence[str]) -> None:
+        """Take the words and pairs that stand in two training texts or more."""
+        counts = Counter(gram for text in texts for gram in _grams(text))
+        # The order among equal counts is fixed by the word itself, so that features never depend on hashing.
+        chosen = sorted((-count, gram) for gram, count in counts.items() if count > 1)[: self.most]
+        self._places = {gram: place for place, (_, gram) in enumerate(chosen)}
+
+    def __call__(self, texts: Sequence[str]) -> np.ndarray:
+        found = np.zeros((len(texts), len(self._places)))
+        for row, text in enumerate(texts):
+            places = [self._places[gram] for gram in _grams(text) if gram in self._places]
+            if places:
+                found[row, places] = 1 / np.sqrt(len(places))
+        return found
+
+
+@dataclass
+class Together:
+    """Several kinds of features side by side."""
+
+    parts: Sequence[Features]
+
+    @property
+    def name(self) -> str:
+        """As the report shows it."""
+        return " + ".join(part.name for part in self.parts)
+
+    def fit(self, texts: Sequence[str]) -> None:
+        """Fit every part."""
+        for part in self.parts:
+            part.fit(texts)
+
+    def __call__(self, texts: Sequence[str]) -> np.ndarray:
+        return np.concatenate([part(texts) for part in self.parts], axis=1)
+
+
+@dataclass
+class NamedStyle:
+    """The probability of one label of a classification model."""
+
+    classifier: Classifier
+    label: str
+    accuracy: float | None = None
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        self._place = self.classifier.place(self.label)
+        self.name = self.name or f"{self.classifier.name}: {self.classifier.labels[self._place]}"
+        self._ask = Remembered(self._judge)
+
+    def __call__(self, texts: Sequence[str]) -> list[float]:
+        return self._ask(texts)
+
+    def _judge(self, texts: list[str]) -> list[float]:
+        found = self.classifier.probabilities(texts)[:, self._place].tolist()
+        return [value if text else 0.0 for text, value in zip(texts, found, strict=True)]
+
+
+@dataclass
+class TrainedStyle:
+    """Logistic regression on frozen features."""
+
+    features: Features
+    weights: np.ndarray
+    bias: float
+    accuracy: float | None
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        self._ask = Remembered(self._judge)
+
+    def __call__(self, texts: Sequence[str]) -> list[float]:
+        return self._ask(texts)
+
+    def _judge(self, texts: list[str]) -> list[float]:
+        # One text at a time: a sum of products then has one order, whatever else is asked.
+        odds = [float(row @ self.weights) + self.bias for row in self.features(texts)]
+        return [
+            1 / (1 + math.exp(-min(max(one, -500.0), 500.0))) if text else 0.0
+            for text, one in zip(texts, odds, strict=True)
+        ]
+
+
+def train_style(
+    source: Sequence[str],
+    target: Sequence[str],
+    features: Features,
+    seed: int,
+    *,
+    held_out: float = 0.2,
+    penalty: float = 1.0,
+    least: float = LEAST_ACCURACY,
+    force: bool = False,
+) -> TrainedStyle:
+    """A judge that tells target texts from source texts; refused where it cannot tell them on held-out texts."""
+    for kind, texts in (("source", source), ("target", target)):
+        if len(texts) < LEAST_LINES:
+            raise DataError(
+                f"a style judge needs {LEAST_LINES} different texts of each style or more; there are {len(texts)} of "
+                f"the {kind} style for it. Give more lines, or name a classification model as the judge."
+            )
+    random = np.random.Generator(np.random.Philox(derive(seed, "style judge")))
+    learn: list[tuple[str, float]] = []
+    test: list[tuple[str, float]] = []
+    for label, texts in ((0.0, source), (1.0, target)):
+        order = random.permutation(len(texts)).tolist()
+        count = max(2, round(held_out * len(texts)))
+        test += [(texts[place], label) for place in order[:count]]
+        learn += [(texts[place], label) for place in order[count:]]
+    features.fit([text for text, _ in learn])
+    weights, bias = _regress(features([text for text, _ in learn]), np.array([label for _, label in learn]), penalty)
+    judge = TrainedStyle(features, weights, bias, None)
+    given = judge([text for text, _ in test])
+    sides = [
+        [(value > 0.5) == bool(label) for value, (_, label) in zip(given, test, strict=True) if label == side]
+        for side in (0.0, 1.0)
+    ]
+    # The mean over the two styles: with one long file and one short one, always naming the long one is no skill.
+    judge.accuracy = float(np.mean([np.mean(side) for side in sides]))
+    judge.name = f"logistic regression on {features.name}, {len(learn)} texts, held-out accuracy {judge.accuracy:.3f}"
+    if judge.accuracy < least and not force:
+        both = len(set(source) & set(target))
+        shared = f" {both} texts stand in both files." if both else ""
+        raise SettingError(
+            f"the style judge cannot tell the two styles apart: its accuracy on {len(test)} held-out texts is "
+            f"{judge.accuracy:.2f}, below {least}.{shared} Are source and target of different styles? More lines help, "
+            "or a classification model named as judge; `force_judge = true` uses it all the same."
+        )
+    return judge
+
+
+def _regress(inputs: np.ndarray, labels: np.ndarray, penalty: float) -> tuple[np.ndarray, float]:
+    """Weights and bias that minimise the log-loss and penalty/2 |w|^2, by L-BFGS in float64 on the CPU."""
+    x, y = torch.from_numpy(inputs).double(), torch.from_numpy(labels).double()
+    weights = torch.zeros(x.shape[1], dtype=torch.double, requires_grad=True)
+    bias = torch.zeros((), dtype=torch.double, requires_grad=True)
+    solver = torch.optim.LBFGS(
+        [weights, bias], max_iter=500, tolerance_grad=1e-6, tolerance_change=1e-12, line_search_fn="strong_wolfe"
+    )
+
+    def loss() -> float:
+        solver.zero_grad()
+        fit = torch.nn.functional.binary_cross_entropy_with_logits(x @ weights + bias, y, reduction="sum")
+        value = (fit + penalty / 2 * weights.square().sum()) / len(y)
+        value.backward()  # type: ignore[no-untyped-call]
+        return float(value.detach())
+
+    with torch.enable_grad():
+        solver.step(loss)  # type: ignore[no-untyped-call]
+    return weights.detach().numpy(), float(bias.detach())
+
+
+def _grams(text: str) -> set[str]:
+    words = re.findall(r"\w+(?:'\w+)?|[!?]", text.lower())
+    return {*words, *(f"{one} {two}" for one, two in pairwise(words))}

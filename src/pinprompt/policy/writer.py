@@ -1,0 +1,255 @@
+"""The writer of prompts: samples, decodes greedily and explains, with Q = W psi(e) over the kept tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pinprompt.errors import SettingError
+from pinprompt.maths.entropy import Entropy, policy, value
+from pinprompt.policy.adapter import Adapter
+from pinprompt.policy.backbone import Backbone
+from pinprompt.policy.ignorable import Ignorable
+from pinprompt.policy.prefixes import PrefixTree
+from pinprompt.policy.reader import Prefix, Reader
+from pinprompt.policy.vocabulary import Vocabulary
+from pinprompt.settings.policy import PolicySettings
+from pinprompt.streams import derive
+from pinprompt.values import Prompt
+
+Choose = Callable[[list[Prefix], Tensor, Tensor], Tensor]
+"""From n prefixes, states [rows, d] and masks [rows, V] (both padded) to probabilities [rows, V]."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """Prompts, and for each position the mean number of tokens that had a chance there."""
+
+    prompts: list[Prompt]
+    support: list[float]
+
+
+class Writer:
+    """The policy: frozen backbone, tree of prefixes, vocabulary, and psi, which the learner trains in place."""
+
+    def __init__(self, backbone: Backbone, vocabulary: Vocabulary, tree: PrefixTree, psi: Adapter) -> None:
+        self.backbone, self.vocabulary, self.tree, self.psi = backbone, vocabulary, tree, psi
+        self.length, self.rows = tree.reader.length, tree.reader.rows
+
+    @classmethod
+    def build(
+        cls,
+        settings: PolicySettings,
+        context: str = "",
+        seed: int = 0,
+        device: str = "cpu",
+        filter_on: bool = True,
+        backbone: Backbone | None = None,
+        tree: bool = True,
+    ) -> Writer:
+        """A writer from its settings; `context` is the text itself, `tree=False` reads every prefix anew."""
+        backbone = backbone or Backbone.load(settings.model, device)
+        vocabulary = Vocabulary(
+            backbone.tokenizer, backbone.vocabulary_size, settings.length, settings.constraints, backbone.texts
+        )
+        vocabulary.check()
+        ignorable = Ignorable(backbone, vocabulary, settings.k if filter_on else None)
+        reader = Reader(backbone, backbone.start(context), settings.length, settings.rows)
+        prefixes = PrefixTree(reader, ignorable.kept, backbone.vocabulary_size, settings.tree_mb, tree)
+        psi = Adapter(backbone.dim, settings.hidden, derive(seed, "psi")).to(device)
+        return cls(backbone, vocabulary, prefixes, psi)
+
+    def states(self, prefixes: Sequence[Prefix]) -> Tensor:
+        """States e [n, d] of prefixes shorter than a prompt."""
+        return self.tree.states(prefixes)
+
+    def kept(self, prefixes: Sequence[Prefix]) -> Tensor:
+        """Kept sets F_I, bool [n, V]."""
+        return self.tree.kept(prefixes)
+
+    def allowed(self, prefixes: Sequence[Prefix]) -> Tensor:
+        """What the constraints allow, the filter aside, bool [n, V]."""
+        return torch.stack([self.vocabulary.allowed(prefix) for prefix in prefixes]).to(self.backbone.device)
+
+    @torch.no_grad()
+    def q(self, states: Tensor, psi: Adapter | None = None) -> Tensor:
+        """Q/alpha of all tokens, [n, V] from [n, d], without a gradient: W psi(e), in passes of `rows` rows."""
+        psi = self.psi if psi is None else psi
+        return torch.cat([psi(part) @ self.backbone.head.T for part in self._passes(states)])[: len(states)]
+
+    def sample(
+        self,
+        count: int,
+        generator: torch.Generator,
+        entropy: Entropy = "tsallis",
+        top_q: int | None = None,
+        logit_bias: float = 0.0,
+        filtered: bool = True,
+    ) -> Written:
+        """Prompts drawn from the policy; `filtered=False` leaves out the filter of unlikely tokens.
+
+        One number per prompt and position is drawn up front, so that the draw depends on nothing but the generator.
+        """
+
+        def choose(prefixes: list[Prefix], states: Tensor, masks: Tensor) -> Tensor:
+            z = self.q(states) + logit_bias
+            return policy(z, entropy, masks if top_q is None else _largest(z, masks, top_q))
+
+        return self._write(choose, self._numbers(count, generator), filtered)
+
+    def greedy(self, count: int = 1) -> list[Prompt]:
+        """The prompt of the largest Q among the kept tokens at each position (`count` times the same)."""
+
+        def choose(prefixes: list[Prefix], states: Tensor, masks: Tensor) -> Tensor:
+            return _largest(self.q(states), masks, 1).float()
+
+        # Of equal ones the first: the number 0 takes the lowest id.
+        return self._write(choose, np.zeros((1, self.length)), True).prompts * count
+
+    def lm_sample(self, count: int, generator: torch.Generator, temperature: float = 1.0) -> list[Prompt]:
+        """Prompts drawn from the frozen LM itself, under the same kept sets and constraints."""
+        if temperature <= 0:
+            raise SettingError(f"the temperature must be above 0, but is {temperature}")
+
+        def choose(prefixes: list[Prefix], states: Tensor, masks: Tensor) -> Tensor:
+            logits = self.backbone.logprobs(states) / temperature
+            return torch.softmax(logits.masked_fill(~masks, -torch.inf), dim=-1)
+
+        return self._write(choose, self._numbers(count, generator), True).prompts
+
+    def lm_logprobs(self, prefixes: Sequence[Prefix]) -> Tensor:
+        """The LM's log-probabilities of the next token, [n, V]; -inf where it may not be written."""
+        states, kept = self.tree.look(prefixes)
+        assert kept is not None
+        logprobs = torch.cat([self.backbone.logprobs(part) for part in self._passes(states)])[: len(prefixes)]
+        return logprobs.masked_fill(~kept, -torch.inf)
+
+    def perplexity(self, text: str) -> float:
+        """How surprised the frozen LM is by a text, behind its opening token and no context."""
+        return self.backbone.perplexity(text)
+
+    def prompt(self, ids: Iterable[int]) -> Prompt:
+        """A prompt from its ids."""
+        ids = tuple(ids)
+        return Prompt(self.vocabulary.text(ids), ids)
+
+    def explain(self, prompt: Prompt, entropy: Entropy = "tsallis") -> list[dict[str, Any]]:
+        """For each token: its text, Q, the state's value, rank, probability, and the five best others with their Q."""
+        if not 1 <= len(prompt.ids) <= self.length:
+            raise SettingError(
+                f"only prompts that this writer wrote can be explained; {prompt.text!r} has {len(prompt.ids)} ids, "
+                f"where the writer has {self.length}"
+            )
+        prefixes = [prompt.ids[:place] for place in range(len(prompt.ids))]
+        states, kept = self.tree.look(prefixes)
+        assert kept is not None
+        rows = []
+        for place, token in enumerate(prompt.ids):
+            q = self.q(states[place : place + 1])
+            mask = kept[place : place + 1]
+            probability = policy(q, entropy, mask)[0, token]
+            best = torch.topk(q[0].masked_fill(~mask[0], -torch.inf), min(6, int(mask.sum())))
+            pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+            rows.append(
+                {
+                    "token": self.vocabulary.tokens.pieces[token],
+                    "id": token,
+                    "q": float(q[0, token]),
+                    "v": float(value(q, entropy, mask)[0]),
+                    "rank": 1 + int(((q[0] > q[0, token]) & mask[0]).sum()),
+                    "probability": float(probability),
+                    "runners_up": [[self.vocabulary.tokens.pieces[i], v] for i, v in pairs if i != token][:5],
+                }
+            )
+        return rows
+
+    def _numbers(self, count: int, generator: torch.Generator) -> Any:
+        if count < 1:
+            raise SettingError(f"the number of prompts to write must be at least 1, but is {count}")
+        return torch.rand(count, self.length, generator=generator, dtype=torch.float64).numpy()
+
+    def _write(self, choose: Choose, numbers: Any, filtered: bool) -> Written:
+        """Write one prompt per row of numbers [n, L]; the numbers say where in a distribution a token is taken.
+
+        In groups whose prefixes the tree can hold at once; the groups change nothing but the work.
+        """
+        size = self.tree.prompts_at_once()
+        groups = [self._write_group(choose, numbers[i : i + size], filtered) for i in range(0, len(numbers), size)]
+        support = np.concatenate([group[1] for group in groups]).mean(axis=0)
+        return Written([prompt for group in groups for prompt in group[0]], [float(mean) for mean in support])
+
+    def _write_group(self, choose: Choose, numbers: Any, filtered: bool) -> tuple[list[Prompt], Any]:
+        """Prompts and support sizes [n, L] of one group, position by position.
+
+        A prefix behind which nothing may be written (constraints can meet like that) is taken back: that row draws
+        its last token again among the others.
+        """
+        ids: list[Prefix] = [()] * len(numbers)
+        support = np.zeros((len(numbers), self.length))
+        dead: list[set[Prefix]] = [set() for _ in numbers]
+        while unfinished := [row for row, prefix in enumerate(ids) if len(prefix) < self.length]:
+            depth = min(len(ids[row]) for row in unfinished)
+            level: dict[Prefix, list[int]] = {}
+            for row in unfinished:
+                if len(ids[row]) == depth:
+                    level.setdefault(ids[row], []).append(row)
+            for prefix, probabilities in self._distributions(choose, list(level), filtered):
+                tokens = np.flatnonzero(probabilities)
+                for row in level[prefix]:
+                    token = _drawn(
+                        probabilities, tokens, numbers[row, depth], {p[-1] for p in dead[row] if p[:-1] == prefix}
+                    )
+                    if token is not None:
+                        ids[row], support[row, depth] = (*prefix, token), len(tokens)
+                    elif prefix:
+                        dead[row].add(prefix)
+                        ids[row] = prefix[:-1]
+                    else:
+                        raise SettingError(
+                            "every way to write a prompt ended where the constraints allow nothing; loosen them"
+                        )
+        return [self.prompt(prefix) for prefix in ids], support
+
+    def _distributions(self, choose: Choose, prefixes: list[Prefix], filtered: bool) -> Iterator[tuple[Prefix, Any]]:
+        """Probabilities [V] on the CPU for each prefix, in passes of `rows`; all zero at a dead end."""
+        states, kept = self.tree.look(prefixes, kept=filtered)
+        for first, part in zip(range(0, len(prefixes), self.rows), self._passes(states), strict=True):
+            batch = prefixes[first : first + self.rows]
+            masks = self.allowed(batch) if kept is None else kept[first : first + self.rows]
+            masks = _padded(masks, self.rows)
+            alive = masks.any(dim=-1, keepdim=True)
+            probabilities = choose(batch, part, masks | ~alive) * alive
+            yield from zip(batch, probabilities.cpu().numpy(), strict=False)
+
+    def _passes(self, states: Tensor) -> Iterator[Tensor]:
+        """Parts of `rows` rows each, the last one padded."""
+        for first in range(0, len(states), self.rows):
+            yield _padded(states[first : first + self.rows], self.rows)
+
+
+def _drawn(probabilities: Any, tokens: Any, number: float, shut: set[int]) -> int | None:
+    """The token at which the cumulated probability passes a number in [0, 1); None where all tokens are shut."""
+    if shut:
+        tokens = np.array([token for token in tokens if int(token) not in shut], dtype=np.int64)
+    if not len(tokens):
+        return None
+    cumulated = np.cumsum(probabilities[tokens], dtype=np.float64)
+    place = int(np.searchsorted(cumulated, number * cumulated[-1], side="right"))
+    return int(tokens[min(place, len(tokens) - 1)])
+
+
+def _padded(rows: Tensor, count: int) -> Tensor:
+    """The first dimension filled up to `count` by repeating the last row."""
+    return rows if len(rows) == count else torch.cat([rows, rows[-1:].expand(count - len(rows), -1)])
+
+
+def _largest(z: Tensor, masks: Tensor, count: int) -> Tensor:
+    """The masks cut down to the `count` largest z of each row, ties kept."""
+    masked = z.masked_fill(~masks, -torch.inf)
+    threshold = torch.topk(masked, min(count, z.shape[-1]), dim=-1, sorted=False).values.amin(dim=-1, keepdim=True)
+    return masks & (masked >= threshold)

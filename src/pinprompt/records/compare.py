@@ -1,0 +1,259 @@
+"""The paper's tables from run folders alone: who is compared with whom, on what, and with how much certainty.
+
+Runs share a table when they have the same task, task model, judges, budget, metric and split; a column is one set of
+data; a row is one method (and, where a sweep varied them, its settings). What cannot be compared is never averaged:
+it gets its own table, column or row, or is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pinprompt.errors import RunError, SettingError
+from pinprompt.records.entries import Entry, read_entries
+from pinprompt.records.paired import Difference, Unit, compare_paired, mean, standard_error
+from pinprompt.records.wording import LOWER_IS_BETTER
+
+READABILITY = ("perplexity", "dictionary_words", "repeated_tokens", "stable")
+WRITTEN = ("manual", "instructions", "in-context")  # prompts by hand stand first, as in the paper
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The values of one row in one column, by split and seed."""
+
+    values: dict[Unit, float]
+
+    @property
+    def mean(self) -> float:
+        """The mean over splits and seeds."""
+        return mean(list(self.values.values()))
+
+    @property
+    def error(self) -> float | None:
+        """The standard error of that mean."""
+        return standard_error(list(self.values.values()))
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A row against the best baseline of its column; `difference` is None where fewer than two pairs exist."""
+
+    column: str
+    row: str
+    baseline: str
+    difference: Difference | None
+
+
+@dataclass(frozen=True)
+class ScoreTable:
+    """Runs that can be compared: rows are methods, columns are data."""
+
+    facts: dict[str, str]
+    metric: str
+    split: str
+    columns: tuple[str, ...]
+    rows: tuple[str, ...]
+    cells: dict[tuple[str, str], Cell]
+    readability: dict[tuple[str, str], Cell]
+    contrasts: tuple[Contrast, ...]
+    runs: dict[tuple[str, str], tuple[Entry, ...]]
+    title: str = ""
+
+    def runs_of(self, row: str) -> list[Entry]:
+        """The runs behind a row, in order of their folders; none for a prompt that was measured beside them."""
+        found = [entry for (name, _), group in self.runs.items() if name == row for entry in group]
+        return sorted(found, key=lambda entry: str(entry.folder))
+
+    def ranked(self, column: str) -> list[str]:
+        """The rows of a column, best first."""
+        sign = 1 if self.metric in LOWER_IS_BETTER else -1
+        known = [row for row in self.rows if (row, column) in self.cells]
+        return sorted(known, key=lambda row: (sign * self.cells[row, column].mean, self.rows.index(row)))
+
+    def rank(self, row: str, column: str) -> int:
+        """1 for the best of a column, 2 for the second, 0 for the rest; equal means share a place."""
+        if (row, column) not in self.cells:
+            return 0
+        better = {self.cells[other, column].mean for other in self.ranked(column)}
+        order = sorted(better, reverse=self.metric not in LOWER_IS_BETTER)
+        place = order.index(self.cells[row, column].mean)
+        return place + 1 if place < 2 and len(order) > 1 else 0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One table per set of comparable runs, with notes on what was left out."""
+
+    tables: tuple[ScoreTable, ...]
+    notes: tuple[str, ...] = field(default=())
+
+
+def compare(folders: Iterable[Path | str], metric: str | None = None) -> Comparison:
+    """Compare run folders: mean and standard error over splits and seeds, paired with the best baseline.
+
+    `metric` names one of the metrics in result.json; none takes each run's primary one.
+    """
+    entries, notes = read_entries(folders, metric)
+    if not entries:
+        raise RunError("There is nothing to compare. " + (" ".join(notes) or "Name the folders of finished runs."))
+    _same_data(entries)
+    groups: dict[tuple[tuple[str, str], ...], list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault(tuple(entry.facts.items()), []).append(entry)
+    tables = [_table(dict(key), group, notes) for key, group in sorted(groups.items())]
+    if len(tables) > 1:
+        notes.append(f"{len(tables)} tables: runs that differ in {_differing(tables)} are not mixed.")
+    titled = tuple(_titled(table, tables) for table in tables)
+    return Comparison(titled, tuple(dict.fromkeys(notes)))
+
+
+def _same_data(entries: Sequence[Entry]) -> None:
+    """Runs that say they had the same task must have had the same data and models under its names."""
+    seen: dict[tuple[str, ...], Entry] = {}
+    for entry in entries:
+        known = seen.setdefault((entry.task, *entry.facts.values()), entry)
+        if entry.fingerprint and known.fingerprint and known.fingerprint != entry.fingerprint:
+            raise SettingError(
+                f"{known.folder} and {entry.folder} have the same task section, but their data or models were not the "
+                f"same (fingerprints {known.fingerprint[:16]} and {entry.fingerprint[:16]}). Compare them apart, or "
+                "run one of them again."
+            )
+
+
+def _table(facts: dict[str, str], entries: list[Entry], notes: list[str]) -> ScoreTable:
+    columns = _column_labels(entries)
+    rows = _row_labels(entries)
+    cells: dict[tuple[str, str], dict[Unit, Entry]] = {}
+    for entry in entries:
+        place = cells.setdefault((rows[entry.folder], columns[entry.folder]), {})
+        twin = place.setdefault(entry.unit, entry)
+        if twin is not entry:
+            if twin.value != entry.value:
+                raise SettingError(
+                    f"{twin.folder} and {entry.folder} have the same method, data, split and seed, yet different "
+                    f"results ({twin.value} and {entry.value}). Leave one of them out."
+                )
+            notes.append(f"{entry.folder} repeats {twin.folder} and was counted once.")
+    values = {place: Cell({unit: entry.value for unit, entry in found.items()}) for place, found in cells.items()}
+    by_hand = _by_hand(entries, columns, {row for row, _ in values}, notes)
+    readability = _readability(cells)
+    values |= by_hand
+    names = sorted({row for row, _ in values}, key=_order)
+    table = ScoreTable(
+        facts=facts,
+        metric=facts["metric"],
+        split=facts["split"],
+        columns=tuple(dict.fromkeys(sorted(columns.values()))),
+        rows=tuple(names),
+        cells=values,
+        readability=readability,
+        contrasts=(),
+        runs={place: tuple(found.values()) for place, found in cells.items()},
+    )
+    return replace(table, contrasts=_contrasts(table))
+
+
+def _order(row: str) -> tuple[int, int, str]:
+    """Prompts by hand, then the baselines, then ours."""
+    if row in WRITTEN:
+        return 0, WRITTEN.index(row), row
+    return (2 if _ours(row) else 1), 0, row
+
+
+def _ours(row: str) -> bool:
+    return row.split(" ")[0].split("-")[0] == "pin"
+
+
+def _column_labels(entries: Sequence[Entry]) -> dict[Path, str]:
+    """The dataset's name, with the task settings that tell two columns of one dataset apart."""
+    labels: dict[Path, str] = {}
+    for name in {entry.dataset for entry in entries}:
+        group = [entry for entry in entries if entry.dataset == name]
+        differing = varying([entry.data for entry in group])
+        labels |= {entry.folder: labelled(name, entry.data, differing) for entry in group}
+    return labels
+
+
+def _row_labels(entries: Sequence[Entry]) -> dict[Path, str]:
+    """The method's name, with the settings that a sweep varied; what only follows the data is not a variant."""
+    labels: dict[Path, str] = {}
+    for method in {entry.method for entry in entries}:
+        group = [entry for entry in entries if entry.method == method]
+        differing: set[str] = set()
+        columns: dict[tuple[object, ...], list[dict[str, str]]] = {}
+        for entry in group:
+            columns.setdefault((entry.dataset, *entry.data.items()), []).append(entry.settings)
+        for trees in columns.values():
+            differing |= varying(trees)
+        labels |= {entry.folder: labelled(method, entry.settings, differing) for entry in group}
+    return labels
+
+
+def varying(trees: Sequence[dict[str, str]]) -> set[str]:
+    """The names whose values differ between the trees."""
+    names = {name for tree in trees for name in tree}
+    return {name for name in names if len({tree.get(name, "none") for tree in trees}) > 1}
+
+
+def labelled(name: str, tree: dict[str, str], differing: set[str]) -> str:
+    """A name with the settings that tell it from its namesakes: pin (k=256)."""
+    said = ", ".join(f"{key.rsplit('.', 1)[-1]}={tree.get(key, 'none')}" for key in sorted(differing))
+    return f"{name} ({said})" if said else name
+
+
+def _by_hand(
+    entries: Sequence[Entry], columns: dict[Path, str], taken: set[str], notes: list[str]
+) -> dict[tuple[str, str], Cell]:
+    """Rows for the hand-written prompts that each run measured beside its own; one value per split."""
+    found: dict[tuple[str, str], dict[Unit, float]] = {}
+    for entry in entries:
+        for name, value in entry.baselines.items():
+            if name not in taken:
+                place = found.setdefault((name, columns[entry.folder]), {})
+                if place.setdefault((entry.unit[0], None), value) != value:
+                    notes.append(f"The {name} prompt has another value in {entry.folder}; the first was kept.")
+    return {place: Cell(values) for place, values in found.items()}
+
+
+def _readability(cells: dict[tuple[str, str], dict[Unit, Entry]]) -> dict[tuple[str, str], Cell]:
+    found: dict[tuple[str, str], dict[Unit, float]] = {}
+    for (row, column), group in cells.items():
+        for (split, seed), entry in group.items():
+            for name in READABILITY:
+                if name in entry.readability:
+                    found.setdefault((row, name), {})[f"{column}/{split}", seed] = entry.readability[name]
+    return {place: Cell(values) for place, values in found.items()}
+
+
+def _contrasts(table: ScoreTable) -> tuple[Contrast, ...]:
+    """Our rows against the best of the others; where all are ours or none is, the best against the second."""
+    found = []
+    sign = -1 if table.metric in LOWER_IS_BETTER else 1
+    for column in table.columns:
+        order = table.ranked(column)
+        ours, others = [row for row in order if _ours(row)], [row for row in order if not _ours(row)]
+        if not ours or not others:
+            ours, others = order[:1], order[1:]
+        for row in ours if others else []:
+            theirs = table.cells[others[0], column].values
+            difference = compare_paired(
+                {unit: sign * value for unit, value in table.cells[row, column].values.items()},
+                {unit: sign * value for unit, value in theirs.items()},
+            )
+            found.append(Contrast(column, row, others[0], difference))
+    return tuple(found)
+
+
+def _differing(tables: Sequence[ScoreTable]) -> str:
+    return " or ".join(sorted(varying([table.facts for table in tables])))
+
+
+def _titled(table: ScoreTable, tables: Sequence[ScoreTable]) -> ScoreTable:
+    """The task and the split, and what tells this table from the others."""
+    differing = sorted(varying([other.facts for other in tables]) - {"task", "split", "metric"})
+    said = [f"{table.facts['task'].replace('_', ' ')}, {table.metric.replace('_', ' ')} on {table.split}"]
+    said += [f"{name} {table.facts[name] or 'none'}" for name in differing]
+    return replace(table, title="; ".join(said))

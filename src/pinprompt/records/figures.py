@@ -1,0 +1,169 @@
+"""Figures for papers and pages: learning curves, ablations, score against readability; SVG and PNG in one style.
+
+Colours are Okabe and Ito's, lines differ in dash too, and the type is set for a column of 3.3 inches. The same runs
+give the same bytes of SVG: no date, a fixed salt for ids, text kept as text.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pinprompt.errors import RunError
+from pinprompt.records.compare import compare
+from pinprompt.records.curves import ABLATIONS, AXES, Curve, ablation, against_readability, learning_curves
+from pinprompt.records.svg import Point, compact, decades
+from pinprompt.records.wording import SHARES, title
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (6, 2, 1, 2)))
+MARKERS = "osD^vP*X"
+WIDTH, HEIGHT = 3.3, 2.3  # inches: one column of a two-column page
+
+STYLE = {
+    "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": 8, "axes.labelsize": 8,
+    "axes.titlesize": 8, "xtick.labelsize": 7, "ytick.labelsize": 7, "legend.fontsize": 7, "legend.frameon": False,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.6, "axes.grid": True,
+    "grid.color": "#dddddd", "grid.linewidth": 0.5, "axes.axisbelow": True, "lines.linewidth": 1.4,
+    "figure.figsize": (WIDTH, HEIGHT), "figure.constrained_layout.use": True, "savefig.dpi": 300,
+    "svg.fonttype": "none", "svg.hashsalt": "pinprompt", "path.simplify": False,
+    "text.parse_math": False,  # a name with two dollars in it is a name, not a formula
+}  # fmt: skip
+
+
+def write_figures(folders: Iterable[Path | str], out: Path | str) -> list[Path]:
+    """Every figure that the runs have data for, as SVG and PNG under `out`; returns the files.
+
+    Runs that cannot be compared (other data, judges, task models, budgets) get figures of their own.
+    """
+    out = Path(out)
+    written: list[Path] = []
+    tables = compare(folders).tables
+    many = sum(len(table.columns) for table in tables) > 1
+    for place, table in enumerate(tables):
+        for column in table.columns:
+            name = f"{column}-{place + 1}" if len(tables) > 1 else column
+            end = "-" + re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")[:60] if many else ""
+            for axis in AXES:
+                curves = learning_curves(table, column, axis)
+                if curves:
+                    written += save(out / f"curve-{axis}{end}", partial(draw_curves, curves=curves, axis=axis))
+            for setting in ABLATIONS:
+                lines = ablation(table, column, setting)
+                if lines:
+                    draw = partial(draw_ablation, curves=lines, setting=setting, metric=table.metric)
+                    written += save(out / f"ablation-{setting}{end}", draw)
+            points = against_readability(table, column)
+            if points:
+                draw = partial(draw_readability, points=points, metric=table.metric)
+                written += save(out / f"readability{end}", draw)
+    if not written:
+        raise RunError("The runs have nothing to draw: no steps in events.jsonl, no varied setting, no readability.")
+    return written
+
+
+def draw_curves(axes: Any, curves: Sequence[Curve], axis: str) -> None:
+    """Lines with the standard error shaded."""
+    for place, curve in enumerate(curves):
+        style = _style(place)
+        axes.plot(curve.x, curve.mean, label=curve.name, **style)
+        low = [y - e for y, e in zip(curve.mean, curve.error, strict=True)]
+        high = [y + e for y, e in zip(curve.mean, curve.error, strict=True)]
+        axes.fill_between(curve.x, low, high, color=style["color"], alpha=0.18, linewidth=0)
+    axes.xaxis.set_major_locator(_locator(5))
+    axes.xaxis.set_major_formatter(lambda value, _: compact(value))
+    axes.set_xlabel("calls to the task model" if axis == "calls" else "minutes")
+    axes.set_ylabel("best score so far")
+    _legend(axes, [curve.name for curve in curves])
+
+
+def draw_ablation(axes: Any, curves: Sequence[Curve], setting: str, metric: str) -> None:
+    """Means with error bars over a setting; a logarithmic axis where it spans a decade or more."""
+    for place, curve in enumerate(curves):
+        axes.errorbar(curve.x, curve.mean, yerr=curve.error, label=curve.name, capsize=2, markersize=3.5, marker=MARKERS[place % 8], **_style(place))  # fmt: skip  # noqa: E501
+    xs = sorted({x for curve in curves for x in curve.x})
+    if xs[-1] / xs[0] >= 8:
+        axes.set_xscale("log", base=2 if all(math.log2(x).is_integer() for x in xs) else 10)
+    if len(xs) <= 8:
+        axes.set_xticks(xs, [f"{x:g}" for x in xs])
+        axes.minorticks_off()
+    labels = {
+        "length": "prompt length (tokens)",
+        "k": "tokens kept by the filter (k)",
+        "reward_scale": "reward scale (1/\N{GREEK SMALL LETTER ALPHA})",
+    }
+    axes.set_xlabel(labels[setting])
+    _measure(axes, metric)
+    _legend(axes, [curve.name for curve in curves])
+
+
+def draw_readability(axes: Any, points: dict[str, list[Point]], metric: str) -> None:
+    """One mark per run: higher is better, further left reads better."""
+    for place, (name, found) in enumerate(points.items()):
+        xs, ys = zip(*found, strict=True)
+        axes.scatter(xs, ys, s=16, label=name, color=COLOURS[place % 8], marker=MARKERS[place % 8], linewidths=0.4, edgecolors="white")  # fmt: skip  # noqa: E501
+    axes.set_xscale("log")
+    ticks = decades(*axes.get_xlim())
+    axes.set_xticks(ticks, [compact(tick) for tick in ticks])
+    axes.minorticks_off()
+    axes.set_xlabel("perplexity of the prompt (lower reads better)")
+    _measure(axes, metric)
+    _legend(axes, list(points))
+
+
+def save(stem: Path, draw: Callable[[Any], None]) -> list[Path]:
+    """Draw into a fresh figure and write it as stem.svg and stem.png."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    written = []
+    with _figure() as (figure, axes):
+        draw(axes)
+        for ending, metadata in (("svg", {"Date": None, "Creator": None}), ("png", {"Software": None})):
+            path = stem.with_name(f"{stem.name}.{ending}")
+            figure.savefig(path, metadata=metadata)
+            written.append(path)
+    return written
+
+
+@contextmanager
+def _figure() -> Iterator[tuple[Any, Any]]:
+    """A figure of its own, not one of pyplot's: no window, no global state, nothing to close."""
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(STYLE)
+        figure = Figure()
+        FigureCanvasAgg(figure)
+        yield figure, figure.add_subplot()
+
+
+def _legend(axes: Any, names: list[str]) -> None:
+    """Above the axes, where it covers no data; alone, a line needs its name too."""
+    longest = max(map(len, names))
+    columns = min(len(names), 3 if longest <= 10 else 2 if longest <= 20 else 1)
+    place = {"loc": "lower left", "bbox_to_anchor": (0, 1.0), "borderaxespad": 0.2}
+    axes.legend(ncols=columns, handlelength=2.2, columnspacing=1.0, **place)
+
+
+def _style(place: int) -> dict[str, Any]:
+    return {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place % len(DASHES)]}
+
+
+def _measure(axes: Any, metric: str) -> None:
+    """The metric on the upright axis, shares in percent."""
+    axes.set_ylabel(title(metric) + (" (%)" if metric in SHARES else ""))
+    if metric in SHARES:
+        axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.4g}")
+
+
+def _locator(count: int) -> Any:
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(count)

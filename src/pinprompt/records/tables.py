@@ -1,0 +1,272 @@
+"""Comparisons as people need them: a terminal's table, Markdown, CSV and LaTeX, from the same grid of cells."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pinprompt.errors import SettingError, did_you_mean
+from pinprompt.records.compare import READABILITY, Cell, Comparison, ScoreTable
+from pinprompt.records.paired import FEWEST, mean
+from pinprompt.records.wording import COUNTS, LOWER_IS_BETTER, NONE, SHARES, digits, title
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+PLAIN, BEST, SECOND = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Spot:
+    """One cell as text, with its place in the column."""
+
+    text: str
+    error: str = ""
+    rank: int = PLAIN
+
+    def __str__(self) -> str:
+        return f"{self.text} ± {self.error}" if self.error else self.text
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table ready to be written down: a caption, headings, and rows that begin with their name."""
+
+    caption: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[Spot, ...]], ...]
+    note: str = ""
+
+
+def grids(table: ScoreTable) -> list[Grid]:
+    """The score table, what is significant in it, and how readable the prompts are."""
+    return [grid for grid in (_scores(table), _significance(table), _readability(table)) if grid is not None]
+
+
+def markdown(comparison: Comparison) -> str:
+    """Markdown: best in bold, second underlined."""
+    parts = [grid_markdown(grid) for table in comparison.tables for grid in grids(table)]
+    parts += [f"*{_markdown_escaped(note)}*" for note in comparison.notes]
+    return "\n\n".join(parts) + "\n"
+
+
+def grid_markdown(grid: Grid) -> str:
+    """One grid as a Markdown table under its caption."""
+    wrap = {PLAIN: "{}", BEST: "**{}**", SECOND: "<u>{}</u>"}
+    lines = [f"**{_markdown_escaped(grid.caption)}**", "", "| " + " | ".join(map(_markdown_escaped, grid.heads)) + " |"]
+    lines.append("|---" + "|---:" * (len(grid.heads) - 1) + "|")
+    for name, spots in grid.rows:
+        cells = [
+            wrap[spot.rank].format(_markdown_escaped(spot.text)) + (f" ± {spot.error}" if spot.error else "")
+            for spot in spots
+        ]
+        lines.append("| " + " | ".join([_markdown_escaped(name), *cells]) + " |")
+    return "\n".join([*lines, *(["", _markdown_escaped(grid.note)] if grid.note else [])])
+
+
+def latex(comparison: Comparison) -> str:
+    """LaTeX for the booktabs package: best in bold, second underlined."""
+    return "\n\n".join(_grid_latex(grid) for table in comparison.tables for grid in grids(table)) + "\n"
+
+
+def _grid_latex(grid: Grid) -> str:
+    wrap = {PLAIN: "{}", BEST: r"\textbf{{{}}}", SECOND: r"\underline{{{}}}"}
+    lines = [r"\begin{table}", r"\centering", rf"\caption{{{latex_escaped(grid.caption)}}}"]
+    lines += [rf"\begin{{tabular}}{{l{'r' * (len(grid.heads) - 1)}}}", r"\toprule"]
+    lines += [" & ".join(map(latex_escaped, grid.heads)) + r" \\", r"\midrule"]
+    for name, spots in grid.rows:
+        cells = [
+            wrap[spot.rank].format(latex_escaped(spot.text))
+            + (rf" {{\scriptsize$\pm$ {spot.error}}}" if spot.error else "")
+            for spot in spots
+        ]
+        lines.append(" & ".join([latex_escaped(name), *cells]) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"])
+
+
+def comma_separated(comparison: Comparison) -> str:
+    """CSV in long form, with all digits: one line per table, row, column and metric."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["table", "row", "column", "metric", "mean", "standard_error", "runs"])
+
+    def line(table: ScoreTable, row: str, column: str, metric: str, cell: Cell) -> None:
+        error = "" if cell.error is None else repr(cell.error)
+        names = [_csv_safe(value) for value in (table.title, row, column, metric)]
+        writer.writerow([*names, repr(cell.mean), error, len(cell.values)])
+
+    for table in comparison.tables:
+        for row in table.rows:
+            for column in table.columns:
+                if (row, column) in table.cells:
+                    line(table, row, column, table.metric, table.cells[row, column])
+            for name in READABILITY:
+                if (row, name) in table.readability:
+                    line(table, row, "all", name, table.readability[row, name])
+    return out.getvalue()
+
+
+def plain(comparison: Comparison) -> str:
+    """Plain text for a terminal or a log: * marks the best, ° the second."""
+    marks = {PLAIN: "  ", BEST: " *", SECOND: " °"}
+    parts = []
+    for grid in (grid for table in comparison.tables for grid in grids(table)):
+        rows = [list(grid.heads)]
+        rows += [[name, *(f"{spot}{marks[spot.rank]}" for spot in spots)] for name, spots in grid.rows]
+        rows = [[_one_line(cell) for cell in row] for row in rows]
+        widths = [max(len(row[place]) for row in rows) for place in range(len(grid.heads))]
+        pads: list[Callable[[str, int], str]] = [str.ljust, *[str.rjust] * (len(widths) - 1)]
+        lines = [
+            "  ".join(pad(cell, width) for pad, cell, width in zip(pads, row, widths, strict=True)).rstrip()
+            for row in rows
+        ]
+        parts.append("\n".join([_one_line(grid.caption), *lines, *([grid.note] if grid.note else [])]))
+    return "\n\n".join([*parts, *comparison.notes]) + "\n"
+
+
+def rich_tables(comparison: Comparison) -> list[Table]:
+    """Tables for a rich console: best in bold, second underlined. Cells are Text, so no markup in names is obeyed."""
+    from rich.table import Table
+    from rich.text import Text
+
+    style = {PLAIN: "", BEST: "bold", SECOND: "underline"}
+    found = []
+    for grid in (grid for table in comparison.tables for grid in grids(table)):
+        table = Table(title=Text(grid.caption), caption=Text(grid.note) if grid.note else None)
+        for place, head in enumerate(grid.heads):
+            table.add_column(Text(head), justify="right" if place else "left")
+        for name, spots in grid.rows:
+            cells = [
+                Text(spot.text, style[spot.rank]) + Text(f" ± {spot.error}" if spot.error else "") for spot in spots
+            ]
+            table.add_row(Text(name), *cells)
+        found.append(table)
+    return found
+
+
+def _scores(table: ScoreTable) -> Grid:
+    average = len(table.columns) > 1
+    rows = []
+    for row in table.rows:
+        spots = [
+            _spot(table.metric, table.cells.get((row, column)), table.rank(row, column)) for column in table.columns
+        ]
+        if average:
+            means = [table.cells[row, column].mean for column in table.columns if (row, column) in table.cells]
+            whole = len(means) == len(table.columns)
+            spots.append(Spot(amount(table.metric, mean(means))) if whole else Spot(NONE))
+        rows.append((row, tuple(spots)))
+    counts = sorted({len(table.cells[place].values) for place in table.cells})
+    runs = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    heads = ("method", *table.columns, *(("average",) if average else ()))
+    note = f"Mean ± standard error over splits and seeds ({runs} a cell{_scale(table.metric)})."
+    return Grid(table.title, heads, tuple(rows), note)
+
+
+def _significance(table: ScoreTable) -> Grid | None:
+    rows = []
+    for contrast in table.contrasts:
+        found = contrast.difference
+        name = f"{contrast.row} against {contrast.baseline}, {contrast.column}"
+        if found is None:
+            rows.append((name, (Spot(NONE), Spot(NONE), Spot(NONE), Spot("too few pairs"))))
+            continue
+        interval = f"[{amount(table.metric, found.low)}, {amount(table.metric, found.high)}]"
+        enough = "yes" if found.significant else "no" if found.pairs >= FEWEST else f"too few pairs ({found.pairs})"
+        rows.append(
+            (name, (Spot(amount(table.metric, found.mean)), Spot(interval), Spot(f"{found.p:.3f}"), Spot(enough)))
+        )
+    if not rows:
+        return None
+    heads = ("row", "difference", "95 % interval", "p", "significant")
+    note = (
+        f"Paired bootstrap over splits (over seeds where there is one split); below {FEWEST} pairs nothing is called."
+    )
+    return Grid(f"{table.title}: against the best baseline", heads, tuple(rows), note)
+
+
+def _readability(table: ScoreTable) -> Grid | None:
+    names = [name for name in READABILITY if any((row, name) in table.readability for row in table.rows)]
+    rows = []
+    for row in table.rows:
+        if any((row, name) in table.readability for name in names):
+            cells = [table.readability.get((row, name)) for name in names]
+            ranks = [_place(table, row, name) for name in names]
+            spots = tuple(_spot(name, cell, rank) for name, cell, rank in zip(names, cells, ranks, strict=True))
+            rows.append((row, spots))
+    if not rows:
+        return None
+    heads = ("method", *(title(name) + (" (%)" if name in SHARES else "") for name in names))
+    return Grid(f"{table.title}: readability", heads, tuple(rows))
+
+
+def _place(table: ScoreTable, row: str, name: str) -> int:
+    means = {cell.mean for (_, other), cell in table.readability.items() if other == name}
+    order = sorted(means, reverse=name not in LOWER_IS_BETTER)
+    cell = table.readability.get((row, name))
+    place = order.index(cell.mean) if cell is not None else 2
+    return place + 1 if place < 2 and len(order) > 1 else PLAIN
+
+
+def _spot(metric: str, cell: Cell | None, rank: int) -> Spot:
+    if cell is None:
+        return Spot(NONE)
+    shown = amount(metric, cell.mean)
+    places = len(shown.partition(".")[2])  # the error has the decimals of the mean that it belongs to
+    error = "" if cell.error is None else f"{cell.error * (100 if metric in SHARES else 1):.{places}f}"
+    return Spot(shown, error, rank)
+
+
+def amount(metric: str, value: float) -> str:
+    """A metric's value in a table: shares as percent without the sign, which stands in the note or the heading."""
+    if metric in SHARES:
+        return f"{100 * value:.1f}"
+    return f"{value:.2f}" if metric in COUNTS else digits(value)
+
+
+def _scale(metric: str) -> str:
+    return ", in percent" if metric in SHARES else ""
+
+
+def _markdown_escaped(value: str) -> str:
+    return re.sub(r"([\\`*_{}\[\]<>|#~$])", r"\\\1", _one_line(value))
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "|": r"\textbar{}", '"': r"\textquotedbl{}", NONE: "--", "±": r"$\pm$",
+}  # fmt: skip
+
+
+def latex_escaped(value: str) -> str:
+    """Text that LaTeX prints and does not obey."""
+    return "".join(_LATEX.get(letter, letter) for letter in _one_line(value))
+
+
+def _one_line(value: str) -> str:
+    return " ".join(value.split())
+
+
+def _csv_safe(value: str) -> str:
+    """A spreadsheet takes a cell that begins like this for a formula."""
+    return "'" + value if value[:1] in "=+-@\t\r" and value else value
+
+
+FORMATS: dict[str, Callable[[Comparison], str]] = {
+    "text": plain,
+    "markdown": markdown,
+    "csv": comma_separated,
+    "latex": latex,
+}
+
+
+def write_as(comparison: Comparison, name: str) -> str:
+    """The comparison in a named format: text, markdown, csv or latex."""
+    if name not in FORMATS:
+        raise SettingError(f"There is no format '{name}' for a comparison: {did_you_mean(name, FORMATS)}")
+    return FORMATS[name](comparison)

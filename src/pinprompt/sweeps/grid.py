@@ -1,0 +1,151 @@
+"""A sweep file becomes a list of recipes: every combination, pairs that go together, or random draws."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pinprompt import recipe as recipes
+from pinprompt.errors import SettingError, did_you_mean
+from pinprompt.recipe import Recipe
+from pinprompt.streams import derive
+
+SECTIONS = ("name", "out", "base", "grid", "zip", "random", "where", "threads")
+LARGEST = 10_000
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a sweep: its recipe, and the folder that its recipe's hash names."""
+
+    recipe: Recipe
+    folder: Path
+    varied: Mapping[str, Any]
+
+    @property
+    def done(self) -> bool:
+        """True where the cell has its result."""
+        return (self.folder / "result.json").exists()
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep file, read."""
+
+    name: str
+    out: Path
+    cells: list[Cell]
+    threads: int
+    """Threads per cell; the same for every engine, so that the numbers are the same too."""
+
+
+def read_sweep(path: Path | str, out: Path | str | None = None, overrides: list[str] | None = None) -> Sweep:
+    """The sweep in a TOML file.
+
+    `[base]` is a recipe under all cells; `[grid]` lists values whose combinations are all run; the lists of `[zip]` go
+    together; `[random]` draws `samples` settings; each `[[where]]` puts `set` over the cells that match `when`.
+    """
+    tree = recipes.read_toml(path)
+    for name in tree:
+        if name not in SECTIONS:
+            raise SettingError(f"{path}: a sweep has no '{name}': {did_you_mean(name, SECTIONS)}")
+    name = str(tree.get("name", Path(path).stem))
+    folder = Path(out or tree.get("out", Path("runs") / name))
+    base = recipes.merge(_tree(tree, "base", path), recipes.parse_overrides(overrides or []))
+    cells: dict[str, Cell] = {}
+    for varied in _combinations(tree, path):
+        raw = base
+        for setting, value in varied.items():
+            raw = recipes.merge(raw, _nested(setting, value))
+        for rule in tree.get("where", []):
+            if all(_at(raw, setting) == value for setting, value in rule.get("when", {}).items()):
+                for setting, value in rule.get("set", {}).items():
+                    raw = recipes.merge(raw, _nested(setting, value))
+        recipe = recipes.resolve(raw)
+        cells.setdefault(recipe.hash, Cell(recipe, folder / _folder_name(recipe), varied))
+        if len(cells) > LARGEST:
+            raise SettingError(f"{path}: more than {LARGEST:,} cells; make the grid smaller")
+    return Sweep(name, folder, list(cells.values()), int(tree.get("threads", 1)))
+
+
+def _combinations(tree: Mapping[str, Any], path: Path | str) -> Iterator[dict[str, Any]]:
+    grid, zipped = _lists(tree, "grid", path), _lists(tree, "zip", path)
+    lengths = {len(values) for values in zipped.values()}
+    if len(lengths) > 1:
+        told = ", ".join(f"{name} has {len(values)}" for name, values in zipped.items())
+        raise SettingError(f"{path}: the lists of [zip] must be equally long; {told}")
+    pairs = [dict(zip(zipped, row, strict=True)) for row in zip(*zipped.values(), strict=True)] or [{}]
+    draws = list(_draws(_tree(tree, "random", path), path)) or [{}]
+    for row in itertools.product(*grid.values()):
+        for pair in pairs:
+            for draw in draws:
+                yield dict(zip(grid, row, strict=True)) | pair | draw
+
+
+def _draws(section: Mapping[str, Any], path: Path | str) -> Iterator[dict[str, Any]]:
+    if not section:
+        return
+    source = random.Random(derive(int(section.get("seed", 0)), "sweep"))  # nosec: not for secrets
+    ranges = {name: value for name, value in section.items() if name not in ("samples", "seed")}
+    for _ in range(int(section.get("samples", 1))):
+        yield {name: _draw(value, source, f"{path}: random.{name}") for name, value in _flat(ranges)}
+
+
+def _draw(value: Any, source: random.Random, where: str) -> Any:
+    if isinstance(value, list) and value:
+        return source.choice(value)
+    if isinstance(value, Mapping) and {"low", "high"} <= set(value):
+        low, high = float(value["low"]), float(value["high"])
+        if not low < high or (value.get("log") and low <= 0):
+            raise SettingError(f"{where}: low must be below high (and above 0 with log); given {low} and {high}")
+        drawn = (
+            math.exp(source.uniform(math.log(low), math.log(high))) if value.get("log") else source.uniform(low, high)
+        )
+        return round(drawn) if value.get("whole") else drawn
+    raise SettingError(f"{where}: give a list of choices, or {{low = ..., high = ..., log = true}}")
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """`{"policy": {"k": [..]}}` and `{"policy.k": [..]}` mean the same."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and not {"low", "high"} & set(value):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _lists(tree: Mapping[str, Any], section: str, path: Path | str) -> dict[str, list[Any]]:
+    found = dict(_flat(_tree(tree, section, path)))
+    for name, values in found.items():
+        if not isinstance(values, list) or not values:
+            raise SettingError(f"{path}: {section}.{name} must be a list of values; given: {values!r}")
+    return found
+
+
+def _tree(tree: Mapping[str, Any], section: str, path: Path | str) -> dict[str, Any]:
+    found = tree.get(section, {})
+    if not isinstance(found, dict):
+        raise SettingError(f"{path}: [{section}] must be a table; given: {found!r}")
+    return found
+
+
+def _nested(setting: str, value: Any) -> dict[str, Any]:
+    for name in reversed(setting.split(".")):
+        value = {name: value}
+    return dict(value)
+
+
+def _at(tree: Any, setting: str) -> Any:
+    for name in setting.split("."):
+        tree = tree.get(name) if isinstance(tree, Mapping) else None
+    return tree
+
+
+def _folder_name(recipe: Recipe) -> str:
+    what = getattr(recipe.task, "dataset", None) or recipe.task.kind
+    return f"{what}-{recipe.method}-{recipe.hash}"

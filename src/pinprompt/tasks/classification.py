@@ -1,0 +1,290 @@
+"""Few-shot classification: a prompt beside a text, and a language model that says a label's word."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pinprompt.data.readers import Example
+from pinprompt.errors import ModelError, SettingError, did_you_mean
+from pinprompt.models.frames import Frame
+from pinprompt.settings.classification import ClassificationSettings
+from pinprompt.streams import derive
+from pinprompt.tasks import handwritten, metrics
+from pinprompt.tasks.labelled_data import LabelledData, load_data
+from pinprompt.tasks.templates import Template, parse, whole
+from pinprompt.values import Evaluation, Prompt, Score
+
+if TYPE_CHECKING:  # the models bring torch and transformers, which are imported when a task is built
+    from pinprompt.models.causal_lm import CausalLabels, Inputs
+    from pinprompt.models.masked_lm import MaskedLabels
+    from pinprompt.tasks.soft_view import SoftView
+
+    LabelModel = CausalLabels | MaskedLabels
+
+_CONTENT_FREE = ("N/A", "", "[MASK]")
+_SHOWN = 5  # examples right, and as many wrong, that a report shows
+_METRICS = {"accuracy": metrics.accuracy, "macro_f1": metrics.macro_f1}
+
+
+class ClassificationTask:
+    """Label texts with a frozen language model; implements `tasks.protocol.Task`."""
+
+    name = "classification"
+    stochastic = False
+    primary = "accuracy"
+
+    def __init__(
+        self,
+        settings: ClassificationSettings,
+        data: LabelledData,
+        template: Template,
+        model: LabelModel,
+        revision: str,
+        seed: int = 0,
+    ) -> None:
+        self.settings, self.data, self.template, self.model, self.seed = settings, data, template, model, seed
+        self.labels = tuple(data.words)
+        self.splits = tuple(name for name in ("train", "dev", "test") if data.splits.get(name))
+        self.notes = list(data.notes)
+        """What a reader should know of data and texts: overlaps, draws, texts that were cut."""
+        self._targets = {
+            name: np.array([self.labels.index(example.label) for example in rows], dtype=np.int64)
+            for name, rows in data.splits.items()
+        }
+        self._inputs: dict[str, Inputs] = {}
+        for name in self.splits:
+            inputs = model.prepare([example.text for example in data.splits[name]], keep=name != "test")
+            self._inputs[name] = inputs
+            for row, tokens in inputs.cut.items():
+                line = data.splits[name][row].line
+                self.notes.append(f"{name}, line {line}: the text of {tokens} tokens was cut to fit the model's window")
+        self._free = model.prepare([model.mask_token or text if text == "[MASK]" else text for text in _CONTENT_FREE])
+        self.fingerprint = self._fingerprint(revision)
+
+    @classmethod
+    def build(cls, settings: ClassificationSettings, device: str = "cpu", seed: int = 0) -> ClassificationTask:
+        """The task that the settings describe; data and template are checked before a model is loaded."""
+        from pinprompt.models import sources
+
+        data = load_data(settings)
+        kind = settings.model_kind if settings.model_kind != "auto" else sources.kind_of(settings.model)
+        if kind not in ("masked", "causal"):
+            raise ModelError(
+                f"the task model '{settings.model}' is of the kind '{kind}': classification needs a masked or a causal "
+                "language model (with its head). If you know better, set model_kind."
+            )
+        source = settings.template or handwritten.default_template(data.card, kind)
+        template = parse(source, kind, settings.spacing)
+        probe = template.frame("it")
+        model: LabelModel
+        if kind == "masked":
+            from pinprompt.models.masked_lm import MaskedLabels
+
+            # A dataset's published way of writing its words counts with its published template only.
+            published = data.card is not None and not settings.words and source == data.card.template(kind)
+            spaced = data.card.spaced if published and data.card is not None else None
+            lm, tokenizer = sources.load_masked_lm(settings.model, device)
+            model = MaskedLabels(lm, tokenizer, data.words, probe, strict=settings.strict_words, spaced=spaced)
+        else:
+            from pinprompt.models.causal_lm import CausalLabels
+
+            lm, tokenizer = sources.load_causal_lm(settings.model, device)
+            model = CausalLabels(lm, tokenizer, data.words, probe, strict=settings.strict_words)
+        return cls(settings, data, template, model, sources.resolve(settings.model).revision, seed)
+
+    def score(self, prompts: Sequence[Prompt], seeds: Sequence[int] = (), split: str = "train") -> list[Score]:
+        """The mean reward over the examples of a split; a prompt that leaves no room for a text is a failure."""
+        self._known(split)
+        calls = self.calls(split)
+        framed = [self._frame(prompt.text) for prompt in prompts]
+        problems = [self._too_long(frame) for frame, _ in framed]
+        usable = [prompt for prompt, problem in zip(prompts, problems, strict=True) if problem is None]
+        answers = iter(self._probabilities(usable, self._inputs[split]))
+        found = []
+        for problem in problems:
+            if problem is not None:
+                found.append(Score(self._worst(), calls=0, failures=(problem,)))
+                continue
+            p = next(answers)
+            value, right = float(np.mean(self._rewards(p, split))), metrics.correct(p, self._targets[split])
+            details = {
+                "accuracy": float(np.mean(right)),
+                "gap": float(np.mean(metrics.gaps(p, self._targets[split]))),
+                "log_likelihood": float(np.mean(metrics.log_likelihood(p, self._targets[split]))),
+            }
+            found.append(Score(value, calls=calls, details=details))
+        return found
+
+    def evaluate(self, prompt: Prompt, split: str, seed: int = 0) -> Evaluation:
+        """Accuracy and macro-F1 with bootstrap intervals, a confusion matrix, and examples right and wrong."""
+        self._known(split)
+        probabilities = self._probabilities([prompt], self._inputs[split])[0]
+        targets, classes = self._targets[split], len(self.labels)
+        predicted = metrics.predictions(probabilities, targets)
+        table = metrics.confusion(targets, predicted, classes)
+        tables = {
+            "confusion": {"labels": [self._display(label) for label in self.labels], "counts": table.tolist()},
+            "examples": self._shown(probabilities, predicted, split),
+            "notes": list(self.notes),
+        }
+        return Evaluation(
+            split=split,
+            metrics={
+                **{name: metric(table) for name, metric in _METRICS.items()},
+                "reward": float(np.mean(self._rewards(probabilities, split))),
+            },
+            rows=len(targets),
+            calls=self.calls(split),
+            intervals=metrics.intervals(targets, predicted, classes, _METRICS, derive(seed, "bootstrap")),
+            tables=tables,
+        )
+
+    def predict(self, prompt: Prompt, texts: Sequence[str]) -> list[tuple[str, dict[str, float]]]:
+        """The likeliest label of each text, and the probability of every label."""
+        for number, text in enumerate(texts, 1):
+            if not text.strip():
+                raise SettingError(f"text {number} is empty: there is nothing to label.")
+        if not texts:
+            return []
+        inputs = self.model.prepare([text.strip() for text in texts])
+        rows = self._probabilities([prompt], inputs)[0]
+        return [(self.labels[int(row.argmax())], dict(zip(self.labels, map(float, row), strict=True))) for row in rows]
+
+    def calls(self, split: str = "train") -> int:
+        """Sequences that one prompt costs on a split."""
+        self._known(split)
+        extra = len(_CONTENT_FREE) if self.settings.calibrate else 0
+        return (len(self._targets[split]) + extra) * self.model.sequences
+
+    def context(self) -> str:
+        """Labelled examples in the template, up to where a prompt would be written."""
+        prompt, _ = self._manual()
+        per_class, seed = self.settings.context_examples, derive(self.settings.split, "context")
+        words = self.data.words
+        return handwritten.context_text(self.data.splits["train"], words, prompt, self.template, per_class, seed)
+
+    def baselines(self) -> dict[str, str]:
+        """Hand-written prompts: 'manual', 'instructions' where there is one, 'in-context' where an example fits."""
+        prompt, manual = self._manual()
+        found = {"manual": handwritten.manual_text(prompt, manual, self.template)}
+        instruction = self.settings.instruction or (self.data.card.instruction if self.data.card else None)
+        if instruction:
+            found["instructions"] = handwritten.instructions_text(instruction, prompt, manual, self.model.kind)
+        longest = max(map(len, self.model.encoder.pieces(self._inputs["train"].texts)))
+        room = self.model.encoder.window - min(longest, self.model.encoder.window // 2)
+
+        def fits(text: str) -> bool:
+            return len(self.model.encoder.ids([text])[0]) <= room
+
+        examples, seed = self.data.splits["train"], derive(self.seed, "in-context")
+        shown = handwritten.in_context_text(examples, self.data.words, prompt, manual, seed, fits)
+        if shown is not None:
+            found["in-context"] = shown
+        return found
+
+    def differentiable(self) -> SoftView:
+        """The view that white-box methods ask for: prompts as vectors at the prompt's place."""
+        from pinprompt.tasks.soft_view import SoftView
+
+        return SoftView(self)
+
+    def inputs(self, split: str) -> Inputs:
+        """The texts of a split as the model has them."""
+        self._known(split)
+        return self._inputs[split]
+
+    def targets(self, split: str) -> metrics.Ints:
+        """The class number of every row of a split."""
+        self._known(split)
+        return self._targets[split]
+
+    def score_of(self, probabilities: metrics.Floats, split: str) -> Score:
+        """The task's score of label probabilities [N, C] that were made some other way."""
+        accuracy = float(np.mean(metrics.correct(probabilities, self._targets[split])))
+        value = float(np.mean(self._rewards(probabilities, split)))
+        return Score(value, calls=self.calls(split), details={"accuracy": accuracy})
+
+    def _probabilities(self, prompts: Sequence[Prompt], inputs: Inputs) -> list[metrics.Floats]:
+        """Label probabilities [N, C] of each prompt, calibrated where the settings ask for it."""
+        framed = [self._frame(prompt.text) for prompt in prompts]
+        answers = self._ask(framed, inputs)
+        if not self.settings.calibrate:
+            return answers
+        free = self._ask(framed, self._free)
+        return [metrics.calibrate(p, f.mean(axis=0)) for p, f in zip(answers, free, strict=True)]
+
+    def _ask(self, framed: Sequence[tuple[Frame, Template]], inputs: Inputs) -> list[metrics.Floats]:
+        found: dict[Frame, metrics.Floats] = {}
+        for template in dict.fromkeys(template for _, template in framed):
+            frames = [frame for frame, own in framed if own is template or own == template]
+            words = None if template == self.template else self.model.words_for(template.frame("it"))
+            for frame, logs in zip(frames, self.model.log_probs(frames, inputs, words), strict=True):
+                found[frame] = np.exp(logs.double().numpy())
+        return [found[frame] for frame, _ in framed]
+
+    def _frame(self, prompt: str) -> tuple[Frame, Template]:
+        template = whole(prompt, self.model.kind) or self.template
+        return template.frame(prompt), template
+
+    def _too_long(self, frame: Frame) -> str | None:
+        encoder, mask = self.model.encoder, self.model.mask_token
+        size = len(encoder.ids([frame.around("", mask)[0]])[0]) + max(map(len, self.model.words.ids))
+        if size < encoder.window:
+            return None
+        return f"the prompt takes {size} tokens, which leaves no room for a text in the window of {encoder.window}"
+
+    def _rewards(self, probabilities: metrics.Floats, split: str) -> metrics.Floats:
+        targets, settings = self._targets[split], self.settings
+        if settings.reward == "accuracy":
+            return metrics.correct(probabilities, targets).astype(np.float64)
+        if settings.reward == "log-likelihood":
+            return metrics.log_likelihood(probabilities, targets)
+        return metrics.gap_reward(probabilities, targets, settings.weight_wrong, settings.weight_right)
+
+    def _worst(self) -> float:
+        floor = {"accuracy": 0.0, "log-likelihood": float(np.log(np.finfo(np.float64).tiny))}
+        return floor.get(self.settings.reward, -self.settings.weight_wrong)
+
+    def _shown(self, probabilities: metrics.Floats, predicted: metrics.Ints, split: str) -> list[dict[str, Any]]:
+        rows = self.data.splits[split]
+        right = [row for row in range(len(rows)) if predicted[row] == self._targets[split][row]]
+        wrong = [row for row in range(len(rows)) if predicted[row] != self._targets[split][row]]
+        return [
+            self._row(rows[row], probabilities[row], int(predicted[row])) for row in (*right[:_SHOWN], *wrong[:_SHOWN])
+        ]
+
+    def _row(self, example: Example, probabilities: metrics.Floats, predicted: int) -> dict[str, Any]:
+        return {
+            "text": example.text,
+            "label": self._display(example.label),
+            "predicted": self._display(self.labels[predicted]),
+            "probability": float(probabilities[predicted]),
+        }
+
+    def _display(self, label: str) -> str:
+        """A label as people read it: its word, where the label itself is only a number."""
+        return self.data.words[label] if label.lstrip("-").isdigit() else label
+
+    def _manual(self) -> tuple[str, Template]:
+        return handwritten.manual_prompt(self.data.card, self.template, self.model.kind, self.settings.manual)
+
+    def _known(self, split: str) -> None:
+        if split not in self.splits:
+            raise SettingError(f"there is no split '{split}' in this task's data; {did_you_mean(split, self.splits)}")
+
+    def _fingerprint(self, revision: str) -> str:
+        settings = self.settings
+        parts: Mapping[str, Any] = {
+            "model": revision,
+            "kind": self.model.kind,
+            "template": [self.template.source, self.template.spacing],
+            "words": [list(self.data.words.items()), self.model.words.ids],
+            "data": {name: [[e.text, e.label] for e in rows] for name, rows in sorted(self.data.splits.items())},
+            "reward": [settings.reward, settings.weight_wrong, settings.weight_right, settings.calibrate],
+        }
+        return hashlib.sha256(json.dumps(parts, sort_keys=True, ensure_ascii=True).encode()).hexdigest()

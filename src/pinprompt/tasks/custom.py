@@ -1,0 +1,218 @@
+"""Your own task: any function from a prompt's text to a number, or from a list of texts to a list of numbers."""
+
+from __future__ import annotations
+
+import collections.abc
+import hashlib
+import importlib
+import inspect
+import math
+import os
+import sys
+import typing
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+from pinprompt.errors import BudgetSpent, PinpromptError, SettingError, TaskError, did_you_mean
+from pinprompt.settings.custom import CustomSettings
+from pinprompt.values import Evaluation, Prompt, Score
+
+WORST = -1e9
+"""The score of a prompt that the function could not score: below any other, and still a number."""
+
+_LISTS = (list, tuple, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
+
+
+class CustomTask:
+    """A function as a task; implements `tasks.protocol.Task`.
+
+    A function whose first parameter is annotated as a list (or any sequence but `str`) gets all prompts of a call at
+    once; any other gets one text at a time. `batch=True` or `batch=False` settles it without an annotation.
+    A score that is not a finite number, or an exception on a single prompt, is a recorded failure of that prompt; where
+    no prompt of a call could be scored, or a batch has the wrong length, the function is at fault: TaskError.
+    """
+
+    name = "custom"
+    splits = ("train",)
+    primary = "score"
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        batch: bool | None = None,
+        stochastic: bool = False,
+        calls_per_prompt: int = 1,
+        context: str = "",
+        baselines: dict[str, str] | None = None,
+    ) -> None:
+        if not callable(function):
+            raise SettingError(f"a task's function must be callable, a {type(function).__name__} was given.")
+        self.function, self.stochastic = function, stochastic
+        self.batch = takes_a_list(function) if batch is None else batch
+        self._calls, self._context, self._baselines = calls_per_prompt, context, dict(baselines or {})
+        self._told = _told(function)
+        self.fingerprint = _fingerprint(function, self.batch)
+        self._worked = False
+
+    @classmethod
+    def build(cls, settings: CustomSettings) -> CustomTask:
+        """The task of a recipe, with its function imported from 'module:name'."""
+        return cls(
+            import_function(settings.function),
+            stochastic=settings.stochastic,
+            calls_per_prompt=settings.calls_per_prompt,
+            context=settings.context,
+        )
+
+    def score(self, prompts: Sequence[Prompt], seeds: Sequence[int] = (), split: str = "train") -> list[Score]:
+        """One score per prompt; see the class for what counts as a failure."""
+        self._check(split)
+        if not prompts:
+            return []
+        texts = [prompt.text for prompt in prompts]
+        scores = self._batch(texts) if self.batch else [self._one(text) for text in texts]
+        if all(score.failures for score in scores) and (len(scores) > 1 or not self._worked):
+            # Nothing worked: that is not a bad prompt, that is a function that cannot score.
+            raise TaskError(f"the function {self._told} scored none of {len(texts)} prompt(s): {scores[0].failures[0]}")
+        self._worked = True
+        return scores
+
+    def evaluate(self, prompt: Prompt, split: str = "train", seed: int = 0) -> Evaluation:
+        """The function's score as the only metric."""
+        score = self.score([prompt], [seed], split)[0]
+        notes = {"failures": list(score.failures)} if score.failures else {}
+        return Evaluation(split, {"score": score.value}, rows=1, calls=score.calls, tables=notes)
+
+    def calls(self, split: str = "train") -> int:
+        """What the settings say that one prompt costs."""
+        self._check(split)
+        return self._calls
+
+    def context(self) -> str:
+        """The context of the settings."""
+        return self._context
+
+    def baselines(self) -> dict[str, str]:
+        """The hand-written prompts that were given."""
+        return dict(self._baselines)
+
+    def _check(self, split: str) -> None:
+        if split not in self.splits:
+            raise SettingError(f"a function has no split '{split}': it is scored on 'train' only.")
+
+    def _one(self, text: str) -> Score:
+        try:
+            answer = self.function(text)
+        except (BudgetSpent, PinpromptError):
+            raise
+        except Exception as error:  # whatever a user's function may raise
+            return self._failed(f"it raised {type(error).__name__}: {error}", text)
+        return self._read(answer, text)
+
+    def _batch(self, texts: list[str]) -> list[Score]:
+        try:
+            answer = self.function(list(texts))
+        except (BudgetSpent, PinpromptError):
+            raise
+        except Exception as error:  # whatever a user's function may raise
+            raise TaskError(
+                f"the function {self._told} raised {type(error).__name__}: {error} for {len(texts)} prompts, of which "
+                f"the first is {texts[0]!r}. A batch fails as a whole; catch what may happen to one prompt inside."
+            ) from error
+        try:
+            values = list(answer)
+        except TypeError:
+            raise TaskError(
+                f"the function {self._told} was given a list of {len(texts)} prompts and answered {answer!r:.60}; it "
+                "must answer a list of numbers. If it scores one text at a time, annotate its parameter as str."
+            ) from None
+        if len(values) != len(texts):
+            raise TaskError(
+                f"the function {self._told} answered {len(values)} scores for {len(texts)} prompts; one each, in order."
+            )
+        return [self._read(value, text) for value, text in zip(values, texts, strict=True)]
+
+    def _read(self, answer: Any, text: str) -> Score:
+        try:
+            if isinstance(answer, str | bytes | bytearray):
+                raise TypeError
+            value = float(answer)
+        except (TypeError, ValueError, RuntimeError):
+            return self._failed(f"it answered {answer!r:.60}, which is not a number", text)
+        if not math.isfinite(value):
+            return self._failed(f"it answered {value}, which is not finite", text)
+        return Score(value, calls=self._calls)
+
+    def _failed(self, what: str, text: str) -> Score:
+        return Score(WORST, calls=self._calls, failures=(f"{what} (prompt {text!r})",))
+
+
+def takes_a_list(function: Callable[..., Any]) -> bool:
+    """Whether the first parameter's annotation is a list or another sequence of texts."""
+    target = function if inspect.isroutine(function) or inspect.isclass(function) else type(function).__call__
+    try:
+        hints = typing.get_type_hints(target)
+        names = list(inspect.signature(function).parameters)
+    except (TypeError, ValueError, NameError, AttributeError):
+        return False
+    hint = hints.get(names[0]) if names else None
+    return (typing.get_origin(hint) or hint) in _LISTS
+
+
+def import_function(place: str) -> Callable[..., Any]:
+    """The function at 'module:name'; modules beside the recipe (in the working folder) are found too."""
+    module_name, colon, name = place.partition(":")
+    if not colon or not module_name or not name:
+        raise SettingError(
+            f"task.function must be 'module:name', such as 'my_task:score' for the function score in my_task.py; "
+            f"'{place}' was given."
+        )
+    module = _module(module_name, place)
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            known = [known for known in vars(module) if not known.startswith("_") and callable(getattr(module, known))]
+            raise SettingError(
+                f"the module '{module_name}' has no '{name}'; {did_you_mean(part, known or ['nothing'])}"
+            )
+        found = getattr(found, part)
+    if not callable(found):
+        raise SettingError(f"'{place}' is a {type(found).__name__}, not a function.")
+    return typing.cast(Callable[..., Any], found)
+
+
+def _module(name: str, place: str) -> ModuleType:
+    here = os.getcwd()
+    added = here not in sys.path
+    if added:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(error.name + ".")):
+            raise SettingError(
+                f"there is no module '{error.name}' for task.function = '{place}'; looked in {here} and in the "
+                "installed packages. Run from the folder that holds it, or install it."
+            ) from None
+        raise SettingError(f"the module '{name}' cannot be imported: {error}.") from error
+    except Exception as error:  # importing runs the user's code
+        raise SettingError(f"the module '{name}' cannot be imported: {type(error).__name__}: {error}.") from error
+    finally:
+        if added and here in sys.path:
+            sys.path.remove(here)
+
+
+def _told(function: Callable[..., Any]) -> str:
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return f"{getattr(function, '__module__', '?')}:{name}"
+
+
+def _fingerprint(function: Callable[..., Any], batch: bool) -> str:
+    """The function's name and source: an edited function is another task. What it calls is not looked at."""
+    try:
+        source = inspect.getsource(function if inspect.isroutine(function) else type(function))
+    except (OSError, TypeError):
+        source = ""
+    return hashlib.sha256(f"{_told(function)}\n{batch}\n{source}".encode()).hexdigest()

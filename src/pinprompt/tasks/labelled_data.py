@@ -1,0 +1,134 @@
+"""The labelled examples of a classification task: found, split and checked before any model is asked anything."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pinprompt.data import catalogue
+from pinprompt.data.cards import DatasetCard, lookup
+from pinprompt.data.readers import Example, check_labels, read_examples
+from pinprompt.data.splits import k_shot
+from pinprompt.errors import DataError, SettingError, did_you_mean
+from pinprompt.settings.classification import ClassificationSettings
+from pinprompt.streams import derive
+
+
+@dataclass(frozen=True)
+class LabelledData:
+    """Examples by split, the label words in the order of the classes, and remarks that a reader should know."""
+
+    splits: Mapping[str, list[Example]]
+    words: Mapping[str, str]
+    card: DatasetCard | None
+    notes: tuple[str, ...]
+
+
+def load_data(settings: ClassificationSettings) -> LabelledData:
+    """The data that the settings name: a dataset of the catalogue, or the user's own files."""
+    if settings.dataset is not None and settings.train is not None:
+        raise SettingError(
+            f"both a dataset ('{settings.dataset}') and a training file ('{settings.train}') are given; give one."
+        )
+    card = lookup(settings.dataset) if settings.dataset is not None else None
+    words = {label.strip(): word.strip() for label, word in (settings.words or (card.words if card else {})).items()}
+    if card is not None:
+        found = catalogue.load(card.name, settings.data, settings.split, settings.shots)
+        splits = {"train": found.train, "dev": found.dev, "test": found.test or []}
+        notes, paths = list(found.notes), dict.fromkeys(("train", "dev", "test"), settings.data or card.name)
+    elif settings.train is not None:
+        splits, notes, paths = _own_files(settings, words)
+    else:
+        raise SettingError(
+            "no data: name a dataset of the catalogue (dataset = 'sst-2', with data = 'FOLDER'), or give a file of "
+            "labelled examples (train = 'reviews.csv', text_column, label_column, words)."
+        )
+    check_labels(splits["train"], list(words), paths["train"])
+    for name in ("dev", "test"):
+        _check_known(splits[name], list(words), paths[name])
+    absent = [label for label in words if label not in {example.label for example in splits["train"]}]
+    if absent:
+        notes.append(f"no training example has the label(s) {', '.join(absent)}")
+    if settings.test_rows is not None and len(splits["test"]) > settings.test_rows:
+        notes.append(f"test is a draw of {settings.test_rows} of {len(splits['test'])} rows")
+        chooser = random.Random(derive(settings.split, "test-rows"))
+        chosen = sorted(chooser.sample(range(len(splits["test"])), settings.test_rows))
+        splits["test"] = [splits["test"][row] for row in chosen]
+    stripped = {
+        name: [Example(example.text.strip(), example.label, example.line) for example in rows]
+        for name, rows in splits.items()
+        if rows
+    }
+    return LabelledData(stripped, words, card, tuple(notes))
+
+
+def _own_files(
+    settings: ClassificationSettings, words: Mapping[str, str]
+) -> tuple[dict[str, list[Example]], list[str], dict[str, str]]:
+    def read(path: str) -> list[Example]:
+        return read_examples(path, settings.text_column, settings.label_column)
+
+    assert settings.train is not None
+    train = read(settings.train)
+    if not words:
+        labels = sorted({example.label for example in train})
+        raise SettingError(
+            f"no label words: '{settings.train}' has the labels {', '.join(labels[:8])}; say which word a model would "
+            f'say for each, such as words = {{"{labels[0]}": "terrible", ...}} (--word {labels[0]}=terrible).'
+        )
+    check_labels(train, list(words), settings.train)
+    test = read(settings.test) if settings.test else []
+    paths = {"train": settings.train, "dev": settings.dev or settings.train, "test": settings.test or settings.train}
+    notes: list[str] = []
+    if settings.dev is not None:
+        dev = read(settings.dev)
+        parts = {"train": train, "dev": dev}
+        for name, rows in parts.items():
+            parts[name] = _at_most(rows, settings.shots, derive(settings.split, name))
+            if len(parts[name]) < len(rows):
+                notes.append(f"{name} is a draw of {settings.shots} per class from {len(rows)} rows (shots)")
+        return {**parts, "test": test}, notes, paths
+    shots = min(settings.shots, min(Counter(example.label for example in train).values()) // 2)
+    if shots == 0:
+        rare, _ = min(Counter(example.label for example in train).items(), key=lambda item: item[1])
+        line = next(example.line for example in train if example.label == rare)
+        raise DataError(
+            f"the label '{rare}' has one example only, and dev is split off train; add examples or give a dev file",
+            path=settings.train,
+            line=line,
+        )
+    if shots < settings.shots:
+        notes.append(f"{shots} examples per class in train and dev: the file has no more ({settings.shots} asked for)")
+    try:
+        chosen, dev, rest = k_shot(train, shots, settings.split)
+    except DataError as error:
+        raise DataError(str(error), path=settings.train) from None
+    if not test and rest:
+        notes.append("test is what train and dev leave of the training file")
+        test = rest
+    return {"train": chosen, "dev": dev, "test": test}, notes, paths
+
+
+def _at_most(examples: Sequence[Example], shots: int, seed: int) -> list[Example]:
+    """At most so many examples per class, drawn by seed, in the order of the file."""
+    ranked = sorted(range(len(examples)), key=lambda row: derive(seed, examples[row].text, row))
+    counts: Counter[str] = Counter()
+    kept = []
+    for row in ranked:
+        counts[examples[row].label] += 1
+        if counts[examples[row].label] <= shots:
+            kept.append(row)
+    return [examples[row] for row in sorted(kept)]
+
+
+def _check_known(examples: Sequence[Example], labels: Sequence[str], path: object) -> None:
+    for example in examples:
+        if example.label not in labels:
+            raise DataError(
+                f"the label '{example.label}' has no word and is not among the classes; "
+                f"{did_you_mean(example.label, labels)}",
+                path=path,
+                line=example.line or None,
+            )

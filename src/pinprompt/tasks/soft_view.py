@@ -1,0 +1,80 @@
+"""Classification with a prompt of vectors: what soft prompts, AutoPrompt and PEZ ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pinprompt.errors import SettingError
+from pinprompt.values import Score
+
+if TYPE_CHECKING:
+    from pinprompt.tasks.classification import ClassificationTask
+
+_BATCH = 32
+
+
+class SoftView:
+    """A `Differentiable` view of a classification task: prompt vectors [n, d] stand where the prompt stands."""
+
+    def __init__(self, task: ClassificationTask) -> None:
+        if not task.model.words.single:
+            raise SettingError(
+                "methods that use gradients need label words of one token each; choose other words (strict_words says "
+                "which are longer)."
+            )
+        self.task, self.model = task, task.model
+        self.tokenizer = task.model.tokenizer
+        embed = task.model.model.get_input_embeddings()
+        # Some models scale what they look up, so that the table itself is not what the first layer sees.
+        plain = type(embed) is torch.nn.Embedding
+        with torch.no_grad():
+            every = torch.arange(embed.weight.shape[0], device=embed.weight.device)
+            self.embeddings: torch.Tensor = embed.weight.detach() if plain else embed(every)
+
+    def rows(self, split: str) -> int:
+        """How many examples a split has."""
+        return len(self.task.targets(split))
+
+    def loss(self, vectors: Any, rows: Sequence[int]) -> torch.Tensor:
+        """Mean cross-entropy among the label words over training rows; differentiable in the vectors."""
+        targets = torch.as_tensor(self.task.targets("train")[list(rows)], device=vectors.device)
+        return torch.nn.functional.cross_entropy(self._logits(vectors, "train", rows), targets)
+
+    def score_vectors(self, vectors: Any, split: str) -> Score:
+        """The task's own score of prompt vectors, without a gradient (and without calibration)."""
+        with torch.no_grad():
+            parts = [
+                torch.softmax(self._logits(vectors, split, range(start, min(start + _BATCH, self.rows(split)))), -1)
+                for start in range(0, self.rows(split), _BATCH)
+            ]
+        return self.task.score_of(torch.cat(parts).double().cpu().numpy(), split)
+
+    def _logits(self, vectors: torch.Tensor, split: str, rows: Sequence[int]) -> torch.Tensor:
+        texts = self.task.inputs(split).texts
+        sides, skips = [], []
+        for row in rows:
+            left, right, skip = self._sides(texts[row], len(vectors))
+            sides.append((left, right))
+            skips.append(skip)
+        return self.model.vector_logits(vectors, sides, skips)
+
+    def _sides(self, text: str, vectors: int) -> tuple[list[int], list[int], int]:
+        """The ids to the left and right of the prompt, the text cut where all would not fit; masks before the mask."""
+        encoder, mask = self.model.encoder, self.model.mask_token
+        room = encoder.window - vectors
+        size = None
+        while True:
+            shown = text if size is None else encoder.shorten(text, size)
+            left, right = encoder.pieces(self.task.template.around_prompt(shown, mask))
+            ids = [*encoder.lead, *left], [*right, *encoder.trail]
+            over = len(ids[0]) + len(ids[1]) - room
+            if over <= 0:
+                return *ids, self.task.template.frame("").around(shown, mask)[1]
+            if size is not None and size <= 0:
+                raise SettingError(
+                    f"{vectors} prompt vectors leave no room for a text in a window of {encoder.window}."
+                )
+            size = (len(encoder.pieces([text])[0]) if size is None else size) - over

@@ -1,0 +1,174 @@
+"""The texts of a style-transfer run: what is rewritten in each split, and what the judges learn from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from pinprompt.data.readers import read_lines
+from pinprompt.data.style import ends_of, load_style, lookup_style
+from pinprompt.errors import DataError, SettingError
+from pinprompt.settings.style_transfer import StyleTransferSettings
+from pinprompt.streams import derive
+
+T = TypeVar("T")
+HELD_OUT = 100
+"""Test texts that are held out of a source file, at the most."""
+
+
+@dataclass(frozen=True)
+class StyleData:
+    """Disjoint parts: texts to rewrite by split, and two halves of the rest for the judges of search and report."""
+
+    sources: Mapping[str, tuple[str, ...]]
+    references: tuple[str, ...]
+    """Human rewrites of the test texts, or nothing."""
+    halves: tuple[tuple[list[str], list[str]], tuple[list[str], list[str]]]
+    """(source texts, target texts) for the judge of the search, and for the judge of the report."""
+    styles: tuple[str, str]
+    """Names of the source and the target style."""
+    label: str
+    """The target's number among the styles, as classifiers that were trained on such data number it."""
+    manual: str
+    instruction: str
+    lower: bool
+    notes: tuple[str, ...] = ()
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with any text."""
+        parts = [*self.sources.values(), self.references, *(texts for half in self.halves for texts in half)]
+        return hashlib.sha256("\0\0".join("\0".join(part) for part in parts).encode()).hexdigest()
+
+
+def style_data(settings: StyleTransferSettings) -> StyleData:
+    """Read what the settings name, and draw the parts by `settings.split`."""
+    if settings.dataset is not None:
+        if settings.source or settings.target:
+            raise SettingError("a dataset and source or target files were both given: name one or the other")
+        return _of_catalogue(settings, settings.dataset)
+    if not settings.source or not settings.target:
+        raise SettingError(
+            "style transfer needs texts: a dataset (yelp, shakespeare) with its data folder, or a source and a target "
+            "file with one text a line"
+        )
+    return _of_files(settings, Path(settings.source), Path(settings.target))
+
+
+def _of_catalogue(settings: StyleTransferSettings, name: str) -> StyleData:
+    card = lookup_style(name)
+    if not settings.data:
+        raise SettingError(f"the style data '{card.name}' are read from a folder: give it as data = '<folder>'")
+    direction = settings.direction or card.directions[0]
+    source, target = ends_of(card, direction)
+    folder = Path(settings.data).expanduser()
+    place = folder / card.name if (folder / card.name).is_dir() else folder
+    # A published folder has training files too; a smaller copy may hold dev alone.
+    parts = ["train", "dev"] if card.shots is not None or any(place.glob("*train*")) else ["dev"]
+    loaded = [load_style(card.name, folder, part, settings.split) for part in parts]
+    test = load_style(card.name, folder, "test", settings.split)
+    lines = {style: [text for part in loaded for text in part.texts[style]] for style in (source, target)}
+    draw = _drawn(list(range(len(test.texts[source]))), settings.split, "test")[: settings.test_sources]
+    chosen = sorted(draw)
+    human = test.references.get(source, [])
+    hints = card.hints
+    return _divide(
+        settings,
+        lines[source],
+        lines[target],
+        test=[test.texts[source][row] for row in chosen],
+        references=[human[row] for row in chosen] if human else [],
+        styles=(source, target),
+        label=str(card.styles.index(target)),
+        manual=settings.manual or card.manual[direction],
+        instruction=settings.instruction
+        or f"You are given a sentence of {hints[source]}. Write it anew as {hints[target]}, and keep what it says.",
+        lower=card.lower if settings.lower is None else settings.lower,
+        notes=tuple(note for part in loaded for note in part.notes),
+    )
+
+
+def _of_files(settings: StyleTransferSettings, source: Path, target: Path) -> StyleData:
+    lines, wanted = read_lines(source, skip_blank=True), read_lines(target, skip_blank=True)
+    references = read_lines(settings.references) if settings.references else []
+    test = read_lines(settings.test) if settings.test else None
+    if references and (test is None or len(test) != len(references)):
+        raise SettingError(
+            f"references are line by line for the test file: {len(references)} references, "
+            f"{'no test file' if test is None else f'{len(test)} test texts'}"
+        )
+    if test is not None and settings.test_sources is not None:
+        rows = sorted(_drawn(list(range(len(test))), settings.split, "test")[: settings.test_sources])
+        test, references = [test[row] for row in rows], [references[row] for row in rows] if references else []
+    names = (source.stem.replace("_", " "), target.stem.replace("_", " "))
+    return _divide(
+        settings,
+        lines,
+        wanted,
+        test=test,
+        references=references,
+        styles=names,
+        label="1",
+        manual=settings.manual or f"Change the following sentence from {names[0]} to {names[1]}.",
+        instruction=settings.instruction
+        or f"You are given a sentence that is {names[0]}. Write it anew to be {names[1]}, and keep what it says.",
+        lower=bool(settings.lower),
+    )
+
+
+def _divide(
+    settings: StyleTransferSettings,
+    source: Sequence[str],
+    target: Sequence[str],
+    *,
+    test: list[str] | None,
+    references: list[str],
+    styles: tuple[str, str],
+    label: str,
+    manual: str,
+    instruction: str,
+    lower: bool,
+    notes: tuple[str, ...] = (),
+) -> StyleData:
+    """Draw the parts: texts to rewrite first, then two halves for the judges, who see none of the former."""
+    taken = set(test or ())
+    lines = _drawn([line for line in dict.fromkeys(source) if line not in taken], settings.split, "source")
+    wanted = _drawn(list(dict.fromkeys(target)), settings.split, "target")
+    if len(lines) < 2:
+        raise DataError(
+            f"there are {len(lines)} different source texts; two are the least (one to search on, one to choose on), "
+            "and a style judge that is trained here needs 20 more of each style",
+            path=settings.source or settings.data,
+        )
+    few = max(1, len(lines) // 5)  # of a short file no part takes more than a fifth
+    train = min(settings.sources, few)
+    dev = min(settings.dev_sources, few)
+    held = min(settings.test_sources or HELD_OUT, few) if test is None and len(lines) > 2 else 0
+    cuts = np.cumsum([train, dev, held]).tolist()
+    split = {"train": lines[: cuts[0]], "dev": lines[cuts[0] : cuts[1]]}
+    tested = test if test is not None else lines[cuts[1] : cuts[2]]
+    if tested:
+        split["test"] = tested
+    rest, most = lines[cuts[2] :], settings.judge_lines
+    halves = tuple((rest[side::2][:most], wanted[side::2][:most]) for side in (0, 1))
+    return StyleData(
+        sources={name: tuple(texts) for name, texts in split.items()},
+        references=tuple(references),
+        halves=(halves[0], halves[1]),
+        styles=styles,
+        label=label,
+        manual=manual,
+        instruction=instruction,
+        lower=lower,
+        notes=notes,
+    )
+
+
+def _drawn(items: list[T], split: int, name: str) -> list[T]:
+    random = np.random.Generator(np.random.Philox(derive(split, "style data", name)))
+    return [items[place] for place in random.permutation(len(items))]

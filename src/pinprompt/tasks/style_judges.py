@@ -1,0 +1,129 @@
+"""Who judges a style-transfer run: content, style (one judge for the search, another for the report), fluency."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pinprompt.errors import SettingError
+from pinprompt.models.classifier import Classifier
+from pinprompt.models.content import Alignment, BertScore, ContentJudge, baseline_of
+from pinprompt.models.encoder import Encoder
+from pinprompt.models.fluency import Acceptability, FluencyJudge, LanguageModel, PerplexityFluency
+from pinprompt.models.sources import load_causal_lm, load_encoder, load_sequence_classifier, resolve
+from pinprompt.models.style_judge import Embedding, Features, NamedStyle, StyleJudge, Together, Words, train_style
+from pinprompt.settings.style_transfer import StyleTransferSettings
+from pinprompt.tasks.style_data import StyleData
+
+TRAINED = "trained"
+PERPLEXITY = "perplexity"
+CALIBRATION = 100
+"""Target texts that the perplexity of a fluent text is measured on."""
+
+
+@dataclass
+class StyleJudges:
+    """The judges of one run, and what they are, for the report."""
+
+    content: ContentJudge
+    reference: ContentJudge
+    """BERTScore, for outputs against human rewrites."""
+    style: StyleJudge
+    test_style: StyleJudge
+    lm: LanguageModel
+    texts: list[str]
+    """Human texts in the target style, to calibrate fluency on."""
+    acceptability: Acceptability | None = None
+    _fluency: FluencyJudge | None = field(default=None, init=False, repr=False)
+
+    @property
+    def fluency(self) -> FluencyJudge:
+        """Made when it is first asked: the search does without it."""
+        if self._fluency is None:
+            self._fluency = self.acceptability or PerplexityFluency.calibrated(self.lm, self.texts)
+        return self._fluency
+
+    def names(self) -> dict[str, str]:
+        """Who judged what. Numbers of runs whose judges differ are not comparable."""
+        return {
+            "content": self.content.name,
+            "references": self.reference.name,
+            "style (search)": self.style.name,
+            "style (report)": self.test_style.name,
+            "fluency": self.acceptability.name if self.acceptability else self.fluency.name,
+            "perplexity": self.lm.name,
+        }
+
+
+def build_judges(settings: StyleTransferSettings, data: StyleData, device: str, task_lm: LanguageModel) -> StyleJudges:
+    """Load and train the judges; the report's style judge too, so that a refusal comes before the search."""
+    encoder = Encoder(*load_encoder(settings.encoder, device), name=_named(settings.encoder))
+    first, second = data.halves
+    known: dict[str, Classifier] = {}
+    lm = task_lm
+    if settings.fluency_model is not None:
+        lm = LanguageModel(*load_causal_lm(settings.fluency_model, device), name=_named(settings.fluency_model))
+    search = _style(settings, data, settings.style, settings.style_label, known, Embedding(encoder), first, device)
+    wide = Together([Embedding(encoder), Words()])
+    label = settings.test_style_label if settings.test_style_label is not None else settings.style_label
+    report = _style(settings, data, settings.test_style, label, known, wide, second, device)
+    layered = encoder
+    if settings.encoder_layer != -1:
+        layer = settings.encoder_layer
+        layered = Encoder(encoder.model, encoder.tokenizer, name=f"{encoder.name} layer {layer}", layer=layer)
+    bertscore = BertScore(layered, _baseline(settings, data, layered))
+    acceptability = None
+    if settings.fluency != PERPLEXITY:
+        acceptability = Acceptability(_classifier(settings.fluency, device, known), settings.fluency_label)
+    return StyleJudges(
+        content=Alignment(layered) if settings.content == "alignment" else bertscore,
+        reference=bertscore,
+        style=search,
+        test_style=report,
+        lm=lm,
+        texts=second[1][:CALIBRATION],
+        acceptability=acceptability,
+    )
+
+
+def _baseline(settings: StyleTransferSettings, data: StyleData, encoder: Encoder) -> float:
+    if settings.baseline is not None:
+        return settings.baseline
+    texts = [*data.halves[0][0], *data.sources["train"], *data.sources["dev"]][:400]
+    return baseline_of(encoder, texts, settings.split)
+
+
+def _style(
+    settings: StyleTransferSettings,
+    data: StyleData,
+    name: str,
+    label: str | None,
+    known: dict[str, Classifier],
+    features: Features,
+    texts: tuple[list[str], list[str]],
+    device: str,
+) -> StyleJudge:
+    if name == TRAINED:
+        return train_style(*texts, features, settings.split, force=settings.force_judge)
+    classifier = _classifier(name, device, known)
+    if label is not None:
+        return NamedStyle(classifier, label)
+    for guess in (data.styles[1], data.label):
+        try:
+            return NamedStyle(classifier, guess)
+        except SettingError:
+            continue
+    raise SettingError(
+        f"which label of the style judge '{name}' is the target style '{data.styles[1]}'? Its labels: "
+        f"{', '.join(classifier.labels)}; name one as style_label"
+    )
+
+
+def _classifier(name: str, device: str, known: dict[str, Classifier]) -> Classifier:
+    if name not in known:
+        known[name] = Classifier(*load_sequence_classifier(name, device), name=_named(name))
+    return known[name]
+
+
+def _named(name: str) -> str:
+    """A model's name with its revision: judges of one name and different weights are different judges."""
+    return f"{name}@{resolve(name).revision[:8]}"

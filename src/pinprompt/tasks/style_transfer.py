@@ -1,0 +1,250 @@
+"""Unsupervised style transfer: a prompt is worth what the best of its rewrites keep in content and gain in style."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pinprompt.errors import DataError, SettingError, did_you_mean
+from pinprompt.models.fluency import LanguageModel
+from pinprompt.models.generator import Generator, Request
+from pinprompt.models.sources import load_causal_lm, resolve
+from pinprompt.settings.style_transfer import StyleTransferSettings
+from pinprompt.streams import derive
+from pinprompt.tasks.style_data import StyleData, style_data
+from pinprompt.tasks.style_judges import StyleJudges, build_judges
+from pinprompt.tasks.style_metrics import (
+    best,
+    best_of_blocks,
+    corpus,
+    corpus_intervals,
+    joint,
+    mean_intervals,
+    sentence_bleu,
+)
+from pinprompt.values import Evaluation, Prompt, Score
+
+SHOWN = 100
+"""Rewrites that an evaluation's table keeps."""
+ROOM = 64
+"""Tokens that a training or dev text must leave for the prompt and the template."""
+
+
+class Rewrite(NamedTuple):
+    """An output with what the search's judges say of it, in percent; `score` is the mean of the two."""
+
+    text: str
+    content: float
+    style: float
+    score: float
+
+
+class StyleTransferTask:
+    """The task of `tasks.protocol`, on a generator and judges."""
+
+    name = "style-transfer"
+    stochastic = True
+    primary = "j"
+
+    def __init__(
+        self,
+        settings: StyleTransferSettings,
+        data: StyleData,
+        generator: Generator,
+        judges: StyleJudges,
+        revision: str = "",
+    ) -> None:
+        self.settings, self.data, self.generator, self._judges = settings, data, generator, judges
+        self.sources = _fitting(data, generator)
+        self.splits = tuple(self.sources)
+        facts = {
+            "settings": settings.model_dump(mode="json", exclude={"data", "source", "target", "test", "references"}),
+            "model": revision,
+            "data": data.fingerprint,
+            "judges": [judges.content.name, judges.style.name, judges.test_style.name, judges.lm.name],
+        }
+        self.fingerprint = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+    @classmethod
+    def build(cls, settings: StyleTransferSettings, device: str = "cpu", seed: int = 0) -> StyleTransferTask:
+        """Read the texts, load the task model, load or train the judges.
+
+        The run's seed has no part in it: texts and judges are drawn by `settings.split`, so that runs of several
+        seeds are measured on the same texts by the same judges.
+        """
+        data = style_data(settings)
+        model, tokenizer = load_causal_lm(settings.model, device)
+        revision = resolve(settings.model).revision
+        generator = Generator(
+            model,
+            tokenizer,
+            template=settings.template,
+            top_k=settings.top_k,
+            temperature=settings.temperature,
+            lower=data.lower,
+            max_new_tokens=settings.max_new_tokens,
+            rows=settings.rows,
+        )
+        lm = LanguageModel(model, tokenizer, name=f"{settings.model}@{revision[:8]}")
+        return cls(settings, data, generator, build_judges(settings, data, device, lm), revision)
+
+    def score(self, prompts: Sequence[Prompt], seeds: Sequence[int], split: str = "train") -> list[Score]:
+        """The mean over the split's sources of the mean over blocks of the best of the block's outputs, 0 to 100.
+
+        Every prompt is measured on the same sources; `details` has its score on each (`input/<i>`), for a z-score
+        per source, and the mean content and style of the outputs that counted.
+        """
+        sources, blocks = self._sources(split), self._blocks(split)
+        count = self._samples(split) * blocks
+        asked = [
+            Request(prompt.text, source, count, derive(seed, split, place))
+            for prompt, seed in zip(prompts, seeds, strict=True)
+            for place, source in enumerate(sources)
+        ]
+        judged = self._judged(asked)
+        scores = []
+        for first in range(0, len(asked), len(sources)):
+            details: dict[str, float] = {}
+            failures: list[str] = []
+            counted: list[Rewrite] = []
+            for place in range(len(sources)):
+                rewrites, failure = judged[first + place]
+                value, places = best_of_blocks([rewrite.score for rewrite in rewrites], blocks)
+                details[f"input/{place}"] = value
+                counted += [rewrites[one] for one in places]
+                failures += [f"{split} text {place}: {failure}"] if failure else []
+            details["content"] = sum(rewrite.content for rewrite in counted) / len(counted)
+            details["style"] = sum(rewrite.style for rewrite in counted) / len(counted)
+            mean = sum(details[f"input/{place}"] for place in range(len(sources))) / len(sources)
+            scores.append(Score(mean, count * len(sources), split, details, tuple(failures)))
+        return scores
+
+    def evaluate(self, prompt: Prompt, split: str, seed: int = 0) -> Evaluation:
+        """The best of `test_samples` outputs per source by the search's judges, measured by the report's judges."""
+        sources, count, judges = self._sources(split), self.settings.test_samples, self._judges
+        asked = [
+            Request(prompt.text, source, count, derive(seed, split, place)) for place, source in enumerate(sources)
+        ]
+        judged = self._judged(asked)
+        chosen = [
+            rewrites[best([one.score for one in rewrites], [one.text for one in rewrites])] for rewrites, _ in judged
+        ]
+        texts = [rewrite.text for rewrite in chosen]
+        content = [rewrite.content / 100 for rewrite in chosen]
+        style = [float(value > 0.5) for value in judges.test_style(texts)]
+        fluent = judges.fluency(texts)
+        metrics = corpus(content, style, fluent)
+        intervals = corpus_intervals(content, style, fluent, seed)
+        per_row: dict[str, list[float]] = {"score": [rewrite.score for rewrite in chosen]}
+        references = self.data.references if split == "test" else ()
+        if references:
+            bleu = sentence_bleu(texts, references)
+            per_row |= {"bleu": bleu} if bleu is not None else {}
+            per_row["bertscore"] = [100 * value for value in judges.reference(references, texts)]
+        metrics |= {name: sum(values) / len(values) for name, values in per_row.items()}
+        perplexity = judges.lm.corpus_perplexity(texts)
+        # An output that is always empty has no perplexity; a table of plain numbers leaves it out.
+        metrics |= {"perplexity": perplexity} if math.isfinite(perplexity) else {}
+        rewrites = [
+            {"source": source, "rewrite": one.text, "content": one.content, "style": 100 * s, "fluency": 100 * f}
+            for source, one, s, f in zip(sources, chosen, style, fluent, strict=True)
+        ]
+        failures = [f"{split} text {place}: {failure}" for place, (_, failure) in enumerate(judged) if failure]
+        return Evaluation(
+            split=split,
+            metrics=metrics,
+            rows=len(sources),
+            calls=count * len(sources),
+            intervals=intervals | mean_intervals(per_row, seed),
+            tables={"rewrites": rewrites[:SHOWN], "failures": failures[:SHOWN], "judges": self.judges()},
+        )
+
+    def rewrite(self, prompt: str, text: str, n: int = 1, seed: int = 0) -> list[Rewrite]:
+        """The n best distinct rewrites of a text, out of `test_samples` (or n) outputs; fewer where there are fewer."""
+        if not text.strip():
+            raise SettingError("there is nothing to rewrite: the text is empty")
+        request = Request(prompt, text, max(n, self.settings.test_samples), derive(seed, "rewrite"))
+        rewrites, failure = self._judged([request])[0]
+        distinct = [one for one in dict.fromkeys(rewrites) if one.text]
+        if failure and not distinct:
+            raise DataError(f"no rewrite: {failure}")
+        return sorted(distinct, key=lambda one: -one.score)[:n]
+
+    def calls(self, split: str = "train") -> int:
+        """Outputs that scoring a prompt on a split takes."""
+        return len(self._sources(split)) * self._samples(split) * self._blocks(split)
+
+    def tokens(self, prompt: Prompt, split: str = "train") -> tuple[int, int]:
+        """The most tokens in and out that a score can take; a request's text is read once for all its samples."""
+        count = self._samples(split) * self._blocks(split)
+        sources = self._sources(split)
+        read = sum(self.generator.length(prompt.text, source) for source in sources)
+        return read, sum(count * self.generator.limit(source) for source in sources)
+
+    def context(self) -> str:
+        """A sentence with texts of both styles, after which instructions are likely."""
+        count = self.settings.context_examples
+        if not count:
+            return ""
+        quoted = [" and ".join(f'"{text}"' for text in texts[:count]) for texts in self.data.halves[0]]
+        if not all(quoted):
+            return ""
+        return f"Sentences such as {quoted[0]} are written anew as sentences such as {quoted[1]}.\nInstruction:"
+
+    def baselines(self) -> dict[str, str]:
+        """A hand-written prompt and an instruction, by direction."""
+        return {"manual": self.data.manual, "instructions": self.data.instruction}
+
+    def judges(self) -> dict[str, str]:
+        """Who judged what, for result.json: numbers from different judges never share a column."""
+        return self._judges.names()
+
+    def _judged(self, requests: Sequence[Request]) -> list[tuple[list[Rewrite], str | None]]:
+        """All outputs with the search's judgements, and what failed. An empty output is worth 0."""
+        made = self.generator.sample(requests)
+        pairs = [(request.text, text) for request, one in zip(requests, made, strict=True) for text in one.texts]
+        contents = iter(self._judges.content([source for source, _ in pairs], [text for _, text in pairs]))
+        styles = iter(self._judges.style([text for _, text in pairs]))
+        judged: list[tuple[list[Rewrite], str | None]] = []
+        for one in made:
+            rewrites = []
+            for text in one.texts:
+                content, style = next(contents), next(styles)
+                rewrites.append(
+                    Rewrite(text, 100 * content, 100 * style, joint(content, style)) if text else Rewrite("", 0, 0, 0)
+                )
+            failure = one.failure or (None if any(one.texts) else "every output is empty")
+            judged.append((rewrites, failure))
+        return judged
+
+    def _sources(self, split: str) -> tuple[str, ...]:
+        if split not in self.sources:
+            raise SettingError(f"this task has no split '{split}'; {did_you_mean(split, self.sources)}")
+        return self.sources[split]
+
+    def _samples(self, split: str) -> int:
+        return self.settings.test_samples if split == "test" else self.settings.samples
+
+    def _blocks(self, split: str) -> int:
+        dev = self.settings.dev_bootstraps
+        return {"train": self.settings.bootstraps, "dev": dev or self.settings.bootstraps}.get(split, 1)
+
+
+def _fitting(data: StyleData, generator: Generator) -> dict[str, tuple[str, ...]]:
+    """The texts to rewrite by split. Searching on a text that the model cannot read is pointless: those are left out.
+
+    Test texts all stay: one that does not fit is a recorded failure worth 0.
+    """
+    kept: dict[str, tuple[str, ...]] = {}
+    for split, texts in data.sources.items():
+        fitting = tuple(text for text in texts if split == "test" or generator.fits(text, ROOM))
+        if not fitting:
+            raise DataError(
+                f"none of the {len(texts)} {split} texts fits the task model's window of {generator.window} tokens "
+                "with a prompt and room for the output; give shorter texts"
+            )
+        kept[split] = fitting
+    return kept

@@ -1,0 +1,182 @@
+"""Pictures in every form that people have them; each broken one gets its sentence."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import io
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from pinprompt.errors import DataError, MissingExtra
+from pinprompt.models import images
+
+
+def save(path: Path, image: Image.Image, **options: Any) -> Path:
+    image.save(path, **options)
+    return path
+
+
+def pixel(path: Path, x: int = 0, y: int = 0) -> tuple[int, ...]:
+    found = images.load_picture(path).image
+    assert found.mode == "RGB"
+    value = found.getpixel((x, y))
+    assert isinstance(value, tuple)
+    return value
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png", "webp"])
+def test_common_formats(tmp_path: Path, suffix: str) -> None:
+    path = save(tmp_path / f"a.{suffix}", Image.new("RGB", (20, 10), (200, 30, 30)))
+    assert images.load_picture(path).image.size == (20, 10)
+    assert np.allclose(pixel(path), (200, 30, 30), atol=6)
+
+
+def test_alpha_is_laid_on_white(tmp_path: Path) -> None:
+    half = Image.new("RGBA", (4, 4), (0, 0, 0, 128))
+    assert np.allclose(pixel(save(tmp_path / "a.png", half)), (127, 127, 127), atol=1)
+    clear = Image.new("RGBA", (4, 4), (10, 20, 30, 0))
+    assert pixel(save(tmp_path / "b.png", clear)) == (255, 255, 255)
+    grey = Image.new("LA", (4, 4), (0, 0))
+    assert pixel(save(tmp_path / "c.png", grey)) == (255, 255, 255)
+
+
+def test_transparent_colour_of_a_palette_and_of_rgb(tmp_path: Path) -> None:
+    palette = Image.new("P", (4, 4), 0)
+    palette.putpalette([255, 0, 0, 0, 255, 0])
+    assert pixel(save(tmp_path / "p.png", palette, transparency=0)) == (255, 255, 255)
+    assert pixel(save(tmp_path / "q.png", palette)) == (255, 0, 0)
+    key = Image.new("RGB", (4, 4), (1, 2, 3))
+    assert pixel(save(tmp_path / "r.png", key, transparency=(1, 2, 3))) == (255, 255, 255)
+
+
+def test_exif_rotation_stands_the_picture_up(tmp_path: Path) -> None:
+    lying = Image.new("RGB", (40, 20), "white")
+    lying.paste((0, 0, 255), (0, 0, 20, 20))  # left half blue
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned a quarter clockwise: what is left comes to the top
+    path = save(tmp_path / "a.jpg", lying, exif=exif, quality=95)
+    assert images.load_picture(path).image.size == (20, 40)
+    assert pixel(path, 10, 5)[2] > 200 > 60 > pixel(path, 10, 5)[0]
+    assert min(pixel(path, 10, 35)) > 200
+
+
+def test_greyscale_and_bilevel(tmp_path: Path) -> None:
+    assert pixel(save(tmp_path / "l.png", Image.new("L", (4, 4), 77))) == (77, 77, 77)
+    assert pixel(save(tmp_path / "1.png", Image.new("1", (4, 4), 1))) == (255, 255, 255)
+    assert np.allclose(pixel(save(tmp_path / "c.jpg", Image.new("CMYK", (8, 8), (0, 0, 0, 0)))), 255, atol=3)
+
+
+@pytest.mark.parametrize(("value", "expected"), [(0, 0), (65535, 255), (32896, 128), (257, 1)])
+def test_sixteen_bits_are_scaled_and_not_cut(tmp_path: Path, value: int, expected: int) -> None:
+    deep = Image.fromarray(np.full((4, 4), value, dtype=np.uint16))
+    assert np.allclose(pixel(save(tmp_path / "a.png", deep)), expected, atol=1)
+
+
+@pytest.mark.parametrize("suffix", ["gif", "webp", "png"])
+def test_first_frame_of_an_animation(tmp_path: Path, suffix: str) -> None:
+    frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "lime", "blue")]
+    path = tmp_path / f"a.{suffix}"
+    frames[0].save(path, save_all=True, append_images=frames[1:], **({"lossless": True} if suffix == "webp" else {}))
+    assert pixel(path) == (255, 0, 0)
+
+
+def png_of(width: int, height: int) -> bytes:
+    """A PNG that claims a size without holding the pixels."""
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    parts = [(b"IHDR", head), (b"IDAT", zlib.compress(b"\0" * 100)), (b"IEND", b"")]
+    body = b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts
+    )
+    return b"\x89PNG\r\n\x1a\n" + body
+
+
+@pytest.mark.parametrize("side", [10_001, 13_000, 60_000])
+def test_a_decompression_bomb_is_refused_unread(tmp_path: Path, side: int) -> None:
+    path = tmp_path / "bomb.png"
+    path.write_bytes(png_of(side, side))
+    with pytest.raises(DataError, match="decompression bomb") as raised:
+        images.load_picture(path)
+    assert str(path) in str(raised.value)
+
+
+def test_a_line_of_pixels_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="is a line"):
+        images.load_picture(save(tmp_path / "a.png", Image.new("RGB", (5000, 2))))
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png", "webp"])
+def test_a_truncated_file(tmp_path: Path, suffix: str) -> None:
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8))
+    path = save(tmp_path / f"a.{suffix}", noise)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(DataError, match=r"cut off|damaged"):
+        images.load_picture(path)
+
+
+def test_a_text_named_jpg_and_an_empty_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.jpg"
+    path.write_text("this is not a picture")
+    with pytest.raises(DataError, match="not a picture"):
+        images.load_picture(path)
+    path.write_bytes(b"")
+    with pytest.raises(DataError, match="empty"):
+        images.load_picture(path)
+
+
+def test_files_and_folders(tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for name in ("b.PNG", "a.jpg", ".hidden.png"):
+        Image.new("RGB", (4, 4)).save(folder / name)
+    (folder / "notes.txt").write_text("x")
+    single = save(tmp_path / "z.png", Image.new("RGB", (4, 4)))
+    found = images.find_pictures([str(single), str(folder)])
+    assert [path.name for path in found] == ["z.png", "a.jpg", "b.PNG"]
+    assert len(images.load_pictures([str(folder)])) == 2
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="no such picture"):
+        images.find_pictures([str(tmp_path / "missing.jpg")])
+    with pytest.raises(DataError, match="holds no pictures"):
+        images.find_pictures([str(tmp_path / "empty")])
+    with pytest.raises(DataError, match="no picture was given"):
+        images.find_pictures([])
+
+
+def test_without_pillow_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def refuse(name: str, *rest: Any, **more: Any) -> Any:
+        if name.startswith("PIL"):
+            raise ImportError(name)
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(MissingExtra, match=r"pinprompt\[image\]"):
+        images.decode(b"x")
+
+
+_SEEDS = []
+for _form in ("PNG", "JPEG", "GIF", "WEBP"):
+    _out = io.BytesIO()
+    Image.new("RGB", (6, 6), "teal").save(_out, _form)
+    _SEEDS.append(_out.getvalue())
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(_SEEDS), st.integers(0, 400), st.binary(max_size=12), st.integers(0, 400))
+def test_any_bytes_give_a_picture_or_our_error(seed: bytes, at: int, junk: bytes, end: int) -> None:
+    data = (seed[:at] + junk + seed[at + len(junk) :])[: max(end, 1)]
+    with contextlib.suppress(DataError):
+        assert images.decode(data).mode == "RGB"

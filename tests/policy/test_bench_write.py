@@ -1,0 +1,40 @@
+"""The measurement of writing measures what it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pinprompt.bench.write import SUPPORT, measure, plain, sparsified
+from pinprompt.policy.backbone import random_backbone
+from pinprompt.settings.policy import PolicySettings
+
+
+def test_the_policy_has_begun_to_sparsify() -> None:
+    writer = sparsified(random_backbone(2000), PolicySettings(k=500, hidden=16))
+    support = writer.sample(32, torch.Generator().manual_seed(0)).support
+    assert 1 < support[0] <= SUPPORT
+
+
+def test_the_plain_way_writes_from_the_same_policy() -> None:
+    writer = sparsified(random_backbone(500), PolicySettings(k=100, hidden=16, length=1))
+    with_tree = [p.ids for p in writer.sample(3000, torch.Generator().manual_seed(0)).prompts]
+    without = plain(writer, 3000, torch.Generator().manual_seed(1), 100)
+    for token in set(with_tree) | set(without):
+        assert abs(with_tree.count(token) - without.count(token)) / 3000 < 0.06
+
+
+def test_the_report_has_its_rows(make: Any, tmp_path: Path) -> None:
+    backbone = make("llama")
+    backbone.model.save_pretrained(tmp_path)
+    backbone.tokenizer.save_pretrained(tmp_path)
+    report = measure(str(tmp_path), batches=(4,), steps=2, lengths=(2, 4), vocabularies=(300,), long=8, k=50)
+    assert [row["batch"] for row in report["batches"]] == [4]
+    row = report["batches"][0]
+    assert row["with_tree"] > 0
+    assert row["without_tree"] > 0
+    assert 0 < row["read"] <= row["prefixes"]
+    assert [(cost["vocabulary"], cost["length"]) for cost in report["cost"]] == [(300, 2), (300, 4)]
+    assert report["long"]["peak_mb"] > 0

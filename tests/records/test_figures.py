@@ -1,0 +1,127 @@
+"""Figures: right numbers in, the same bytes out, legible and colour-blind safe."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+import run_samples as sample
+
+from pinprompt.errors import RunError, SettingError
+from pinprompt.records.compare import compare
+from pinprompt.records.curves import ablation, against_readability, averaged, learning_curves, progress
+from pinprompt.records.figures import COLOURS, HEIGHT, WIDTH, write_figures
+from pinprompt.records.reading import RunRecord, read_run
+
+
+def test_progress_is_the_best_so_far() -> None:
+    steps = [{"event": "step", "step": n, "calls": 10 * n, "score_best": s} for n, s in enumerate([3, 1, 5], start=1)]
+    costs = [{"event": "step", "step": n, "elapsed": 60 * n} for n in (1, 2, 3)]
+    record = RunRecord(Path("run"), events=steps, costs=costs)
+    assert progress(record, "calls") == [(10, 3), (20, 3), (30, 5)]
+    assert progress(record, "time") == [(1, 3), (2, 3), (3, 5)]
+    with pytest.raises(SettingError, match="no axis"):
+        progress(record, "money")
+
+
+def test_averaged_stays_where_all_runs_are() -> None:
+    curve = averaged("x", [[(0.0, 1.0), (10.0, 3.0)], [(2.0, 3.0), (20.0, 9.0)]])
+    assert (curve.x[0], curve.x[-1]) == (2.0, 10.0)
+    assert (curve.mean[0], curve.error[0]) == (2.0, 1.0)  # steps hold: 1 and 3 at x = 2
+    assert (curve.mean[-1], curve.error[-1]) == (3.0, 0.0)  # 3 and 3 at x = 10
+    assert curve.runs == 2
+
+
+def test_curves_per_method(tmp_path: Path) -> None:
+    [table] = compare(sample.sweep(tmp_path)).tables
+    curves = learning_curves(table, "sst-2")
+    assert [curve.name for curve in curves] == ["pin", "random", "rlprompt"]
+    assert all(curve.runs == 3 for curve in curves)
+    last = [progress(read_run(tmp_path / f"pin-{split}-0"))[-1][1] for split in (13, 21, 42)]
+    assert curves[0].mean[-1] == pytest.approx(sum(last) / 3)
+
+
+def test_ablations(tmp_path: Path) -> None:
+    folders = [
+        sample.classification(tmp_path / f"{k}-{seed}", "pin", seed, 13, k=k, test=value + seed / 50)
+        for k, value in ((16, 0.5), (256, 0.7), (64, 0.6))
+        for seed in (0, 1)
+    ]
+    [table] = compare(folders).tables
+    [curve] = ablation(table, "sst-2", "k")
+    assert curve.x == [16, 64, 256]
+    assert curve.mean == pytest.approx([0.51, 0.61, 0.71])
+    assert curve.error == pytest.approx([0.01] * 3)
+    assert ablation(table, "sst-2", "length") == []
+    with pytest.raises(SettingError, match="no ablation"):
+        ablation(table, "sst-2", "colour")
+
+
+def test_reward_scale_is_one_over_alpha(tmp_path: Path) -> None:
+    folders = [sample.classification(tmp_path / f"{alpha}", alpha=alpha, test=alpha) for alpha in (0.2, 0.5)]
+    [table] = compare(folders).tables
+    [curve] = ablation(table, "sst-2", "reward_scale")
+    assert curve.x == pytest.approx([2.0, 5.0])
+    assert curve.mean == pytest.approx([0.5, 0.2])
+
+
+def test_two_varied_settings_are_not_mixed(tmp_path: Path) -> None:
+    folders = [
+        sample.classification(tmp_path / f"{k}-{length}", k=k, length=length) for k in (16, 64) for length in (3, 5)
+    ]
+    [table] = compare(folders).tables
+    assert [curve.name for curve in ablation(table, "sst-2", "k")] == ["pin (length=3)", "pin (length=5)"]
+
+
+def test_readability_points(tmp_path: Path) -> None:
+    [table] = compare(sample.sweep(tmp_path)).tables
+    points = against_readability(table, "sst-2")
+    assert {name: len(found) for name, found in points.items()} == {"pin": 3, "random": 3, "rlprompt": 3}
+
+
+def test_files_are_written_the_same_twice(tmp_path: Path) -> None:
+    folders = sample.sweep(tmp_path / "runs", methods=("pin", "a $x$ <b>"), splits=(13, 21))
+    first = write_figures(folders, tmp_path / "one")
+    names = [path.name for path in first]
+    assert names == [f"{stem}.{end}" for stem in ("curve-calls", "curve-time", "readability") for end in ("svg", "png")]
+    for path, again in zip(first, write_figures(folders, tmp_path / "two"), strict=True):
+        assert path.read_bytes() == again.read_bytes(), path.name
+    svg = first[0].read_text("utf-8")
+    root = ElementTree.fromstring(svg)
+    assert root.attrib["width"] == f"{WIDTH * 72:g}pt"
+    texts = [node.text for node in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert "a $x$ <b>" in texts  # a name is a name, not a formula
+    assert "calls to the task model" in texts
+    assert COLOURS[0].lower() in svg
+    png = first[1].read_bytes()
+    assert png.startswith(b"\x89PNG")
+    size = int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big")
+    assert size == (round(WIDTH * 300), round(HEIGHT * 300))
+
+
+def test_colours_are_okabe_and_itos() -> None:
+    assert set(COLOURS) == {
+        "#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7",
+    }  # fmt: skip
+
+
+def test_other_data_gets_its_own_figure(tmp_path: Path) -> None:
+    folders = [sample.classification(tmp_path / name, dataset=name) for name in ("sst-2", "cr")]
+    names = {path.name for path in write_figures(folders, tmp_path / "out")}
+    assert {"curve-calls-sst-2.svg", "curve-calls-cr.svg"} <= names
+
+
+def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
+    folder = sample.style(tmp_path / "run")
+    with pytest.raises(RunError, match="nothing to draw"):
+        write_figures([folder], tmp_path / "out")
+
+
+def test_matplotlib_is_imported_only_to_draw() -> None:
+    code = "import sys, pinprompt.records.figures, pinprompt.records.report as r; "
+    code += "print({'matplotlib', 'jinja2', 'torch'} & set(sys.modules))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "set()"

@@ -1,0 +1,156 @@
+"""The journal under kills: nothing lost, nothing torn, nothing twice."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pinprompt.errors import RunError
+from pinprompt.scoring.journal import Journal, count_rows, read_rows
+
+
+def row(number: int, text: str = "x") -> dict[str, object]:
+    return {"kind": "score", "n": number, "place": 0, "split": "train", "text": text}
+
+
+def test_rows_come_back_in_order(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "deep" / "scores.jsonl")
+    journal.append([row(0, "a\u2028b"), row(1, "\ud800 lone")])
+    journal.append([])
+    journal.append([row(2)])
+    assert journal.rows == 3
+    assert [entry["n"] for entry in read_rows(journal.path)] == [0, 1, 2]  # readable while it is open
+    assert read_rows(journal.path)[1]["text"] == "\ud800 lone"
+    journal.close()
+    assert Journal(journal.path).rows == 3
+
+
+def test_a_torn_last_line_is_forgotten_and_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "scores.jsonl"
+    path.write_text(json.dumps(row(0)) + "\n" + '{"n": 1, "te')
+    journal = Journal(path)
+    assert journal.rows == 1
+    journal.append([row(1, "again")])
+    journal.close()
+    assert [entry["text"] for entry in read_rows(path)] == ["x", "again"]
+
+
+@pytest.mark.parametrize("damage", [b"\xff\xfe\n", b"nonsense\n", b"[1]\n", b"[" * 100_000 + b"\n"])
+def test_damage_elsewhere_is_a_sentence_with_the_line(tmp_path: Path, damage: bytes) -> None:
+    path = tmp_path / "scores.jsonl"
+    path.write_bytes(json.dumps(row(0)).encode() + b"\n" + damage)
+    with pytest.raises(RunError, match=r"scores.jsonl:2: .*start the run anew"):
+        read_rows(path)
+
+
+def test_what_follows_the_checkpoint_becomes_spare(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "scores.jsonl")
+    journal.append([row(number) for number in range(5)])
+    journal.close()
+    history, spare = Journal(journal.path).split_at(2)
+    assert [entry["n"] for entry in history] == [0, 1]
+    assert [entry["n"] for entry in spare] == [2, 3, 4]
+    assert count_rows(journal.path) == 2
+
+
+def test_kills_one_after_the_other_lose_and_double_nothing(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "scores.jsonl")
+    journal.append([row(number) for number in range(4)])
+    journal.close()
+    for _ in range(3):  # killed again before anything was scored
+        _, spare = Journal(journal.path).split_at(1)
+        assert [entry["n"] for entry in spare] == [1, 2, 3]
+    again = Journal(journal.path)
+    again.split_at(1)
+    again.append([row(1), row(2), row(9)])  # the resumed run went another way after two rows
+    again.close()
+    history, spare = Journal(journal.path).split_at(2)
+    assert [entry["n"] for entry in history] == [0, 1]
+    assert [entry["n"] for entry in spare] == [1, 2, 3, 9]
+
+
+def test_killed_between_copy_and_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Journal(tmp_path / "scores.jsonl")
+    journal.append([row(number) for number in range(3)])
+    journal.close()
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pinprompt.scoring.journal._cut", die)
+        with pytest.raises(KeyboardInterrupt):
+            Journal(journal.path).split_at(1)
+    _, spare = Journal(journal.path).split_at(1)
+    assert [entry["n"] for entry in spare] == [1, 2]
+    assert count_rows(journal.spare_path) == 2
+
+
+def test_a_journal_shorter_than_its_checkpoint_is_refused(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "scores.jsonl")
+    journal.append([row(0)])
+    with pytest.raises(RunError, match="has 1 rows but the checkpoint counts 2"):
+        journal.split_at(2)
+
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from pinprompt.errors import RunError
+from pinprompt.scoring.journal import Journal, read_rows
+soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+journal = Journal(Path(sys.argv[1]))
+number = 0
+try:
+    while True:
+        journal.append([{"n": number, "text": "w" * 700}])
+        number += 1
+except RunError as error:
+    print(error)
+assert [row["n"] for row in read_rows(journal.path)] == list(range(number)), "torn"
+assert journal.path.read_bytes().endswith(b"\\n"), "half a row"
+resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+journal.append([{"n": number}])
+assert len(read_rows(journal.path)) == number + 1
+"""
+
+
+def test_a_full_disk_is_a_sentence_and_tears_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "scores.jsonl"
+    done = subprocess.run([sys.executable, "-c", FULL_DISK, str(path)], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+    assert "cannot write" in done.stdout
+    assert "make room" in done.stdout
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from pinprompt.scoring.journal import Journal
+journal = Journal(Path(sys.argv[1]))
+number = 0
+while True:
+    row = {"kind": "score", "place": 0, "split": "train", "text": "w" * 5000}
+    journal.append([row | {"n": number + i} for i in range(3)])
+    number += 3
+    print(number, flush=True)
+"""
+
+
+def test_a_killed_process_leaves_every_row_it_counted(tmp_path: Path) -> None:
+    path = tmp_path / "scores.jsonl"
+    process = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True)
+    time.sleep(0.8)
+    process.send_signal(signal.SIGKILL)
+    output, _ = process.communicate(timeout=20)
+    counted = int(output.split("\n")[-2])
+    rows = read_rows(path)
+    assert len(rows) >= counted > 0
+    assert [entry["n"] for entry in rows] == list(range(len(rows)))

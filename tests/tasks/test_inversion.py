@@ -1,0 +1,270 @@
+"""The inversion task: the contract, several pictures, long prompts, the white-box view; and the vision judge."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from pinprompt.errors import DataError, SettingError
+from pinprompt.models import clip as clip_room
+from pinprompt.models.images import load_picture
+from pinprompt.models.vision_judge import SCHEMA, Answer, Rating, Verdict, VisionJudge, summarise
+from pinprompt.settings.inversion import InversionSettings
+from pinprompt.settings.scoring import Price
+from pinprompt.tasks.check import check_task
+from pinprompt.tasks.inversion import InversionTask
+from pinprompt.tasks.protocol import Task
+from pinprompt.values import Prompt
+
+
+def draw(path: Path, colour: str, seed: int = 0) -> str:
+    image = Image.new("RGB", (48, 48), colour)
+    noise = np.random.default_rng(seed).integers(0, 60, (20, 20, 3), dtype=np.uint8)
+    image.paste(Image.fromarray(noise), (14, 14))
+    image.save(path)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("pictures")
+    return [draw(folder / f"{name}.png", name, seed) for seed, name in enumerate(("red", "blue", "green"))]
+
+
+@pytest.fixture(scope="module")
+def task(files: list[str]) -> InversionTask:
+    return InversionTask.build(settings(files[:1]))
+
+
+def settings(images: list[str], **more: Any) -> InversionSettings:
+    return InversionSettings(images=tuple(images), model="emoji-clip", **more)
+
+
+def prompts(*texts: str) -> list[Prompt]:
+    return [Prompt(text) for text in texts]
+
+
+def test_it_is_a_task(task: InversionTask) -> None:
+    assert isinstance(task, Task)
+    assert task.splits == ("train",)
+    assert task.calls() == 1
+    assert not task.stochastic
+    assert task.context() == "A picture of"
+    assert task.baselines() == {}
+    assert task.primary in task.evaluate(Prompt("a red dog"), "train").metrics
+
+
+def test_it_keeps_the_contract(task: InversionTask) -> None:
+    assert check_task(task, ["a red dog", "blue", "dog " * 60]) == []
+
+
+def test_scores_are_cosines_by_transformers_alone(task: InversionTask, files: list[str]) -> None:
+    model, tokenizer, processor = task.clip.model, task.clip.tokenizer, task.clip.processor
+    with torch.no_grad():
+        pixels = processor(images=Image.open(files[0]), return_tensors="pt")["pixel_values"]
+        image = model.get_image_features(pixel_values=pixels).pooler_output[0]
+        for text in ("red square", "a dog"):
+            ids = tokenizer([text], return_tensors="pt")["input_ids"]
+            words = model.get_text_features(input_ids=ids).pooler_output[0]
+            expected = torch.nn.functional.cosine_similarity(image, words, dim=0)
+            [score] = task.score(prompts(text), [0])
+            assert score.value == pytest.approx(float(expected), abs=1e-5)
+            assert score.calls == 1
+
+
+def test_a_score_does_not_depend_on_its_company(task: InversionTask) -> None:
+    texts = ["red", "a red dog", "blue blue blue", "the quick brown fox jumps", "red"]
+    together = [score.value for score in task.score(prompts(*texts), [0] * 5)]
+    assert together == [task.score(prompts(text), [7])[0].value for text in texts]
+    assert together[0] == together[4]
+
+
+def test_several_pictures_are_their_mean(files: list[str]) -> None:
+    many = InversionTask.build(settings(files))
+    vectors = many.clip.image_features([load_picture(Path(file)).image for file in files])
+    mean = vectors.mean(0) / vectors.mean(0).norm()
+    words = many.clip.text_features(["a red square"])[0]
+    assert many.score(prompts("a red square"), [0])[0].value == pytest.approx(float(words @ mean), abs=1e-6)
+    evaluation = many.evaluate(Prompt("a red square"), "train")
+    each = [float(words @ vector) for vector in vectors]
+    assert evaluation.rows == 3
+    assert evaluation.metrics["mean_image_similarity"] == pytest.approx(np.mean(each), abs=1e-6)
+    assert [row["similarity"] for row in evaluation.tables["pictures"]] == pytest.approx(each, abs=1e-6)
+
+
+def test_a_folder_is_its_pictures(files: list[str]) -> None:
+    folder = InversionTask.build(settings([str(Path(files[0]).parent)]))
+    apart = InversionTask.build(settings(sorted(files)))
+    assert len(folder.pictures) == 3
+    assert folder.fingerprint == apart.fingerprint
+    assert folder.score(prompts("red"), [0]) == apart.score(prompts("red"), [0])
+
+
+def test_the_fingerprint_tells_pictures_and_settings_apart(task: InversionTask, files: list[str]) -> None:
+    others = [settings(files[1:2]), settings(files[:2]), settings(files[:1], overlong="cut")]
+    prints = {task.fingerprint, *(InversionTask.build(other).fingerprint for other in others)}
+    assert len(prints) == 4
+    assert InversionTask.build(settings(files[:1], context="x")).fingerprint == task.fingerprint
+
+
+def test_long_prompts_fail_alone_and_never_win(task: InversionTask) -> None:
+    long = "dog " * 60
+    fine, failed = task.score(prompts("a dog", long), [0, 0])
+    assert not fine.failures
+    assert failed.value == -1.0
+    assert "text window holds 48" in failed.failures[0]
+    assert "text window" in task.evaluate(Prompt(long), "train").tables["failures"][0]
+    with pytest.raises(SettingError, match="--length"):
+        task.check_window(64)
+    task.check_window(8)
+
+
+def test_long_prompts_may_be_cut_as_published(files: list[str]) -> None:
+    cut = InversionTask.build(settings(files[:1], overlong="cut"))
+    cut.check_window(128)
+    # 48 tokens, two of them the start and the end: what comes after the 46th word is not read.
+    one, two, other = cut.score(prompts("dog " * 60, "dog " * 46 + "cat", "dog " * 45 + "cat"), [0] * 3)
+    assert one.value == pytest.approx(two.value, abs=1e-6)
+    assert one.value != other.value
+    assert not one.failures
+
+
+def test_what_each_word_is_worth(task: InversionTask) -> None:
+    rows = task.without(" red old  square")
+    whole = task.score(prompts("red old square"), [0])[0].value
+    assert [row["word"] for row in rows] == ["red", "old", "square"]
+    missing = task.score(prompts("red square"), [0])[0].value
+    assert rows[1]["score_without"] == missing
+    assert rows[1]["contribution"] == pytest.approx(whole - missing, abs=1e-6)
+    assert task.without("") == []
+
+
+def test_bad_pictures_are_refused_before_the_model_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clip_room.sources, "load_encoder", lambda *_: pytest.fail("the model was loaded"))
+    (tmp_path / "a.jpg").write_text("no picture")
+    with pytest.raises(DataError, match="not a picture"):
+        InversionTask.build(settings([str(tmp_path / "a.jpg")]))
+    with pytest.raises(DataError, match="no picture was given"):
+        InversionTask.build(settings([]))
+
+
+def test_other_splits_are_refused(task: InversionTask) -> None:
+    with pytest.raises(SettingError, match="'train'"):
+        task.score(prompts("a"), [0], "dev")
+
+
+def test_the_white_box_is_the_black_box_on_real_tokens(task: InversionTask) -> None:
+    view = task.differentiable()
+    ids = task.clip.tokens("red old square")[1:-1]
+    vectors = view.embeddings[ids]
+    expected = task.score(prompts("red old square"), [0])[0].value
+    assert view.score_vectors(vectors, "train").value == pytest.approx(expected, abs=1e-5)
+    assert float(view.loss(vectors, [0])) == pytest.approx(1 - expected, abs=1e-5)
+    assert view.rows("train") == 1
+
+
+def test_following_the_gradient_raises_the_score(task: InversionTask) -> None:
+    view = task.differentiable()
+    vectors = view.embeddings[task.clip.tokens("some odd words")[1:-1]].clone().requires_grad_()
+    before = float(view.loss(vectors.detach(), [0]))
+    optimizer = torch.optim.Adam([vectors], lr=0.01)
+    for _ in range(15):
+        optimizer.zero_grad()
+        view.loss(vectors, [0]).backward()
+        optimizer.step()
+    assert float(view.loss(vectors.detach(), [0])) < before - 0.05
+
+
+# The judge
+
+
+class Scripted:
+    """A vision model that says what it is told to."""
+
+    name = "scripted"
+
+    def __init__(self, *answers: str) -> None:
+        self.answers, self.asked = list(answers), []
+
+    def ask_image(self, text: str, image: bytes, schema: Mapping[str, Any]) -> Answer:
+        assert image.startswith(b"\xff\xd8"), "a JPEG"
+        self.asked.append(text)
+        return Answer(self.answers.pop(0), tokens_in=1000, tokens_out=20)
+
+
+PICTURE = Image.new("RGB", (3000, 500), "red")
+GOOD = '{"relevance": 4, "interpretability": 2}'
+
+
+def test_the_judge_asks_both_questions_and_reads_the_marks() -> None:
+    model = Scripted("Here you are:\n```json\n" + GOOD + "\n```")
+    verdict = VisionJudge(model).judge('a "red" square', PICTURE)
+    assert verdict.rating == Rating(relevance=4, interpretability=2)
+    assert "relevance" in model.asked[0]
+    assert "interpretability" in model.asked[0]
+    assert '\\"red\\" square' in model.asked[0]
+    assert SCHEMA["properties"]["relevance"]["maximum"] == 5
+
+
+@pytest.mark.parametrize(
+    "bad",
+    ["", "five and five", '{"relevance": 6, "interpretability": 1}', '{"relevance": "4", "interpretability": 1}',
+     '{"relevance": 4}', '{"relevance": 4.5, "interpretability": 1}', "[4, 2]",
+     '{"relevance": 4, "interpretability": 2, "x": 1}'],
+)  # fmt: skip
+def test_what_is_no_answer_is_asked_again(bad: str) -> None:
+    judge = VisionJudge(Scripted(bad, bad, GOOD), price=Price(input=2.0, output=10.0))
+    assert judge.judge("x", PICTURE).rating == Rating(relevance=4, interpretability=2)
+    assert judge.calls == 3
+    # 3,000 tokens at 2 and 60 at 10 per million.
+    assert judge.money == pytest.approx(0.006 + 0.0006)
+
+
+def test_no_answer_in_three_tries_is_a_recorded_failure() -> None:
+    verdict = VisionJudge(Scripted("no", "no", "no")).judge("x", PICTURE)
+    assert verdict.rating is None
+    assert "scripted gave no two marks" in verdict.failure
+
+
+def test_answers_are_kept_and_cost_nothing_again(tmp_path: Path) -> None:
+    file = tmp_path / "kept" / "judge.json"
+    VisionJudge(Scripted(GOOD), cache=file).judge("x", PICTURE)
+    again = VisionJudge(Scripted("never asked"), cache=file)
+    verdict = again.judge("x", PICTURE)
+    assert verdict.cached
+    assert verdict.rating == Rating(relevance=4, interpretability=2)
+    assert again.calls == 0
+    assert again.model.answers, "the model was not asked"
+    other = VisionJudge(Scripted(GOOD), cache=file)
+    assert not other.judge("another caption", PICTURE).cached
+    assert not VisionJudge(Scripted(GOOD), cache=file).judge("x", Image.new("RGB", (9, 9))).cached
+
+
+def test_a_strangers_file_is_not_trusted(tmp_path: Path) -> None:
+    file = tmp_path / "judge.json"
+    VisionJudge(Scripted(GOOD), cache=file).judge("x", PICTURE)
+    [key] = json.loads(file.read_text())
+    file.write_text(json.dumps({key: {"relevance": 99, "interpretability": 1}}))
+    assert VisionJudge(Scripted(GOOD), cache=file).judge("x", PICTURE).rating == Rating(relevance=4, interpretability=2)
+    file.write_text("[]")
+    with pytest.raises(DataError, match="remove the file"):
+        VisionJudge(Scripted(), cache=file)
+
+
+def test_the_mean_comes_with_its_standard_error() -> None:
+    marks = [(1, 2), (3, 2), (5, 2)]
+    verdicts = [Verdict("x", Rating(relevance=a, interpretability=b)) for a, b in marks]
+    summary = summarise([*verdicts, Verdict("y", None, "no answer")])
+    assert summary.relevance == 3
+    assert summary.relevance_error == pytest.approx(2 / 3**0.5)  # standard deviation 2 over three
+    assert (summary.interpretability, summary.interpretability_error) == (2, 0)
+    assert (summary.judged, summary.failures) == (3, 1)
+    assert summarise([]).relevance is None
+    assert summarise(verdicts[:1]).relevance_error is None

@@ -1,0 +1,101 @@
+"""The doctor: quick, complete, and never without advice."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from pinprompt import doctor
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+def test_extras_are_those_of_the_project() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    del declared["dev"]
+    declared.pop("all", None)  # only the sum of the others
+    assert {extra.name: set(extra.distributions) for extra in doctor.EXTRAS} == {
+        name: {requirement.split(">=")[0] for requirement in requirements} for name, requirements in declared.items()
+    }
+
+
+def test_the_report_is_plain_json_and_names_what_there_is() -> None:
+    report = json.loads(json.dumps(doctor.examine()))
+    assert report["python"]["executable"] == sys.executable
+    assert report["libraries"]["torch"] == importlib.metadata.version("torch")
+    assert report["device"]["name"] in {"cpu", "cuda", "mps"}
+    assert report["cores"] >= 1
+    assert report["hub"]["reason"] == "HF_HUB_OFFLINE is set"
+    assert "smollm2" in report["hub"]["advice"]
+    assert set(report["aliases"]) == {"smollm2", "minilm", "rotten-tomatoes"}
+
+
+def test_a_missing_extra_gets_its_exact_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.metadata.version
+
+    def version(name: str) -> str:
+        if name in {"ray", "sacrebleu", "gguf"}:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return real(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    report = doctor.examine(deep=False)
+    extras = {extra["name"]: extra for extra in report["extras"]}
+    assert extras["ray"]["install"] == "pip install 'pinprompt[ray]'"
+    assert extras["style"]["missing"] == ["sacrebleu"]
+    assert "gguf is not installed: pip install pinprompt" in report["problems"]
+    assert report["ok"] is False
+
+
+def test_a_cache_that_cannot_be_written_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("PINPROMPT_HOME", str(tmp_path / "file"))
+    report = doctor.examine(deep=False)
+    assert report["cache"]["writable"] is False
+    assert any("set PINPROMPT_HOME" in problem for problem in report["problems"])
+    monkeypatch.setenv("PINPROMPT_HOME", str(tmp_path / "new" / "deep"))
+    report = doctor.examine(deep=False)
+    assert (report["cache"]["writable"], report["cache"]["exists"]) == (True, False)
+    assert not (tmp_path / "new").exists()
+
+
+def test_little_room_and_no_pip_are_problems_while_something_is_to_be_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PINPROMPT_HOME", str(tmp_path))
+    monkeypatch.setattr(doctor, "_free_gb", lambda _: 0.3)
+    monkeypatch.setattr(doctor, "_has_pip", lambda: False)
+    advice = doctor.examine(deep=False)["problems"]
+    assert any("another disk" in line for line in advice)
+    assert any("ensurepip" in line for line in advice)
+
+
+def test_a_silent_hub_does_not_hold_it_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        monkeypatch.delenv("HF_HUB_OFFLINE")
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        start = time.monotonic()
+        assert doctor.examine(deep=False)["hub"]["reachable"] is False
+        assert time.monotonic() - start < 2.5
+
+
+def test_without_depth_torch_is_not_imported() -> None:
+    program = "import sys; from pinprompt.doctor import examine; examine(deep=False); print('torch' in sys.modules)"
+    environment = {"PYTHONPATH": str(ROOT / "src"), "PATH": "", "HF_HUB_OFFLINE": "1", "PINPROMPT_HOME": "/nonexistent"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout == "False\n"
