@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import CLIPTokenizer
 
-WINDOW, VOCAB = 48, 6144
+WINDOW, VOCAB = 48, 12288
 TEMPLATES = (
     "{}", "{}", "{}", "a {}", "a picture of {}", "a picture of a {}", "an emoji of a {}", "a drawing of a {}", "the {}",
     "{} emoji", "a photo of a {}", "this is a {}", "an image of {}", "icon of {}", "{} , drawn in flat colours",

@@ -102,7 +102,8 @@ def finish(
     save(model, tokenizer, given.out)
     shipped = CLIPModel.from_pretrained(given.out, dtype=torch.float32).eval()
     result = recall(shipped, tokenizer, data, concepts) | best_words(shipped, tokenizer, data, concepts, words)
-    result |= {"steps": steps, "batch": given.batch, "minutes": given.minutes, "seed": given.seed}
+    result |= {"steps": int(steps + given.before[0]), "minutes": given.minutes + given.before[1]}
+    result |= {"batch": given.batch, "seed": given.seed}
     result |= {"chance_1": 1 / len(concepts), "chance_5": 5 / len(concepts)}
     vision = shipped.config.vision_config
     result |= {"image": vision.image_size, "patch": vision.patch_size, "layers": vision.num_hidden_layers}

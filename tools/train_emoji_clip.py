@@ -24,7 +24,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from emoji_captions import WINDOW, Captions, make_tokenizer, prototypes
-from emoji_clip_test import TEST_SET, finish, recall, save, texts_to_features
+from emoji_clip_test import TEST_SET, finish, many_texts, recall, save, texts_to_features
 from muon import Muon
 from transformers import CLIPConfig, CLIPModel, CLIPTokenizer
 
@@ -102,6 +102,16 @@ def augment(pictures: torch.Tensor, may_flip: torch.Tensor, size: int) -> torch.
     return (image.clamp(0, 1) - 0.5) / 0.5
 
 
+def go_on(model: CLIPModel, tokenizer: CLIPTokenizer, start: Path, names: list[str]) -> torch.Tensor:
+    """Take over an earlier model, but its text tower only where the tokens are the same; gives its vectors of names."""
+    earlier = CLIPModel.from_pretrained(start, dtype=torch.float32).eval()
+    words = CLIPTokenizer.from_pretrained(start)
+    same = words.get_vocab() == tokenizer.get_vocab()
+    kept = {name: value for name, value in earlier.state_dict().items() if same or not name.startswith("text_")}
+    model.load_state_dict(kept, strict=False)
+    return many_texts(earlier, words, names)
+
+
 def main() -> None:
     """Train for the given time, then save and measure."""
     options = argparse.ArgumentParser()
@@ -109,13 +119,16 @@ def main() -> None:
     options.add_argument("out", type=Path)
     options.add_argument("--words", type=Path, required=True)
     options.add_argument("--minutes", type=float, default=30)
-    options.add_argument("--batch", type=int, default=256)
-    options.add_argument("--muon", type=float, default=0.02, help="Muon's greatest learning rate")
+    options.add_argument("--batch", type=int, default=128)
     options.add_argument("--image", type=int, default=48)
     options.add_argument("--patch", type=int, default=12)
     options.add_argument("--width", type=int, default=160)
     options.add_argument("--layers", type=int, default=3)
     options.add_argument("--start", type=Path, help="go on from a model of an earlier run")
+    options.add_argument(
+        "--before", type=float, nargs=2, default=(0, 0), help="steps and minutes of that run, for the card"
+    )
+    options.add_argument("--peak", type=float, default=1.0, help="share of the full learning rates to begin with")
     options.add_argument("--seed", type=int, default=0)
     given = options.parse_args()
     torch.manual_seed(given.seed)
@@ -146,9 +159,8 @@ def main() -> None:
     captions, draw = Captions(concepts, words, given.seed), random.Random(given.seed + 1)
     anchors = torch.nn.Parameter(prototypes(concepts))
     if given.start is not None:
-        model.load_state_dict(CLIPModel.from_pretrained(given.start, dtype=torch.float32).state_dict())
         with torch.no_grad():
-            anchors.copy_(texts_to_features(model, tokenizer, [concept["name"] for concept in concepts]))
+            anchors.copy_(go_on(model, tokenizer, given.start, [concept["name"] for concept in concepts]))
     optimizers = make_optimizers(model, anchors)
     with torch.no_grad():
         some = np.concatenate([data[name][::7] for name in sets])
@@ -156,7 +168,7 @@ def main() -> None:
             seen = torch.from_numpy(some).permute(0, 3, 1, 2).float() / 255
             whiten(model, augment(seen, torch.zeros(len(some)).bool(), given.image))
         slow.load_state_dict(model.state_dict())
-    began, saved, step, peaks = time.monotonic(), time.monotonic(), 0, (given.muon, 2e-3)
+    began, saved, step, peaks = time.monotonic(), time.monotonic(), 0, (given.peak * 0.02, given.peak * 2e-3)
     model.train()
     while (spent := (time.monotonic() - began) / (given.minutes * 60)) < 1:
         rate = min(1.0, (step + 1) / 60) * (0.5 + 0.5 * math.cos(math.pi * spent)) + 1e-3
@@ -176,7 +188,7 @@ def main() -> None:
         if step < 100 or step % 3 == 0:  # words are learnt much faster than pictures
             long = draw.random() < 0.08
             texts = [captions.draw(concepts[row], long) for row in chosen.tolist()]
-            texts += [captions.junk() for _ in range(given.batch // 4)]
+            texts += [captions.junk() for _ in range(given.batch // 2)]
             written = texts_to_features(model, tokenizer, texts)
             logits = model.logit_scale.exp() * images @ written.T
             truth = torch.arange(given.batch)

@@ -106,6 +106,18 @@ def predict(run: Path | str, texts: Sequence[str], *, device: str | None = None)
     return predicted
 
 
+def rewrite(
+    run: Path | str, texts: Sequence[str], *, n: int = 1, seed: int = 0, device: str | None = None
+) -> list[list[Any]]:
+    """Rewrite texts with the prompt that a style run found: the n best of each, with content, style and score."""
+    recipe = recipe_of(run)
+    if recipe.task.kind != "style-transfer":
+        raise SettingError(f"{run} is a {recipe.task.kind} run; rewrite works with a style-transfer run")
+    task: Any = assembly.build_task(recipe, assembly.choose_device(device))
+    prompt = running.result_of(Path(run)).prompt
+    return [task.rewrite(prompt, text, n, seed) for text in texts]
+
+
 def compare(folders: Sequence[Path | str], metric: str | None = None) -> Any:
     """The paper's tables from run folders alone; see `records.compare`."""
     from pinprompt.records.compare import compare as compare_runs

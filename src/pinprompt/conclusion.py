@@ -27,7 +27,7 @@ def conclude(
 ) -> dict[str, Any]:
     """Everything that result.json says."""
     evaluator, task = search.evaluator, search.task
-    splits = [split for split in ("dev", "test") if split in task.splits] or ["train"]
+    splits: list[str] = [split for split in task.splits if split != "train"] or ["train"]
     best = finalists[0] if finalists else None
     found = _evaluate(search, "found", best.candidate.prompt, splits, outcome.steps) if best else {}
     shown = found.get("test") or found.get("dev") or found.get("train")

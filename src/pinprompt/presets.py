@@ -38,6 +38,12 @@ METHODS: dict[str, Tree] = {
     "manual": {},
     "instructions": {},
     "in-context": {},
+    "random": {},
+    "beam": {},
+    "soft-prompt": {},
+    "autoprompt": {},
+    "pez": {},
+    "grips": {},
 }
 
 METHODS_ON_TASKS: dict[tuple[str, str], Tree] = {

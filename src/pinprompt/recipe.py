@@ -18,12 +18,26 @@ from pinprompt import presets
 from pinprompt.errors import SettingError, did_you_mean
 from pinprompt.settings import Section
 from pinprompt.settings.classification import ClassificationSettings
+from pinprompt.settings.baselines import (
+    AutoPromptSettings,
+    BeamSettings,
+    GripsSettings,
+    PezSettings,
+    RandomSettings,
+    SoftPromptSettings,
+)
 from pinprompt.settings.custom import CustomSettings
+from pinprompt.settings.inversion import InversionSettings
 from pinprompt.settings.policy import PolicySettings
 from pinprompt.settings.q_learning import QLearningSettings
+from pinprompt.settings.remote import RemoteSettings
 from pinprompt.settings.scoring import BudgetSettings, ScoringSettings
+from pinprompt.settings.style_transfer import StyleTransferSettings
 
-TaskSettings = Annotated[ClassificationSettings | CustomSettings, Field(discriminator="kind")]
+TaskSettings = Annotated[
+    ClassificationSettings | StyleTransferSettings | InversionSettings | CustomSettings, Field(discriminator="kind")
+]
+KINDS = ("classification", "style-transfer", "inversion", "custom")
 
 
 class Recipe(Section):
@@ -37,8 +51,15 @@ class Recipe(Section):
     task: TaskSettings = Field(description="What the prompt is for.")
     policy: PolicySettings = Field(default_factory=PolicySettings, description="The writer of prompts.")
     q_learning: QLearningSettings = Field(default_factory=QLearningSettings, description="The RL family.")
+    random: RandomSettings = Field(default_factory=RandomSettings, description="Random search.")
+    beam: BeamSettings = Field(default_factory=BeamSettings, description="Beam search.")
+    soft_prompt: SoftPromptSettings = Field(default_factory=SoftPromptSettings, description="Soft prompt tuning.")
+    autoprompt: AutoPromptSettings = Field(default_factory=AutoPromptSettings, description="AutoPrompt.")
+    pez: PezSettings = Field(default_factory=PezSettings, description="PEZ.")
+    grips: GripsSettings = Field(default_factory=GripsSettings, description="GrIPS.")
     budget: BudgetSettings = Field(default_factory=BudgetSettings, description="What the search may spend.")
     scoring: ScoringSettings = Field(default_factory=ScoringSettings, description="How prompts become scores.")
+    remote: RemoteSettings = Field(default_factory=RemoteSettings, description="Models behind an API.")
 
     @property
     def hash(self) -> str:
@@ -213,15 +234,15 @@ def _default(info: FieldInfo) -> str:
 
 
 def _sentence(error: Any) -> str:
-    path = [str(part) for part in error["loc"] if part not in ("classification", "custom")]
+    path = [str(part) for part in error["loc"] if part not in KINDS]
     where = ".".join(path)
     if error["type"] == "extra_forbidden":
-        return f"there is no setting '{where}': {did_you_mean(where, (row[0] for row in _plain_fields()))}"
+        return f"there is no setting '{where}': {did_you_mean(where, _known_names())}"
     given = "" if isinstance(error.get("input"), dict) else f" (given: {error.get('input')!r})"
     return f"{where or 'recipe'}: {error['msg'][0].lower()}{error['msg'][1:]}{given}"
 
 
-def _plain_fields() -> Iterator[tuple[str, str, str, str]]:
-    for path, *rest in fields():
-        section, dot, name = path.partition(").")
-        yield (f"task.{name}" if dot else section, *rest)  # type: ignore[misc]
+def _known_names() -> set[str]:
+    """Every name that may stand in a recipe: sections and settings, the task's without their kind."""
+    plain = {f"task.{path.partition(').')[2]}" if ")." in path else path for path, *_ in fields()}
+    return plain | set(Recipe.model_fields)

@@ -83,6 +83,8 @@ def run(
         task = task or assembly.build_task(recipe, device)
         for note in getattr(task, "notes", ()):
             notes(note)
+        if hasattr(task, "check_window"):
+            task.check_window(recipe.policy.length)
         evaluator = assembly.build_evaluator(recipe, task, record, device, threads, notes)
 
         def emit(event: Event) -> None:

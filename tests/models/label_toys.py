@@ -35,11 +35,13 @@ def byte_level(mask: bool) -> Any:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"] if mask else ["<s>", "<pad>", "</s>"]
+    special = ["<s>", "<pad>", "</s>", *(["<unk>"] if mask else [])]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=420, special_tokens=special, initial_alphabet=alphabet)
     tokenizer.train_from_iterator(CORPUS, trainer)
-    if not mask:
+    if mask:
+        tokenizer.add_special_tokens([AddedToken("<mask>", lstrip=True, special=True)])
+    else:
         return PreTrainedTokenizerFast(
             tokenizer_object=tokenizer, eos_token="</s>", pad_token="<pad>", model_max_length=128
         )

@@ -11,11 +11,15 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
 
 from pinprompt.errors import SettingError
 from pinprompt.policy.backbone import Backbone
 from pinprompt.policy.vocabulary import Vocabulary
 from pinprompt.settings.policy import Constraints
+
+SENTENCES = ["The film was great and the cat sat on a mat in New York.", "a terrible word, the worst of old York"] * 3
 
 
 @pytest.fixture(autouse=True)
@@ -227,6 +231,16 @@ def test_impossible_sets_are_refused(tokenizer: Any, constraints: Any, says: str
         vocabulary_of(tokenizer, **constraints).check()
 
 
+def test_a_pattern_that_only_forbids_a_beginning(tokenizer: Any) -> None:
+    vocabulary = vocabulary_of(tokenizer, required=("film",), banned_pattern="^[a-f]")
+    vocabulary.check()
+    for seed in range(10):
+        ids = walk(vocabulary, seed)
+        assert ids is not None
+        assert "film" in vocabulary.text(ids)
+        assert vocabulary.text(ids)[0] not in "abcdef"
+
+
 def test_no_repeats_needs_enough_tokens(tokenizer: Any) -> None:
     with pytest.raises(SettingError, match="no_repeats"):
         vocabulary_of(tokenizer, length=500, no_repeats=True).check()
@@ -270,3 +284,25 @@ def test_a_real_vocabulary(smollm2: Backbone) -> None:
     for _ in range(200):
         ids = tokens[torch.randint(len(tokens), (5,), generator=draw)].tolist()
         assert "".join(plain.tokens.pieces[i] for i in ids).strip() == plain.text(ids)
+
+
+def test_a_tokenizer_that_marks_the_beginnings_of_words() -> None:
+    """As Llama 2 and Gemma have it: the first token's space is invisible, and bytes stand for rare characters."""
+    tokens = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
+    tokens.pre_tokenizer = pre_tokenizers.Metaspace()
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    tokens.decoder = decoders.Sequence(steps)
+    bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
+    trainer = trainers.BpeTrainer(vocab_size=700, special_tokens=["<unk>", "<s>", *bytes_], show_progress=False)
+    tokens.train_from_iterator(SENTENCES, trainer)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokens, bos_token="<s>", unk_token="<unk>")
+    for stable in (True, False):
+        c = Constraints(required=("great", "New York"), banned=("the cat", "a"), max_chars=40, stable=stable)
+        vocabulary = Vocabulary(tokenizer, len(tokenizer), 6, c)
+        vocabulary.check()
+        for seed in range(20):
+            ids = walk(vocabulary, seed)
+            assert ids is not None
+            text = tokenizer.decode(list(ids), clean_up_tokenization_spaces=False).strip()
+            assert vocabulary.text(ids) == text
+            assert broken(text, ids, c) == []

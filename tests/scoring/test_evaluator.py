@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from scoring_toys import CALLS, Toy, noisy, prompts
 
 from pinprompt.errors import BudgetSpent, RunError, ServerDown, SettingError, TaskError
@@ -20,6 +22,22 @@ from pinprompt.scoring.memo import Memo
 from pinprompt.settings.scoring import BudgetSettings, Price
 from pinprompt.streams import derive
 from pinprompt.values import Evaluation, Prompt, Score
+
+GOOD: dict[str, Any] = {
+    "kind": "score",
+    "n": 0,
+    "place": 0,
+    "split": "train",
+    "text": "a",
+    "ids": [97],
+    "spent": {"money": "0", "seconds": 1.0, "paid_calls": 4},
+    "value": 1.0,
+    "calls": 4,
+    "group": "",
+    "details": {},
+    "failures": [],
+    "evaluation": {"split": "dev", "metrics": {}, "rows": 1, "calls": 1, "intervals": {}, "tables": {}},
+}
 
 
 def make(task: Toy, calls: int | None = None, **more: Any) -> Evaluator:
@@ -386,6 +404,30 @@ def test_money_and_minutes_of_a_killed_session_stay_spent(tmp_path: Path) -> Non
     assert again.paid_calls == 16
 
 
+def test_evaluations_survive_a_kill_and_are_counted_once(tmp_path: Path) -> None:
+    first = make(Toy(), journal=Journal(tmp_path / "scores.jsonl"))
+    first.score(prompts("a"))
+    before = first.position()
+    told = first.evaluate(Prompt("a"), "test")
+    after = first.position()
+    first.close()
+    for position in (before, after, before):
+        task = Toy()
+        again = make(task, journal=Journal(tmp_path / "scores.jsonl"))
+        if position is after:
+            # Only a journal that still has the row can go on from there.
+            with pytest.raises(RunError, match="the checkpoint counts 2"):
+                again.restore(position)
+            continue
+        again.restore(position)
+        assert again.evaluate(Prompt("a"), "test") == told
+        assert task.evaluated == []
+        assert again.report_calls == CALLS["test"]
+        assert again.paid_calls == CALLS["train"] + CALLS["test"]
+        assert again.journal is not None
+        again.journal.split_at(1)
+
+
 def test_a_run_that_spent_its_budget_goes_on_with_more(tmp_path: Path) -> None:
     first = make(Toy(), calls=10, journal=Journal(tmp_path / "scores.jsonl"))
     first.score(prompts("a"))
@@ -398,6 +440,36 @@ def test_a_run_that_spent_its_budget_goes_on_with_more(tmp_path: Path) -> None:
     second.restore(position)
     assert values(second.score(prompts("b", "cc"))) == [1, 2]
     assert [text for text, _, _ in task.asked] == ["cc"]
+
+
+ODD = (
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 3)
+    | st.floats()
+    | st.text(max_size=3)
+    | st.lists(st.integers(0, 2))
+    | st.just({"a": 1})
+)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(changes=st.dictionaries(st.sampled_from(sorted(GOOD)), ODD, max_size=2))
+@pytest.mark.parametrize("kind", ["score", "evaluation"])
+def test_any_journal_is_read_or_refused(tmp_path: Path, kind: str, changes: dict[str, Any]) -> None:
+    path = tmp_path / "scores.jsonl"
+    path.with_name("scores.spare.jsonl").unlink(missing_ok=True)
+    path.write_text((json.dumps({**GOOD, "kind": kind, **changes}) + "\n") * 2)
+    position = make(Toy()).position() | {"rows": 1}
+    evaluator = make(Toy(), journal=Journal(path))
+    try:
+        evaluator.restore(position)
+        assert math.isfinite(evaluator.score(prompts("a"))[0].value)
+    except RunError as error:
+        assert "scores.jsonl" in str(error)  # noqa: PT017
+    finally:
+        assert evaluator.journal is not None
+        evaluator.journal.close()
 
 
 def test_damaged_places_and_journals_are_sentences(tmp_path: Path) -> None:

@@ -130,22 +130,22 @@ def test_newer_and_altered_memos_are_sentences(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """The bytes of a good memo."""
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A good memo."""
     path = tmp_path_factory.mktemp("whole") / "memo.sqlite"
     memo = Memo(path)
     memo.keep({str(number): ANSWER for number in range(40)})
     memo.close()
-    return path.read_bytes()
+    return path
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(noise=st.binary(max_size=300), at=st.integers(0, 20_000))
-def test_any_bytes_give_a_memo_or_a_sentence(whole: bytes, tmp_path: Path, noise: bytes, at: int) -> None:
+def test_any_bytes_give_a_memo_or_a_sentence(whole: Path, tmp_path: Path, noise: bytes, at: int) -> None:
     path = tmp_path / "memo.sqlite"
     for old in tmp_path.iterdir():
         old.unlink()
-    content = bytearray(whole)
+    content = bytearray(whole.read_bytes())
     at %= len(content)
     content[at : at + len(noise)] = noise
     path.write_bytes(content)
@@ -191,6 +191,42 @@ def test_a_folder_that_cannot_be_made_costs_one_warning(tmp_path: Path) -> None:
     assert not memo.working
     assert len(warned) == 1
     assert "goes on without it" in warned[0]
+
+
+def test_by_default_a_warning_is_a_python_warning(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.warns(UserWarning, match="goes on without it"):
+        Memo(tmp_path / "file" / "memo.sqlite")
+
+
+def test_many_uses_are_noted_on_the_way(tmp_path: Path) -> None:
+    memo = Memo(tmp_path / "memo.sqlite")
+    keys = [str(number) for number in range(600)]
+    memo.keep(dict.fromkeys(keys, ANSWER))
+    memo.look_up(keys)
+    for key in keys:
+        memo.count(key)
+    other = Memo(tmp_path / "memo.sqlite")
+    assert other.stats().hits == 500  # the rest is noted when the memo is closed
+    memo.close()
+    memo.count("1")
+    memo.close()
+    assert other.stats().hits == 600
+
+
+def test_statistics_and_pruning_of_a_broken_memo_are_sentences(tmp_path: Path) -> None:
+    memo = Memo(tmp_path / "memo.sqlite", busy_seconds=0.1)
+    memo.keep({"a": ANSWER})
+    other = sqlite3.connect(tmp_path / "memo.sqlite")
+    other.execute("INSERT INTO totals VALUES ('hits', 'many')")
+    other.commit()
+    with pytest.raises(RunError, match="cannot read the memo"):
+        memo.stats()
+    other.isolation_level = None
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(RunError, match=r"cannot prune the memo.*another run"):
+        memo.prune(everything=True)
+    other.close()
 
 
 def test_a_full_disk_costs_one_warning_and_reading_goes_on(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ _SUPPORT = (2, 2, 3, 3, 4)  # tokens that a sparse policy still writes at each p
 _NOTE = (
     "Prompts are drawn from a small tree (2, 2, 3, 3 and 4 tokens at the five positions), as a sparse policy writes "
     "them late in a search; early on they share less, and 'inputs read once' is nearer to what is seen. Inputs are "
-    "film reviews of rotten-tomatoes. 'plain' is the formulation of the released code: whole strings, logits of the whole "
-    "vocabulary at every position. Ratios of one run on one machine."
+    "film reviews of rotten-tomatoes. 'plain' is the formulation of the released code: whole strings, logits of the "
+    "whole vocabulary at every position. Ratios of one run on one machine."
 )
 
 

@@ -1,4 +1,4 @@
-"""Verbs that search: tune, classify, demo."""
+"""Verbs that search: demo, tune, classify, restyle, invert."""
 
 from __future__ import annotations
 
@@ -64,10 +64,7 @@ def classify(
             "label_column": label_column, "words": words or None, "model": task_model, "split": split,
             "test_rows": test_rows, "template": template,
         }  # fmt: skip
-        task = {"kind": "classification", "model": "smollm2"} if profile == "quick" else {"kind": "classification"}
-        task |= {
-            name: str(value) if isinstance(value, Path) else value for name, value in given.items() if value is not None
-        }
+        task = {"kind": "classification", **_local(profile, "smollm2"), **_given(given)}
         tree = {"method": method, "profile": profile, "task": task}
         _search(console, tree, sets, out, resume, force, calls, minutes, seed, device, threads, no_memo, estimate)
 
@@ -121,6 +118,66 @@ def _search(
     console.answer({**result.data, "folder": str(result.folder), "report": str(result.report)}, *shown_result(result))
 
 
+def restyle(
+    dataset: Annotated[str | None, typer.Argument(help="Style data of the catalogue: yelp, shakespeare.")] = None,
+    direction: Annotated[str | None, typer.Option("--direction", help="Such as negative-to-positive.")] = None,
+    data: Annotated[Path | None, typer.Option("--data", help="Folder with the dataset's files.")] = None,
+    source: Annotated[Path | None, typer.Option("--source", help="Texts to rewrite, one a line.")] = None,
+    target: Annotated[Path | None, typer.Option("--target", help="Texts in the wanted style, one a line.")] = None,
+    test: Annotated[Path | None, typer.Option("--test", help="Texts to report on, one a line.")] = None,
+    task_model: Annotated[str | None, typer.Option("--task-model", help="The model that rewrites.")] = None,
+    split: Annotated[int | None, typer.Option("--split", min=0, help="Which draw of texts.")] = None,
+    force_judge: Annotated[bool, typer.Option("--force-judge", help="Use a style judge that can't tell.")] = False,
+    method: Method = "pin", profile: Profile = "quick", out: Out = None, resume: Resume = False, force: Force = False,
+    calls: Calls = None, minutes: Minutes = None, sets: Sets = None, no_memo: NoMemo = False,
+    estimate: Estimate = False, seed: Seed = None, as_json: Json = False, quiet: Quiet = False, device: Device = None,
+    threads: Threads = None,
+) -> None:  # fmt: skip
+    """Find a prompt that makes a model rewrite texts in another style."""
+    with door(as_json, quiet, threads) as console:
+        if dataset is None and (source is None or target is None):
+            raise SettingError("name style data of the catalogue, or give --source FILE and --target FILE")
+        given = {
+            "dataset": dataset, "direction": direction, "data": data, "source": source, "target": target, "test": test,
+            "model": task_model, "split": split, "force_judge": force_judge or None,
+        }  # fmt: skip
+        task = {"kind": "style-transfer", **_local(profile, "smollm2"), **_given(given)}
+        tree = {"method": method, "profile": profile, "task": task}
+        _search(console, tree, sets, out, resume, force, calls, minutes, seed, device, threads, no_memo, estimate)
+
+
+def invert(
+    images: Annotated[list[Path], typer.Argument(help="Pictures, or folders of pictures.")],
+    model: Annotated[str | None, typer.Option("--model", help="The CLIP or SigLIP model that scores.")] = None,
+    length: Annotated[int | None, typer.Option("--length", min=1, help="Tokens in a prompt.")] = None,
+    ban: Annotated[Path | None, typer.Option("--ban", help="A file with one banned word or phrase a line.")] = None,
+    method: Method = "pin", profile: Profile = "quick", out: Out = None, resume: Resume = False, force: Force = False,
+    calls: Calls = None, minutes: Minutes = None, sets: Sets = None, no_memo: NoMemo = False,
+    estimate: Estimate = False, seed: Seed = None, as_json: Json = False, quiet: Quiet = False, device: Device = None,
+    threads: Threads = None,
+) -> None:  # fmt: skip
+    """Find words for a picture, or for what several have in common."""
+    with door(as_json, quiet, threads) as console:
+        task = {"kind": "inversion", **_local(profile, "emoji-clip"), "images": [str(path) for path in images]}
+        tree: dict[str, Any] = {"method": method, "profile": profile, "task": task | _given({"model": model})}
+        tree["policy"] = _given({"length": length})
+        if ban is not None:
+            tree["policy"]["constraints"] = {"banned_file": str(ban)}
+        _search(console, tree, sets, out, resume, force, calls, minutes, seed, device, threads, no_memo, estimate)
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given, as a recipe has them."""
+    return {
+        name: str(value) if isinstance(value, Path) else value for name, value in options.items() if value is not None
+    }
+
+
+def _local(profile: str, model: str) -> dict[str, Any]:
+    """The quick profile runs without a hub, so its task model is one that comes along."""
+    return {"model": model} if profile == "quick" else {}
+
+
 def _word(pair: str) -> tuple[str, str]:
     label, equals, word = pair.partition("=")
     if not equals or not label or not word:
@@ -128,4 +185,4 @@ def _word(pair: str) -> tuple[str, str]:
     return label, word
 
 
-VERBS = (demo, tune, classify)
+VERBS = (demo, tune, classify, restyle, invert)

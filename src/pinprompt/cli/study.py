@@ -78,4 +78,51 @@ def _planned(read: Any) -> tuple[dict[str, Any], Any, str]:
     return {"cells": rows, "calls": calls}, table, total
 
 
-VERBS = (sweep,)
+def compare(
+    runs: Folders,
+    metric: Annotated[str | None, typer.Option("--metric", help="Which metric; left out: the task's own.")] = None,
+    form: Annotated[str, typer.Option("--format", help="text, markdown, csv or latex.")] = "text",
+    as_json: Json = False, quiet: Quiet = False, seed: Seed = None, device: Device = None, threads: Threads = None,
+) -> None:  # fmt: skip
+    """Compare runs: mean and standard error over splits and seeds, significance, readability."""
+    with door(as_json, quiet, threads) as console:
+        from dataclasses import asdict
+
+        from pinprompt.records import tables
+        from pinprompt.records.compare import compare as compare_runs
+
+        found = compare_runs(runs, metric)
+        shown = tables.rich_tables(found) if form == "text" else [tables.write_as(found, form)]
+        console.answer(asdict(found), *shown, *(f"note: {note}" for note in found.notes))
+
+
+def figures(
+    runs: Folders,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the figures.")] = Path("figures"),
+    as_json: Json = False, quiet: Quiet = False, seed: Seed = None, device: Device = None, threads: Threads = None,
+) -> None:  # fmt: skip
+    """Draw learning curves and ablations of runs, as SVG and PNG."""
+    with door(as_json, quiet, threads) as console:
+        from pinprompt.records.figures import write_figures
+
+        written = [str(path) for path in write_figures(runs, out)]
+        console.answer({"figures": written}, *written)
+
+
+def results(
+    folder: Annotated[Path, typer.Argument(help="The folder of a sweep.")],
+    page: Annotated[Path, typer.Option("--results", help="The page of all results.")] = Path("docs/results.md"),
+    readme: Annotated[Path, typer.Option("--readme", help="Where the same block stands, if it does.")] = Path("README.md"),
+    name: Annotated[str | None, typer.Option("--name", help="The block's name; left out: the folder's.")] = None,
+    command: Annotated[str | None, typer.Option("--command", help="The command that made the runs.")] = None,
+    as_json: Json = False, quiet: Quiet = False, seed: Seed = None, device: Device = None, threads: Threads = None,
+) -> None:  # fmt: skip
+    """Write a sweep's tables into docs/results.md and the README, so that no number is typed by hand."""
+    with door(as_json, quiet, threads) as console:
+        from pinprompt.records.results import regenerate
+
+        changed = [str(path) for path in regenerate(folder, page, readme, name=name, command=command)]
+        console.answer({"changed": changed}, *(changed or ["nothing changed"]))
+
+
+VERBS = (sweep, compare, figures, results)

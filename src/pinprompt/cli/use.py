@@ -1,4 +1,4 @@
-"""Verbs that use what a run found: predict, evaluate, report."""
+"""Verbs that use what a run found: predict, rewrite, evaluate, report."""
 
 from __future__ import annotations
 
@@ -41,6 +41,34 @@ def predict(
         console.answer({"predictions": predictions}, table)
 
 
+def rewrite(
+    run: Run,
+    texts: Annotated[list[str] | None, typer.Argument(help="Texts to rewrite; left out: one a line from stdin.")] = None,
+    n: Annotated[int, typer.Option("--n", min=1, max=100, help="How many rewrites of each.")] = 1,
+    as_json: Json = False, quiet: Quiet = False, seed: Seed = None, device: Device = None, threads: Threads = None,
+) -> None:  # fmt: skip
+    """Rewrite texts with the prompt that a style run found."""
+    with door(as_json, quiet, threads) as console:
+        given = list(texts or []) or [line.rstrip("\n") for line in sys.stdin if line.strip()]
+        if not given:
+            raise SettingError("there is no text to rewrite: give it as an argument, or one a line on stdin")
+        from rich.table import Table
+        from rich.text import Text
+
+        from pinprompt import api, assembly
+
+        assembly.set_threads(threads)
+        found = api.rewrite(run, given, n=n, seed=seed or 0, device=device)
+        table = Table("text", "rewrite", "content", "style", "score", show_edge=False)
+        rows = []
+        for text, rewrites in zip(given, found, strict=True):
+            for one in rewrites:
+                numbers = {"content": one.content, "style": one.style, "score": one.score}
+                table.add_row(Text(text), Text(one.text), *(f"{value:.1f}" for value in numbers.values()))
+                rows.append({"text": text, "rewrite": one.text, **numbers})
+        console.answer({"rewrites": rows}, table)
+
+
 def evaluate(
     run: Run,
     task_model: Annotated[list[str] | None, typer.Option("--task-model", help="Another model; may be repeated.")] = None,
@@ -80,4 +108,4 @@ def report(
         console.answer({"report": str(path)}, f"report: {path}")
 
 
-VERBS = (predict, evaluate, report)
+VERBS = (predict, rewrite, evaluate, report)

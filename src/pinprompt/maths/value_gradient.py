@@ -39,6 +39,6 @@ class _Value(torch.autograd.Function):
         return values
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         (directions,) = ctx.saved_tensors
         return gradient.unsqueeze(-1) * directions, None, None, None, None

@@ -29,8 +29,13 @@ class Evaluator(Protocol):
     def distinct(self) -> int:
         """Different prompts scored so far."""
 
-    paid_calls: int
-    memo_hits: int
+    @property
+    def paid_calls(self) -> int:
+        """Calls really sent to a model so far."""
+
+    @property
+    def memo_hits(self) -> int:
+        """Prompts that the memo of earlier runs knew."""
 
     def score(self, prompts: list[Prompt], split: str = "train", *, report: bool = False) -> list[Score]:
         """Scores in order. Raises BudgetSpent before anything is overspent; what was scored by then is kept.

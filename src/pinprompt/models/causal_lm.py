@@ -66,11 +66,14 @@ class CausalLabels:
         strict: bool = False,
         share: bool = True,
     ) -> None:
-        """`frame` is any frame of the template (the words follow it); `share` may be turned off to compare."""
+        """`frame` is any frame of the template (words follow it); `share` keeps texts that stand before the prompt."""
         self.model, self.tokenizer = model, tokenizer
         self.encoder = Encoder(tokenizer, window_of(model, tokenizer), closing=False)
         self.words = words_after(self.encoder, words, frame.around("it")[0], strict=strict)
-        self._shareable: bool | None = None if share else False
+        # Texts are kept for one template only, always the same one: which way a prompt is read must not depend on what
+        # was scored before it.
+        self._kept = frame.before if share else None
+        self._shareable: bool | None = None
         self._pad = next(i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id, 0) if i is not None)
 
     @property
@@ -114,7 +117,7 @@ class CausalLabels:
         The whole string's ids must be the text's ids and then the same ids for every text: a tokenizer may merge
         across the seam, and then only a plain pass is right.
         """
-        if not inputs.keep or not frame.after or not inputs.texts or self._shareable is False:
+        if not inputs.keep or frame.before != self._kept or not frame.after or not inputs.texts:
             return None
         heads = self.encoder.ids([frame.before + text for text in inputs.texts])
         whole = self.encoder.ids([frame.around(text)[0] for text in inputs.texts])
@@ -128,10 +131,8 @@ class CausalLabels:
         return path if self._tree_of(frame.before, heads, inputs) is not None else None
 
     def _tree_of(self, before: str, heads: Sequence[Sequence[int]], inputs: Inputs) -> SharedPrefixes | None:
-        """The tree over these texts, made at the first use. Only one beginning is kept: the task's own template."""
+        """The tree over these texts, made at the first use; None where the model or the memory does not allow it."""
         if before not in inputs.shared:
-            if any(tree is not None for tree in inputs.shared.values()):
-                return None
             inputs.shared[before] = None
             if self._keeps([*heads[0], *heads[-1]]):
                 with contextlib.suppress(MemoryError):

@@ -148,7 +148,8 @@ class Generator:
                 continue
             draws = np.random.Generator(np.random.Philox(request.seed)).random((request.samples, steps))
             job = _Job(place, ids, steps, draws, [""] * request.samples)
-            groups[-(-(len(ids) + steps) // _STEP) * _STEP].append(job)
+            # Never beyond the window: where attention is local, the place of the last key says what is near.
+            groups[min(-(-(len(ids) + steps) // _STEP) * _STEP, self.window)].append(job)
         for length, jobs in sorted(groups.items()):
             self._run(length, jobs)
             answers.update({job.place: Generated(tuple(job.texts)) for job in jobs})

@@ -38,8 +38,8 @@ class MaskedLabels:
             raise ModelError(f"the tokenizer {type(tokenizer).__name__} has no mask token: this is not a masked LM.")
         self.model, self.tokenizer, self.mask_token = model, tokenizer, str(tokenizer.mask_token)
         self.encoder = Encoder(tokenizer, window_of(model, tokenizer), closing=True)
-        self._spaced = spaced if spaced is None or _tells_spaces(self.encoder) else None
-        self.words = words_in_mask(self.encoder, words, frame, self.mask_token, spaced=self._spaced, strict=strict)
+        forced = spaced if _tells_spaces(self.encoder) else None
+        self.words = words_in_mask(self.encoder, words, frame, self.mask_token, spaced=forced, strict=strict)
         self._pad = tokenizer.pad_token_id or 0
 
     @property
@@ -48,8 +48,8 @@ class MaskedLabels:
         return len({len(ids) for ids in self.words.ids})
 
     def words_for(self, frame: Frame) -> LabelWords:
-        """The label words' ids in another template."""
-        return words_in_mask(self.encoder, self.words.words, frame, self.mask_token, spaced=self._spaced)
+        """The label words' ids in another template, as the tokenizer reads them there."""
+        return words_in_mask(self.encoder, self.words.words, frame, self.mask_token)
 
     def prepare(self, texts: Sequence[str], keep: bool = False) -> Inputs:
         """Texts made ready for many prompts."""

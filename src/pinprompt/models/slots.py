@@ -19,6 +19,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from pinprompt.errors import ModelError
 
 _ATTENTION = "pinprompt_slots"
+_ADVICE = "use a causal LM with ordinary attention (GPT-2, OPT, Llama, Mistral, Qwen, SmolLM2 and their like)."
 
 
 def _grouped_attention(
@@ -37,7 +38,7 @@ def _grouped_attention(
     values for each query head, which costs more than the rest of the pass at these shapes.
     """
     if more.get("softcap") is not None or more.get("position_bias") is not None or more.get("s_aux") is not None:
-        raise ModelError("this model's attention (soft cap, position bias or sinks) cannot be read row by row.")
+        raise ModelError(f"attention with a soft cap, position bias or sinks cannot be read row by row: {_ADVICE}")
     rows, heads, _, width = query.shape
     groups = heads // key.shape[1]
     mixed = torch.nn.functional.scaled_dot_product_attention(
@@ -176,9 +177,6 @@ def check(model: Any, ids: Sequence[int]) -> None:
     tolerance = 1e-3 if expected.dtype == torch.float32 else 5e-2
     if not torch.allclose(given.float(), expected.float(), atol=tolerance * scale, rtol=0):
         raise ModelError(f"{_name(model)} answers differently when it is read row by row: {_ADVICE}")
-
-
-_ADVICE = "use a causal LM with ordinary attention (GPT-2, OPT, Llama, Mistral, Qwen, SmolLM2 and their like)."
 
 
 def _name(model: Any) -> str:

@@ -20,6 +20,7 @@ from pinprompt.models.remembered import Remembered
 from pinprompt.streams import derive
 
 LEAST_LINES = 10
+FEW_LINES = 200
 LEAST_ACCURACY = 0.7
 
 
@@ -159,8 +160,7 @@ def train_style(
     features: Features,
     seed: int,
     *,
-    held_out: float = 0.2,
-    penalty: float = 1.0,
+    penalty: float = 0.1,
     least: float = LEAST_ACCURACY,
     force: bool = False,
 ) -> TrainedStyle:
@@ -172,33 +172,41 @@ def train_style(
                 f"the {kind} style for it. Give more lines, or name a classification model as the judge."
             )
     random = np.random.Generator(np.random.Philox(derive(seed, "style judge")))
-    learn: list[tuple[str, float]] = []
-    test: list[tuple[str, float]] = []
-    for label, texts in ((0.0, source), (1.0, target)):
-        order = random.permutation(len(texts)).tolist()
-        count = max(2, round(held_out * len(texts)))
-        test += [(texts[place], label) for place in order[:count]]
-        learn += [(texts[place], label) for place in order[count:]]
-    features.fit([text for text, _ in learn])
-    weights, bias = _regress(features([text for text, _ in learn]), np.array([label for _, label in learn]), penalty)
-    judge = TrainedStyle(features, weights, bias, None)
-    given = judge([text for text, _ in test])
     sides = [
-        [(value > 0.5) == bool(label) for value, (_, label) in zip(given, test, strict=True) if label == side]
-        for side in (0.0, 1.0)
+        [(texts[place], label) for place in random.permutation(len(texts)).tolist()]
+        for label, texts in ((0.0, source), (1.0, target))
     ]
+    # A fifth of many texts measures well enough; of few texts every fifth is held out in turn.
+    folds = range(5) if min(map(len, sides)) < FEW_LINES else range(1)
+    right: tuple[list[bool], list[bool]] = ([], [])
+    for fold in folds:
+        learn = [pair for side in sides for place, pair in enumerate(side) if place % 5 != fold]
+        test = [pair for side in sides for pair in side[fold::5]]
+        judge = _fitted(learn, features, penalty)
+        for value, (_, label) in zip(judge([text for text, _ in test]), test, strict=True):
+            right[int(label)].append((value > 0.5) == bool(label))
+    if len(folds) > 1:
+        judge = _fitted([pair for side in sides for pair in side], features, penalty)
     # The mean over the two styles: with one long file and one short one, always naming the long one is no skill.
-    judge.accuracy = float(np.mean([np.mean(side) for side in sides]))
-    judge.name = f"logistic regression on {features.name}, {len(learn)} texts, held-out accuracy {judge.accuracy:.3f}"
+    judge.accuracy = float(np.mean([np.mean(side) for side in right]))
+    count = sum(map(len, right))
+    judge.name = f"logistic regression on {features.name}, {len(source)} + {len(target)} texts, held-out accuracy {judge.accuracy:.3f}"
     if judge.accuracy < least and not force:
         both = len(set(source) & set(target))
         shared = f" {both} texts stand in both files." if both else ""
         raise SettingError(
-            f"the style judge cannot tell the two styles apart: its accuracy on {len(test)} held-out texts is "
+            f"the style judge cannot tell the two styles apart: its accuracy on {count} held-out texts is "
             f"{judge.accuracy:.2f}, below {least}.{shared} Are source and target of different styles? More lines help, "
             "or a classification model named as judge; `force_judge = true` uses it all the same."
         )
     return judge
+
+
+def _fitted(pairs: Sequence[tuple[str, float]], features: Features, penalty: float) -> TrainedStyle:
+    texts, labels = [text for text, _ in pairs], np.array([label for _, label in pairs])
+    features.fit(texts)
+    weights, bias = _regress(features(texts), labels, penalty)
+    return TrainedStyle(features, weights, bias, None)
 
 
 def _regress(inputs: np.ndarray, labels: np.ndarray, penalty: float) -> tuple[np.ndarray, float]:

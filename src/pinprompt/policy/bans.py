@@ -121,6 +121,11 @@ class Pattern:
         self._candidates = [int(token) for token in np.flatnonzero(candidates)]
         self._known: dict[str, Mask] = {}
 
+    @property
+    def local(self) -> bool:
+        """True where a match stays a match whatever stands around it."""
+        return self._width is not None
+
     def found(self, text: str) -> bool:
         """True where the stripped text matches."""
         return self._regex.search(text.strip()) is not None

@@ -123,7 +123,7 @@ class Vocabulary:
         for word in self.required.words:
             if banned := self._phrases.found(word.text):
                 raise SettingError(f"the required word {word.text!r} holds the banned {banned!r}; drop one of them")
-            if self._pattern is not None and self._pattern.found(word.text):
+            if self._pattern is not None and self._pattern.local and self._pattern.found(word.text):
                 raise SettingError(f"the required word {word.text!r} matches the banned pattern; drop one of them")
         if self._dynamic and not self._reachable():
             raise SettingError(

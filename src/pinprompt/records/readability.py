@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 # Letters with inner apostrophes ("don't"); digits and signs end a word, a hyphen joins two words that both count.
 _WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)*")
+_MARKS = frozenset('.,:;!?-&()"')  # one alone is how people write, so it is not held against a prompt
 _SUFFIXES = ("'s", "'re", "'ve", "'ll", "'d", "'m", "n't")
 
 
@@ -57,10 +58,8 @@ def dictionary_words(text: str) -> float:
     three pieces. A prompt without any piece has nothing to read: 0.
     """
     found = words(text)
-    unread = sum(1 for piece in text.split() if not any(letter.isalpha() for letter in piece))
-    # A lone mark that ends a phrase is how people write, so it is not held against the prompt.
-    unread -= sum(1 for piece in text.split() if piece in {".", ",", ":", ";", "!", "?", "-", "&", '"', "(", ")"})
-    pieces = len(found) + unread
+    unread = [piece for piece in text.split() if piece not in _MARKS and not any(map(str.isalpha, piece))]
+    pieces = len(found) + len(unread)
     return sum(map(is_word, found)) / pieces if pieces else 0.0
 
 

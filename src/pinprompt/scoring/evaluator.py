@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 
 from pinprompt.errors import BudgetSpent, RunError, SettingError, TaskError, did_you_mean
@@ -183,7 +183,7 @@ class Evaluator:
                 self._billing.paid_calls = int(position["paid_calls"])
                 self._known.hits, self.repeats = int(position["memo_hits"]), int(position["repeats"])
                 budget = position["budget"]
-            except (KeyError, TypeError, ValueError) as error:
+            except (KeyError, TypeError, ValueError, OverflowError) as error:
                 raise RunError(f"the evaluator's place in the checkpoint cannot be read: {error!r}") from error
             self.budget.restore(budget)
         self._begun = True
@@ -194,7 +194,7 @@ class Evaluator:
             self._rebuild(history)
             self._known.take(spare)
             self._restore_spent([row["spent"] for row in history + spare])
-        except (KeyError, TypeError, ValueError, InvalidOperation) as error:
+        except (KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise RunError(f"{self.journal.path} cannot be read ({error!r}); start the run anew") from error
 
     def close(self) -> None:

@@ -105,8 +105,9 @@ class Journal:
             _cut(self.path, self.rows)
 
 
-def _place(row: Row) -> tuple[Any, ...]:
-    return row.get("kind"), row.get("n"), row.get("place"), row.get("split"), row.get("text")
+def _place(row: Row) -> str:
+    """Which question a row answers; as text, since a damaged row may hold anything."""
+    return dumps([row.get(name) for name in ("kind", "n", "place", "split", "text")])
 
 
 def read_rows(path: Path) -> list[Row]:

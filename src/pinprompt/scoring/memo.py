@@ -134,7 +134,7 @@ class Memo:
                     self._connection.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?, ?)", rows)
             except sqlite3.OperationalError as error:
                 self._read_only(error)
-            except sqlite3.Error as error:
+            except (sqlite3.Error, UnicodeError) as error:
                 self._give_up(error)
 
     def stats(self) -> MemoStats:
@@ -146,12 +146,11 @@ class Memo:
             try:
                 (entries,) = self._connection.execute("SELECT count(*) FROM answers").fetchone()
                 totals = dict(self._connection.execute("SELECT name, number FROM totals").fetchall())
-            except sqlite3.Error as error:
-                raise RunError(f"cannot read the memo {self.path}: {error}") from error
-            size = sum(path.stat().st_size for path in self._files() if path.exists())
-            return MemoStats(
-                entries, size, int(totals.get("hits", 0)), int(totals.get("calls", 0)), float(totals.get("money", 0.0))
-            )
+                hits, calls, money = (float(totals.get(name, 0)) for name in ("hits", "calls", "money"))
+                size = sum(path.stat().st_size for path in self._files() if path.exists())
+                return MemoStats(entries, size, int(hits), int(calls), money)
+            except (sqlite3.Error, TypeError, ValueError, OverflowError) as error:
+                raise RunError(f"cannot read the memo {self.path}: {error}; move it away") from error
 
     def prune(self, older_than_days: float | None = None, max_mb: float | None = None, everything: bool = False) -> int:
         """Forget answers not used for so many days, the least recently used above a size, or all; gives how many."""
@@ -178,7 +177,7 @@ class Memo:
                 gone = self._connection.total_changes - before
                 self._connection.execute("VACUUM")
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            except sqlite3.Error as error:
+            except (sqlite3.Error, UnicodeError) as error:
                 raise RunError(f"cannot prune the memo {self.path}: {error}; is another run using it?") from error
             return gone
 
@@ -196,6 +195,7 @@ class Memo:
     def _open(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path, timeout=self._busy, check_same_thread=False)
         try:
+            connection.text_factory = lambda data: data.decode("utf-8", "replace")
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
             # A file from a stranger runs no code: nothing that its schema defines may call anything unsafe.
             connection.execute("PRAGMA trusted_schema=OFF")
@@ -205,7 +205,7 @@ class Memo:
         except RunError:
             connection.close()
             raise
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeError) as error:  # SQLite's own words may hold a damaged file's bytes
             connection.close()
             if isinstance(error, sqlite3.OperationalError):
                 raise
@@ -272,7 +272,7 @@ class Memo:
                     "INSERT INTO totals VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET number = number + ?2",
                     list(self._saved.items()),
                 )
-        except sqlite3.OperationalError as error:
+        except (sqlite3.Error, UnicodeError) as error:
             self._read_only(error)
         self._hits = {}
         self._saved = dict.fromkeys(self._saved, 0.0)
@@ -287,13 +287,6 @@ class Memo:
             self._connection.close()
             self._connection = None
         self._warn(f"the memo {self.path} cannot be used ({error}); the run goes on without it")
-
-
-def default_memo(warn: Callable[[str], None] = _warn) -> Memo:
-    """The memo that all runs of this user share."""
-    from pinprompt.models.sources import home
-
-    return Memo(Path(home()) / "memo.sqlite", warn)
 
 
 def _answer(value: Any) -> dict[str, Any] | None:

@@ -49,6 +49,7 @@ class QLearningSettings(Section):
     eval_every: int = Field(20, ge=1, description="Steps between scorings of the greedy prompt on dev.")
     finalists: int = Field(16, ge=1, description="Best sampled prompts that are scored on dev at the end.")
     on_collapse: Literal["restart", "stop", "ignore"] = Field(
-        "ignore", description="When every prompt of a step is the same for `patience` steps: begin anew, stop, or go on."
+        "ignore",
+        description="When every prompt of a step is the same for `patience` steps: begin anew, stop, or go on.",
     )
     patience: int = Field(10, ge=1, description="Steps without a new prompt that count as a collapse.")

@@ -51,6 +51,7 @@ class StyleTransferSettings(Section):
         "trained", description="Style judge of the report: a classification model, or trained here."
     )
     test_style_label: str | None = Field(None, description="Its label for the target style; none: by name or number.")
+    style_layer: int = Field(-1, description="The encoder's hidden layer that trained style judges read; -1: the last.")
     judge_lines: int = Field(1000, ge=10, description="Texts per style that a trained judge is made from, at the most.")
     force_judge: bool = Field(False, description="Use a trained style judge even if it cannot tell the styles apart.")
     fluency: str = Field("perplexity", description="Fluency judge: an acceptability classifier, or perplexity.")

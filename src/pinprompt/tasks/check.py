@@ -78,7 +78,9 @@ def _score(prompt: Prompt, score: Any, calls: int | None, split: str) -> list[st
     if not isinstance(score, Score):
         return [f"{what} is a {type(score).__name__}, not a pinprompt Score"]
     found = []
-    if not isinstance(score.value, int | float) or not math.isfinite(score.value):
+    if isinstance(score.value, float) and math.isnan(score.value) and score.failures:
+        found.append(f"{what} could not be had: {score.failures[0]}")
+    elif not isinstance(score.value, int | float) or not math.isfinite(score.value):
         found.append(f"{what} is {score.value!r}, which is not a finite number")
     if calls is not None and score.calls > calls:
         found.append(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -60,9 +61,13 @@ class ClassificationTask:
         for name in self.splits:
             inputs = model.prepare([example.text for example in data.splits[name]], keep=name != "test")
             self._inputs[name] = inputs
-            for row, tokens in inputs.cut.items():
-                line = data.splits[name][row].line
-                self.notes.append(f"{name}, line {line}: the text of {tokens} tokens was cut to fit the model's window")
+            if inputs.cut:
+                lines = [str(data.splits[name][row].line) for row in inputs.cut]
+                shown = ", ".join(lines[:_SHOWN]) + (", ..." if len(lines) > _SHOWN else "")
+                self.notes.append(
+                    f"{name}: {len(lines)} text(s) were cut to fit the model's window of {model.encoder.window} tokens "
+                    f"(line {shown}); the longest has {max(inputs.cut.values())}"
+                )
         self._free = model.prepare([model.mask_token or text if text == "[MASK]" else text for text in _CONTENT_FREE])
         self.fingerprint = self._fingerprint(revision)
 
@@ -94,13 +99,14 @@ class ClassificationTask:
             from pinprompt.models.causal_lm import CausalLabels
 
             lm, tokenizer = sources.load_causal_lm(settings.model, device)
-            model = CausalLabels(lm, tokenizer, data.words, probe, strict=settings.strict_words)
+            names = [name for name, _ in template.parts]
+            ahead = names.index("text") < names.index("prompt")
+            model = CausalLabels(lm, tokenizer, data.words, probe, strict=settings.strict_words, share=ahead)
         return cls(settings, data, template, model, sources.resolve(settings.model).revision, seed)
 
     def score(self, prompts: Sequence[Prompt], seeds: Sequence[int] = (), split: str = "train") -> list[Score]:
         """The mean reward over the examples of a split; a prompt that leaves no room for a text is a failure."""
         self._known(split)
-        calls = self.calls(split)
         framed = [self._frame(prompt.text) for prompt in prompts]
         problems = [self._too_long(frame) for frame, _ in framed]
         usable = [prompt for prompt, problem in zip(prompts, problems, strict=True) if problem is None]
@@ -108,22 +114,18 @@ class ClassificationTask:
         found = []
         for problem in problems:
             if problem is not None:
-                found.append(Score(self._worst(), calls=0, failures=(problem,)))
+                found.append(Score(math.nan, calls=0, failures=(problem,)))
                 continue
-            p = next(answers)
-            value, right = float(np.mean(self._rewards(p, split))), metrics.correct(p, self._targets[split])
-            details = {
-                "accuracy": float(np.mean(right)),
-                "gap": float(np.mean(metrics.gaps(p, self._targets[split]))),
-                "log_likelihood": float(np.mean(metrics.log_likelihood(p, self._targets[split]))),
-            }
-            found.append(Score(value, calls=calls, details=details))
+            found.append(self.score_of(next(answers), split))
         return found
 
     def evaluate(self, prompt: Prompt, split: str, seed: int = 0) -> Evaluation:
         """Accuracy and macro-F1 with bootstrap intervals, a confusion matrix, and examples right and wrong."""
         self._known(split)
-        probabilities = self._probabilities([prompt], self._inputs[split])[0]
+        return self.evaluation_of(self._probabilities([prompt], self._inputs[split])[0], split, seed)
+
+    def evaluation_of(self, probabilities: metrics.Floats, split: str, seed: int = 0) -> Evaluation:
+        """The metrics of label probabilities [N, C], however they were made."""
         targets, classes = self._targets[split], len(self.labels)
         predicted = metrics.predictions(probabilities, targets)
         table = metrics.confusion(targets, predicted, classes)
@@ -204,10 +206,17 @@ class ClassificationTask:
         return self._targets[split]
 
     def score_of(self, probabilities: metrics.Floats, split: str) -> Score:
-        """The task's score of label probabilities [N, C] that were made some other way."""
-        accuracy = float(np.mean(metrics.correct(probabilities, self._targets[split])))
-        value = float(np.mean(self._rewards(probabilities, split)))
-        return Score(value, calls=self.calls(split), details={"accuracy": accuracy})
+        """The task's score of label probabilities [N, C], however they were made, with what lies behind it."""
+        targets, classes = self._targets[split], len(self.labels)
+        table = metrics.confusion(targets, metrics.predictions(probabilities, targets), classes)
+        details = {
+            "accuracy": float(np.mean(metrics.correct(probabilities, targets))),
+            "gap": float(np.mean(metrics.gaps(probabilities, targets))),
+            "log_likelihood": float(np.mean(metrics.log_likelihood(probabilities, targets))),
+            "balanced_accuracy": metrics.balanced_accuracy(table),
+            "label_entropy": metrics.label_entropy(table),
+        }
+        return Score(float(np.mean(self._rewards(probabilities, split))), calls=self.calls(split), details=details)
 
     def _probabilities(self, prompts: Sequence[Prompt], inputs: Inputs) -> list[metrics.Floats]:
         """Label probabilities [N, C] of each prompt, calibrated where the settings ask for it."""
@@ -245,10 +254,6 @@ class ClassificationTask:
         if settings.reward == "log-likelihood":
             return metrics.log_likelihood(probabilities, targets)
         return metrics.gap_reward(probabilities, targets, settings.weight_wrong, settings.weight_right)
-
-    def _worst(self) -> float:
-        floor = {"accuracy": 0.0, "log-likelihood": float(np.log(np.finfo(np.float64).tiny))}
-        return floor.get(self.settings.reward, -self.settings.weight_wrong)
 
     def _shown(self, probabilities: metrics.Floats, predicted: metrics.Ints, split: str) -> list[dict[str, Any]]:
         rows = self.data.splits[split]

@@ -18,9 +18,6 @@ from pinprompt.errors import BudgetSpent, PinpromptError, SettingError, TaskErro
 from pinprompt.settings.custom import CustomSettings
 from pinprompt.values import Evaluation, Prompt, Score
 
-WORST = -1e9
-"""The score of a prompt that the function could not score: below any other, and still a number."""
-
 _LISTS = (list, tuple, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
 
 
@@ -29,12 +26,13 @@ class CustomTask:
 
     A function whose first parameter is annotated as a list (or any sequence but `str`) gets all prompts of a call at
     once; any other gets one text at a time. `batch=True` or `batch=False` settles it without an annotation.
-    A score that is not a finite number, or an exception on a single prompt, is a recorded failure of that prompt; where
-    no prompt of a call could be scored, or a batch has the wrong length, the function is at fault: TaskError.
+    A score that is not a finite number, or an exception on a single prompt, is a recorded failure of that prompt: its
+    score is NaN with a sentence, which the evaluator counts as the worst so far (and refuses where nothing could be
+    scored yet). A batch that raises, or has the wrong length, is the function's fault: TaskError.
     """
 
     name = "custom"
-    splits = ("train",)
+    splits: tuple[str, ...] = ("train",)
     primary = "score"
 
     def __init__(
@@ -54,7 +52,6 @@ class CustomTask:
         self._calls, self._context, self._baselines = calls_per_prompt, context, dict(baselines or {})
         self._told = _told(function)
         self.fingerprint = _fingerprint(function, self.batch)
-        self._worked = False
 
     @classmethod
     def build(cls, settings: CustomSettings) -> CustomTask:
@@ -72,18 +69,14 @@ class CustomTask:
         if not prompts:
             return []
         texts = [prompt.text for prompt in prompts]
-        scores = self._batch(texts) if self.batch else [self._one(text) for text in texts]
-        if all(score.failures for score in scores) and (len(scores) > 1 or not self._worked):
-            # Nothing worked: that is not a bad prompt, that is a function that cannot score.
-            raise TaskError(f"the function {self._told} scored none of {len(texts)} prompt(s): {scores[0].failures[0]}")
-        self._worked = True
-        return scores
+        return self._batch(texts) if self.batch else [self._one(text) for text in texts]
 
     def evaluate(self, prompt: Prompt, split: str = "train", seed: int = 0) -> Evaluation:
         """The function's score as the only metric."""
         score = self.score([prompt], [seed], split)[0]
-        notes = {"failures": list(score.failures)} if score.failures else {}
-        return Evaluation(split, {"score": score.value}, rows=1, calls=score.calls, tables=notes)
+        if score.failures:
+            raise TaskError(f"the function {self._told} could not score the prompt: {score.failures[0]}")
+        return Evaluation(split, {"score": score.value}, rows=1, calls=score.calls)
 
     def calls(self, split: str = "train") -> int:
         """What the settings say that one prompt costs."""
@@ -146,7 +139,7 @@ class CustomTask:
         return Score(value, calls=self._calls)
 
     def _failed(self, what: str, text: str) -> Score:
-        return Score(WORST, calls=self._calls, failures=(f"{what} (prompt {text!r})",))
+        return Score(math.nan, calls=self._calls, failures=(f"{what} (prompt {text!r})",))
 
 
 def takes_a_list(function: Callable[..., Any]) -> bool:

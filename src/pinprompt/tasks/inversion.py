@@ -148,6 +148,11 @@ class VectorView:
         with torch.no_grad():
             return Score(1.0 - float(self.loss(vectors)), calls=1)
 
+    def evaluate_vectors(self, vectors: Any, split: str = "train", seed: int = 0) -> Evaluation:
+        """The task's metric of prompt vectors."""
+        value = self.score_vectors(vectors, split).value
+        return Evaluation(split, {"similarity": value}, rows=len(self._task.pictures), calls=1)
+
     def rows(self, split: str = "train") -> int:
         """One: the target."""
         return 1

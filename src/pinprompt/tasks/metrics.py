@@ -75,6 +75,19 @@ def macro_f1(table: Ints) -> float:
     return float(np.mean(np.divide(2 * hits, sums, out=np.zeros_like(hits), where=sums > 0)))
 
 
+def balanced_accuracy(table: Ints) -> float:
+    """The mean over the classes that are there of the share that is labelled right."""
+    rows = table.sum(axis=1)
+    there = rows > 0
+    return float(np.mean(np.diag(table)[there] / rows[there])) if there.any() else 0.0
+
+
+def label_entropy(table: Ints) -> float:
+    """The entropy (natural logarithm) of the predicted labels: 0 where all rows get the same one."""
+    shares = table.sum(axis=0) / max(1, table.sum())
+    return float(-sum(share * np.log(share) for share in shares if share > 0)) + 0.0
+
+
 def intervals(
     labels: Ints, predicted: Ints, classes: int, metrics: Mapping[str, Callable[[Ints], float]], seed: int
 ) -> dict[str, tuple[float, float]]:

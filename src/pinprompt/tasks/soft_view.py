@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from pinprompt.errors import SettingError
-from pinprompt.values import Score
+from pinprompt.values import Evaluation, Score
 
 if TYPE_CHECKING:
     from pinprompt.tasks.classification import ClassificationTask
+    from pinprompt.tasks.metrics import Floats
 
 _BATCH = 32
 
@@ -27,6 +29,8 @@ class SoftView:
             )
         self.task, self.model = task, task.model
         self.tokenizer = task.model.tokenizer
+        self.label_words = tuple(task.data.words.values())
+        """What the classes are called, for methods that keep these words out of prompts, or begin with them."""
         embed = task.model.model.get_input_embeddings()
         # Some models scale what they look up, so that the table itself is not what the first layer sees.
         plain = type(embed) is torch.nn.Embedding
@@ -45,12 +49,19 @@ class SoftView:
 
     def score_vectors(self, vectors: Any, split: str) -> Score:
         """The task's own score of prompt vectors, without a gradient (and without calibration)."""
+        return self.task.score_of(self._probabilities(vectors, split), split)
+
+    def evaluate_vectors(self, vectors: Any, split: str, seed: int = 0) -> Evaluation:
+        """The task's metrics of prompt vectors, as of any prompt (and without calibration)."""
+        return self.task.evaluation_of(self._probabilities(vectors, split), split, seed)
+
+    def _probabilities(self, vectors: Any, split: str) -> Floats:
         with torch.no_grad():
             parts = [
                 torch.softmax(self._logits(vectors, split, range(start, min(start + _BATCH, self.rows(split)))), -1)
                 for start in range(0, self.rows(split), _BATCH)
             ]
-        return self.task.score_of(torch.cat(parts).double().cpu().numpy(), split)
+        return np.asarray(torch.cat(parts).double().cpu().numpy())
 
     def _logits(self, vectors: torch.Tensor, split: str, rows: Sequence[int]) -> torch.Tensor:
         texts = self.task.inputs(split).texts

@@ -62,14 +62,12 @@ def build_judges(settings: StyleTransferSettings, data: StyleData, device: str, 
     lm = task_lm
     if settings.fluency_model is not None:
         lm = LanguageModel(*load_causal_lm(settings.fluency_model, device), name=_named(settings.fluency_model))
-    search = _style(settings, data, settings.style, settings.style_label, known, Embedding(encoder), first, device)
-    wide = Together([Embedding(encoder), Words()])
+    read = Embedding(_layer(encoder, settings.style_layer))
+    search = _style(settings, data, settings.style, settings.style_label, known, read, first, device)
+    wide = Together([read, Words()])
     label = settings.test_style_label if settings.test_style_label is not None else settings.style_label
     report = _style(settings, data, settings.test_style, label, known, wide, second, device)
-    layered = encoder
-    if settings.encoder_layer != -1:
-        layer = settings.encoder_layer
-        layered = Encoder(encoder.model, encoder.tokenizer, name=f"{encoder.name} layer {layer}", layer=layer)
+    layered = _layer(encoder, settings.encoder_layer)
     bertscore = BertScore(layered, _baseline(settings, data, layered))
     acceptability = None
     if settings.fluency != PERPLEXITY:
@@ -83,6 +81,13 @@ def build_judges(settings: StyleTransferSettings, data: StyleData, device: str, 
         texts=second[1][:CALIBRATION],
         acceptability=acceptability,
     )
+
+
+def _layer(encoder: Encoder, layer: int) -> Encoder:
+    """The same encoder read at another layer; vectors of the last layer are shared by all judges."""
+    if layer == -1:
+        return encoder
+    return Encoder(encoder.model, encoder.tokenizer, name=f"{encoder.name} layer {layer}", layer=layer)
 
 
 def _baseline(settings: StyleTransferSettings, data: StyleData, encoder: Encoder) -> float:

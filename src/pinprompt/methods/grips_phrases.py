@@ -1,0 +1,167 @@
+"""Cutting a prompt into the pieces that GrIPS edits: by a light chunker of our own, or by a constituency parser."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable
+from typing import Any
+
+from pinprompt.errors import ModelError, SettingError
+
+Chunker = Callable[[str], list[str]]
+"""From a text to its pieces in order; joined by spaces they are the text but for its white space."""
+
+PARSERS = ("chunker", "supar:crf-con-en", "module:function")
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Words that open a phrase: a new piece begins before them.
+_OPENERS = _words(
+    """about above after against among and around as at because before below between but by during for from if in
+    into nor of on or over so than that through to toward towards under unless until upon when where whether which
+    while who whom whose with within without"""
+)
+# Words that a verb group is made of; together with the verb behind them they are one piece.
+_AUXILIARIES = _words(
+    """am are be been being can could did do does had has have is may might must need shall should was were will
+    would please"""
+)
+_DETERMINERS = _words(
+    "a an the this that these those my your his her its our their each every some any no all one two three"
+)
+_LONGEST = 6  # words in a piece of ours; a longer one would hold several ideas
+
+
+def chunker_named(name: str, level: str = "phrase") -> Chunker:
+    """The chunker of that name for pieces of a level: words and sentences need no parser."""
+    if level == "word":
+        return str.split
+    if level == "sentence":
+        return sentences
+    if name == "chunker":
+        return phrases
+    kind, colon, what = name.partition(":")
+    if kind == "supar" and colon:
+        return _supar(what)
+    if colon:
+        own: Chunker = load_function(name, "grips.parser")
+        return own
+    raise SettingError(f"there is no parser '{name}' (grips.parser); known: {', '.join(PARSERS)}")
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of a text."""
+    return [part for part in re.split(r"(?<=[.!?])\s+", text.strip()) if part]
+
+
+def phrases(text: str) -> list[str]:
+    """Pieces that read like noun and verb phrases, by punctuation and function words.
+
+    A piece ends at punctuation, before a word that opens a phrase (prepositions, conjunctions), before a determiner
+    that has a piece before it, and around a verb group that an auxiliary shows. What stands in quotes stays whole.
+    """
+    pieces: list[list[str]] = [[]]
+    verbal = False
+    for word in re.findall(r'"[^"]*"\S*|\S+', text):
+        bare = word.strip("\"'()[],.;:!?").lower()
+        last = pieces[-1]
+        after_opener = bool(last) and last[-1].lower() in _OPENERS
+        opens = bare in _OPENERS and not (after_opener and len(last) == 1)
+        noun = bare in _DETERMINERS and not after_opener
+        verb = bare in _AUXILIARIES and not (last and last[-1].lower() in _AUXILIARIES)
+        # The word behind a verb group's own verb begins something new.
+        closes = verbal and len(last) > 1 and last[-1].lower() not in _AUXILIARIES
+        if last and (opens or noun or verb or closes or len(last) >= _LONGEST):
+            pieces.append([])
+            verbal = False
+        pieces[-1].append(word)
+        verbal = verbal or bare in _AUXILIARIES
+        if re.search(r"[,.;:!?]$", word):
+            pieces.append([])
+            verbal = False
+    return [" ".join(piece) for piece in pieces if piece]
+
+
+def constituents(tree: Any) -> list[str]:
+    """The pieces of a constituency tree: the highest phrases that hold no other clause or sentence, in order.
+
+    `tree` is what nltk calls a Tree: a list of subtrees and words with a `label()` and `leaves()`.
+    """
+    if isinstance(tree, str):
+        return [tree]
+    children = list(tree)
+    # A part-of-speech tag over one word; its phrase, if it has one, was asked before.
+    if len(children) == 1 and isinstance(children[0], str):
+        return [children[0]]
+    inner = [child for child in children if not isinstance(child, str)]
+    if tree.label() not in ("", "TOP", "ROOT", "S", "SBAR", "VP", "SINV", "SQ", "SBARQ") and all(
+        _flat(child) for child in inner
+    ):
+        return [" ".join(tree.leaves())]
+    return [piece for child in children for piece in constituents(child)]
+
+
+def _flat(tree: Any) -> bool:
+    """True for phrases of which no part is a clause."""
+    return isinstance(tree, str) or (
+        tree.label() not in ("S", "SBAR", "VP", "SINV", "SQ", "SBARQ") and all(_flat(child) for child in tree)
+    )
+
+
+def load_function(name: str, setting: str) -> Any:
+    """The user's own function by 'module:function'."""
+    module, _, attribute = name.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SettingError(f"{setting} names '{name}', which cannot be imported: {error}") from error
+    if not callable(function):
+        raise SettingError(f"{setting} names '{name}', which is not a function")
+    return function
+
+
+def _supar(model: str) -> Chunker:
+    """The published parser: supar's CRF constituency parser."""
+    try:
+        supar = importlib.import_module("supar")
+    except ImportError as error:
+        raise ModelError(
+            f"the parser 'supar:{model}' needs the package supar, which is not installed: pip install supar; or leave "
+            "grips.parser at 'chunker', which needs nothing"
+        ) from error
+    try:
+        parser = supar.Parser.load(model)
+    except Exception as error:  # a download that fails ends in any kind of error
+        raise ModelError(f"supar cannot load '{model}': {error}; leave grips.parser at 'chunker'") from error
+
+    def chunk(text: str) -> list[str]:
+        found: list[str] = []
+        for sentence in sentences(text):
+            words = re.findall(r"\w+(?:['-]\w+)*|[^\w\s]", sentence)
+            tree = parser.predict([words], prob=False, verbose=False).sentences[0].values[-1]
+            found += constituents(tree)
+        return joined_to(text, found)
+
+    return chunk
+
+
+def joined_to(text: str, pieces: list[str]) -> list[str]:
+    """Pieces of a parser as they stand in the text: with its own spaces, and its marks at the word before them."""
+    found: list[str] = []
+    end = 0
+    for piece in pieces:
+        pattern = r"\s*".join(re.escape(part) for part in piece.split())
+        match = re.compile(pattern).search(text, end)
+        if match is None:
+            continue
+        gap = text[end : match.start()]
+        if found and not gap and not text[match.start()].isspace():
+            found[-1] += match.group()  # a comma, or the rest of a word that the parser cut
+        else:
+            found.append(match.group())
+        end = match.end()
+    return found

@@ -1,0 +1,102 @@
+"""The task model's own tokens as a space to search: what may be written, its vectors, and the nearest of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from pinprompt.errors import SettingError
+from pinprompt.policy.reader import Prefix
+from pinprompt.policy.vocabulary import Vocabulary
+from pinprompt.settings.policy import Constraints
+from pinprompt.tasks.protocol import Differentiable
+
+
+class TokenSpace:
+    """Prompts of `length` tokens of the task model that keep the user's constraints.
+
+    `without` are words (in any case) whose tokens are kept out, `capitals=False` keeps out words with a capital.
+    """
+
+    def __init__(
+        self,
+        view: Differentiable,
+        length: int,
+        constraints: Constraints,
+        without: Iterable[str] = (),
+        capitals: bool = True,
+    ) -> None:
+        self.embeddings: Tensor = view.embeddings.detach()
+        self.length = length
+        self.vocabulary = Vocabulary(view.tokenizer, len(self.embeddings), length, constraints)
+        self.vocabulary.check()
+        pieces = self.vocabulary.tokens.pieces
+        banned = {word.strip().casefold() for word in without}
+        kept = [piece.strip().casefold() not in banned and (capitals or piece == piece.lower()) for piece in pieces]
+        self._kept = torch.tensor(kept)
+        if not bool((self.allowed(()) & self._kept).any()):
+            raise SettingError(
+                "the filters leave no token of the task model to write with; loosen the constraints, or let label "
+                "words and capitals stand (skip_label_words, skip_capitals)"
+            )
+        self._unit = torch.nn.functional.normalize(self.embeddings.float(), dim=-1)
+
+    def allowed(self, prefix: Prefix) -> Tensor:
+        """The tokens that may follow a prefix, bool [V] on the CPU."""
+        return self.vocabulary.allowed(prefix) & self._kept
+
+    def keeps(self, ids: Prefix) -> bool:
+        """True where a whole prompt keeps every constraint and filter."""
+        return self.vocabulary.obeys(ids) and all(
+            bool(self.allowed(ids[:place])[token]) for place, token in enumerate(ids)
+        )
+
+    def text(self, ids: Iterable[int]) -> str:
+        """A prompt's text, as the task gets it."""
+        return self.vocabulary.text(ids)
+
+    def word(self, token: int) -> str:
+        """A token as it stands in a text; its name where it has no text of its own."""
+        return self.vocabulary.tokens.pieces[token] or self.vocabulary.tokens.alone[token]
+
+    def vectors(self, ids: Sequence[int]) -> Tensor:
+        """The embeddings [n, d] of tokens."""
+        return self.embeddings[torch.tensor(list(ids), device=self.embeddings.device)]
+
+    def draw(self, random: torch.Generator) -> Prefix:
+        """A random prompt that keeps the constraints: each token uniform among those that may stand there."""
+        return self._written([torch.rand(len(self.embeddings), generator=random) for _ in range(self.length)])
+
+    def project(self, vectors: Tensor) -> Prefix:
+        """The nearest allowed token of each vector by cosine, exactly, from left to right.
+
+        What may stand at a place depends on what stands before it only where the constraints say so.
+        """
+        return self._written(self.cosines(vectors).cpu())
+
+    def cosines(self, vectors: Tensor) -> Tensor:
+        """Cosines [n, V] of vectors [n, d] with every token."""
+        return torch.nn.functional.normalize(vectors.detach().float(), dim=-1) @ self._unit.T
+
+    def _written(self, merits: Sequence[Tensor] | Tensor) -> Prefix:
+        """The prompt that takes the allowed token of the greatest merit [V] at each place.
+
+        A beginning behind which nothing may be written is taken back, and its last token not tried again.
+        """
+        ids: Prefix = ()
+        dead: set[Prefix] = set()
+        while len(ids) < self.length:
+            mask = self.allowed(ids).clone()
+            for shut in dead:
+                if shut[:-1] == ids:
+                    mask[shut[-1]] = False
+            if bool(mask.any()):
+                ids = (*ids, int(merits[len(ids)].masked_fill(~mask, -torch.inf).argmax()))
+            elif ids:
+                dead.add(ids)
+                ids = ids[:-1]
+            else:
+                raise SettingError("every way to write a prompt ended where the constraints allow nothing; loosen them")
+        return ids

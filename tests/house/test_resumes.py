@@ -1,0 +1,126 @@
+"""The *deterministic* and *resumes* tests: same recipe and seed, same bytes; killed at any moment, as if nothing were."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pinprompt import running
+from pinprompt.errors import RunError
+from pinprompt.records.files import read_lines
+from tests.house.child import SETTINGS
+from tests.house.tiny import FindTheWords, make_lm, recipe
+
+ROOT = Path(__file__).parents[2]
+
+
+def events(folder: Path) -> bytes:
+    return (folder / "events.jsonl").read_bytes()
+
+
+def run(lm_folder: Path, out: Path, *, resume: bool = False, **over: Any) -> running.Result:
+    return running.run(recipe(lm_folder, **over), out, task=FindTheWords(), device="cpu", threads=1, resume=resume)
+
+
+def test_the_same_recipe_and_seed_give_the_same_bytes(lm_folder: Path, tmp_path: Path) -> None:
+    short = {"q_learning": {"steps": 12}}
+    run(lm_folder, tmp_path / "a", **short)
+    run(lm_folder, tmp_path / "b", **short)
+    run(lm_folder, tmp_path / "c", seed=1, **short)
+    assert events(tmp_path / "a") == events(tmp_path / "b") != events(tmp_path / "c")
+    first, second = (json.loads((tmp_path / name / "result.json").read_text()) for name in "ab")
+    assert first.pop("seconds") > 0
+    second.pop("seconds")
+    assert first == second
+
+
+def test_memo_on_and_off_give_the_same_run(lm_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PINPROMPT_HOME", str(tmp_path / "home"))
+    short = {"q_learning": {"steps": 12}, "budget": {"calls": 150}}
+    run(lm_folder, tmp_path / "off", **short)
+    run(lm_folder, tmp_path / "first", scoring={"memo": True}, **short)
+    known = run(lm_folder, tmp_path / "second", scoring={"memo": True}, **short)
+    assert known.data["paid_calls"] == 0 < known.calls
+    assert events(tmp_path / "off") == events(tmp_path / "first") == events(tmp_path / "second")
+
+
+def test_killed_at_any_moment_and_resumed_it_ends_as_if_nothing_had_happened(lm_folder: Path, tmp_path: Path) -> None:
+    make_lm(lm_folder)
+    command = [sys.executable, "-m", "tests.house.child", str(lm_folder)]
+    subprocess.run([*command, str(tmp_path / "whole")], check=True, cwd=ROOT, timeout=200, stderr=subprocess.PIPE)
+    chance = random.Random(0)
+    killed = 0
+    for _ in range(40):
+        child = subprocess.Popen([*command, str(tmp_path / "torn"), "resume"], cwd=ROOT, stderr=subprocess.PIPE)
+        before = _size(tmp_path / "torn")
+        deadline = time.monotonic() + 200
+        # Count from the moment that the run goes on, so that slow imports do not eat the chance.
+        while child.poll() is None and _size(tmp_path / "torn") == before and time.monotonic() < deadline:
+            time.sleep(0.005)
+        time.sleep(chance.uniform(0, 0.5))
+        if child.poll() is None:
+            child.send_signal(signal.SIGKILL)
+            killed += 1
+        child.wait()
+        assert child.returncode in (0, -signal.SIGKILL), child.stderr and child.stderr.read().decode()
+        if child.returncode == 0:
+            break
+        if killed >= 7:
+            subprocess.run([*command, str(tmp_path / "torn"), "resume"], check=True, cwd=ROOT, timeout=200)
+            break
+    assert killed >= 3
+    assert events(tmp_path / "torn") == events(tmp_path / "whole")
+    ours, theirs = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("torn", "whole"))
+    for name in ("prompt", "score", "calls", "prompts", "top", "tokens"):
+        assert ours[name] == theirs[name], name
+    assert (tmp_path / "torn" / "prompts.csv").read_bytes() == (tmp_path / "whole" / "prompts.csv").read_bytes()
+
+
+def _size(folder: Path) -> int:
+    path = folder / "events.jsonl"
+    return path.stat().st_mtime_ns if path.exists() else -1
+
+
+def test_a_budget_ends_the_run_cleanly_and_more_of_it_goes_on(lm_folder: Path, tmp_path: Path) -> None:
+    short = {"q_learning": {"steps": 12}}
+    small = run(lm_folder, tmp_path / "run", budget={"calls": 100}, **short)
+    assert small.data["stopped"] == "budget"
+    assert small.calls <= 100
+    assert small.prompt
+    more = run(lm_folder, tmp_path / "run", budget={"calls": 140}, resume=True, **short)
+    assert small.calls < more.calls <= 140
+    run(lm_folder, tmp_path / "at-once", budget={"calls": 140}, **short)
+    assert events(tmp_path / "run") == events(tmp_path / "at-once")
+
+
+def test_a_finished_run_is_not_run_again(lm_folder: Path, tmp_path: Path) -> None:
+    first = run(lm_folder, tmp_path / "run", q_learning={"steps": 3})
+    stamp = (tmp_path / "run" / "result.json").stat().st_mtime_ns
+    again = run(lm_folder, tmp_path / "run", q_learning={"steps": 3}, resume=True)
+    assert again == first
+    assert (tmp_path / "run" / "result.json").stat().st_mtime_ns == stamp
+
+
+def test_a_run_is_resumed_only_with_its_own_recipe(lm_folder: Path, tmp_path: Path) -> None:
+    run(lm_folder, tmp_path / "run", q_learning={"steps": 3})
+    with pytest.raises(RunError, match="other settings.*q_learning"):
+        run(lm_folder, tmp_path / "run", q_learning={"steps": 4}, resume=True)
+
+
+def test_a_collapsed_search_begins_anew_or_stops(lm_folder: Path, tmp_path: Path) -> None:
+    eager = {**SETTINGS["q_learning"], "target": "monte-carlo", "learning_rate": 2e-2, "steps": 40}
+    restarted = run(lm_folder, tmp_path / "restart", q_learning=eager)
+    assert restarted.data["restarts"] >= 1
+    told = [row for row in read_lines(tmp_path / "restart" / "events.jsonl") if row["event"] == "restart"]
+    assert len(told) == restarted.data["restarts"]
+    stopped = run(lm_folder, tmp_path / "stop", q_learning={**eager, "on_collapse": "stop"})
+    assert stopped.data["stopped"] == "collapsed"
+    assert stopped.data["steps"] < 40

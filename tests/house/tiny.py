@@ -1,0 +1,90 @@
+"""A tiny real language model in a folder, and a task that can be solved: for tests of whole runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+from pinprompt import recipe as recipes
+from pinprompt.recipe import Recipe
+from pinprompt.values import Evaluation, Prompt, Score
+
+WORDS = "red green blue cat dog bird tree house river stone cloud rain sun moon star fish book door hand song".split()
+TARGET = ("blue", "cat", "moon")
+FOLDER = "tiny-gpt2"
+
+
+def make_lm(folder: Path) -> Path:
+    """A GPT-2 of the real class and format whose tokens are mostly whole words; made once per folder."""
+    path = folder / FOLDER
+    if (path / "config.json").exists():
+        return path
+    torch.manual_seed(0)
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    bpe.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False
+    )
+    bpe.train_from_iterator([" ".join(WORDS)] * 20, trainer)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, bos_token="<|endoftext|>", eos_token="<|endoftext|>")
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), n_embd=64, n_layer=1, n_head=4, n_positions=64))
+    # A head with rows far apart, so that one state can tell the tokens from each other.
+    model.lm_head.weight.data = torch.randn(len(tokenizer), 64) * 0.5
+    model.transformer.wte.weight = model.lm_head.weight
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+class FindTheWords:
+    """Score = how many of the target words stand in their places."""
+
+    name, stochastic, fingerprint, primary = "find-the-words", False, "find-the-words-1", "score"
+    splits: tuple[str, ...] = ("train",)
+
+    def score(self, prompts: Sequence[Prompt], seeds: Sequence[int] = (), split: str = "train") -> list[Score]:
+        return [Score(self.value(prompt.text), calls=1) for prompt in prompts]
+
+    def value(self, text: str) -> float:
+        words = text.split()
+        return sum(1.0 for place, word in enumerate(TARGET) if place < len(words) and words[place] == word)
+
+    def evaluate(self, prompt: Prompt, split: str, seed: int = 0) -> Evaluation:
+        return Evaluation(split, {"score": self.value(prompt.text)}, rows=1, calls=1)
+
+    def calls(self, split: str = "train") -> int:
+        return 1
+
+    def context(self) -> str:
+        return ""
+
+    def baselines(self) -> dict[str, str]:
+        return {}
+
+
+def recipe(folder: Path, **over: Any) -> Recipe:
+    """A recipe for that task; `over` holds further settings by section."""
+    raw: dict[str, Any] = {
+        "method": "pin",
+        "task": {"kind": "custom", "function": "tests:none"},
+        "policy": {
+            "model": str(make_lm(folder)),
+            "length": len(TARGET),
+            "k": None,
+            "hidden": 64,
+            "constraints": {"whole_words": True},
+        },
+        "q_learning": {
+            "steps": 60, "prompts": 16, "batch": 64, "updates": 4, "learning_rate": 3e-3, "rho": 0.9, "normalise": "none",
+            "alpha": 0.3, "eval_every": 10, "finalists": 4,
+        },
+        "scoring": {"memo": False},
+    }  # fmt: skip
+    return recipes.resolve(recipes.merge(raw, over))

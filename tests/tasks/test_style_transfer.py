@@ -1,0 +1,278 @@
+"""The style-transfer task on small models: its contract, its numbers, and input that is wrong."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "models"))
+
+from style_toys import VOCABULARY, causal_lm, encoder, save
+
+from pinprompt.errors import DataError, SettingError
+from pinprompt.settings.style_transfer import StyleTransferSettings
+from pinprompt.tasks.check import check_task
+from pinprompt.tasks.protocol import Task
+from pinprompt.tasks.style_data import style_data
+from pinprompt.tasks.style_metrics import best_of_blocks
+from pinprompt.tasks.style_transfer import StyleTransferTask
+from pinprompt.values import Prompt
+
+LINES = [
+    f"{who} {how} {word} {what} {last}"
+    for who in ("we", "they", "it")
+    for how in ("was", "is")
+    for word in ("bad", "awful", "hate")
+    for what in ("food", "place")
+    for last in (".", "!", "a .")
+]
+OTHER = [line.replace("bad", "good").replace("awful", "nice").replace("hate", "love") for line in LINES]
+PROMPTS = [Prompt("very nice"), Prompt("love the food"), Prompt("good")]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Models, and a source and a target file."""
+    folder = tmp_path_factory.mktemp("style")
+    save(folder / "lm", causal_lm(places=96))
+    save(folder / "bert", encoder(), wrap=True)
+    save(folder / "judge", encoder(["negative", "positive"], seed=2), wrap=True)
+    (folder / "negative.txt").write_text("\n".join(LINES) + "\n", encoding="utf-8")
+    (folder / "positive.txt").write_text("\n".join(OTHER) + "\n", encoding="utf-8")
+    return folder
+
+
+def settings(home: Path, **changes: Any) -> StyleTransferSettings:
+    given: dict[str, Any] = {
+        "source": str(home / "negative.txt"), "target": str(home / "positive.txt"), "model": str(home / "lm"),
+        "encoder": str(home / "bert"), "samples": 3, "bootstraps": 2, "sources": 2, "dev_sources": 3,
+        "test_sources": 5, "test_samples": 4, "rows": 8, "baseline": 0.0, "force_judge": True,
+    }  # fmt: skip
+    return StyleTransferSettings(**(given | changes))
+
+
+@pytest.fixture(scope="module")
+def task(home: Path) -> StyleTransferTask:
+    return StyleTransferTask.build(settings(home))
+
+
+def test_it_is_a_task(task: StyleTransferTask) -> None:
+    assert isinstance(task, Task)
+    assert task.stochastic
+    assert task.splits == ("train", "dev", "test")
+    assert [task.calls(split) for split in task.splits] == [2 * 3 * 2, 3 * 3 * 2, 5 * 4]
+    with pytest.raises(SettingError, match="no split 'tset'; did you mean 'test'"):
+        task.score(PROMPTS[:1], [0], "tset")
+
+
+def test_scores_are_the_best_of_blocks_averaged_over_sources(task: StyleTransferTask) -> None:
+    scores = task.score(PROMPTS, [5, 6, 7])
+    assert len(scores) == 3
+    for score in scores:
+        assert score.calls == task.calls("train")
+        assert score.value == pytest.approx((score.details["input/0"] + score.details["input/1"]) / 2)
+        # content and style of the outputs that counted have the score as their mean
+        assert score.value == pytest.approx((score.details["content"] + score.details["style"]) / 2)
+        assert 0 < score.value < 100
+
+
+def test_a_score_can_be_worked_out_from_the_outputs(task: StyleTransferTask) -> None:
+    from pinprompt.models.generator import Request
+    from pinprompt.streams import derive
+
+    score = task.score(PROMPTS[:1], [5])[0]
+    source = task.sources["train"][1]
+    texts = task.generator.sample([Request("very nice", source, 6, derive(5, "train", 1))])[0].texts
+    values = []
+    for text in texts:
+        content, style = task._judges.content([source], [text])[0], task._judges.style([text])[0]
+        values.append(100 * (content + style) / 2 if text else 0.0)
+    assert score.details["input/1"] == pytest.approx(best_of_blocks(values, 2)[0])
+
+
+def test_a_score_depends_on_prompt_and_seed_alone(home: Path, task: StyleTransferTask) -> None:
+    together = task.score(PROMPTS, [5, 6, 7])
+    alone = [task.score([prompt], [seed])[0] for prompt, seed in zip(PROMPTS, [5, 6, 7], strict=True)]
+    again = StyleTransferTask.build(settings(home)).score(PROMPTS[::-1], [7, 6, 5])[::-1]
+    assert together == alone == again
+    assert task.score(PROMPTS[:1], [8])[0].value != together[0].value
+
+
+def test_the_report_has_every_metric_and_says_who_judged(task: StyleTransferTask) -> None:
+    evaluation = task.evaluate(PROMPTS[0], "test", seed=1)
+    assert set(evaluation.metrics) == {"content", "style", "fluency", "j", "gm", "score", "perplexity"}
+    assert evaluation.rows == 5
+    assert evaluation.calls == 20
+    rows = evaluation.tables["rewrites"]
+    assert [row["source"] for row in rows] == list(task.sources["test"])
+    assert evaluation.metrics["content"] == pytest.approx(sum(row["content"] for row in rows) / 5)
+    joint = sum(row["content"] * row["style"] * row["fluency"] for row in rows) / 5 / 100**2
+    assert evaluation.metrics["j"] == pytest.approx(joint)
+    judges = task.judges()
+    assert judges["style (search)"] != judges["style (report)"]
+    assert "held-out accuracy" in judges["style (search)"]
+    assert task.evaluate(PROMPTS[0], "test", seed=1) == evaluation
+
+
+def test_references_bring_bleu_and_bertscore(home: Path) -> None:
+    pytest.importorskip("sacrebleu")
+    (home / "test.txt").write_text("we was bad food .\nthey hate it .\n", encoding="utf-8")
+    (home / "ref.txt").write_text("we was good food .\nthey love it .\n", encoding="utf-8")
+    files = {"test": str(home / "test.txt"), "references": str(home / "ref.txt"), "test_sources": None}
+    task = StyleTransferTask.build(settings(home, **files))
+    assert {"bleu", "bertscore"} <= set(task.evaluate(PROMPTS[0], "test").metrics)
+    assert {"bleu", "bertscore"}.isdisjoint(task.evaluate(PROMPTS[0], "dev").metrics)
+    with pytest.raises(SettingError, match="2 references, no test file"):
+        style_data(settings(home, references=str(home / "ref.txt")))
+
+
+def test_the_parts_are_disjoint_and_the_judges_have_halves(home: Path) -> None:
+    data = style_data(settings(home))
+    (first, wanted), (second, other) = data.halves
+    parts = [set(texts) for texts in data.sources.values()]
+    for one in (*parts, set(second)):
+        assert one.isdisjoint(first)
+    assert sum(map(len, parts)) == 2 + 3 + 5
+    assert set(wanted).isdisjoint(other)
+    assert len(first) + len(second) == len(LINES) - 10
+    assert style_data(settings(home)).fingerprint == data.fingerprint
+    assert style_data(settings(home, split=14)).fingerprint != data.fingerprint
+
+
+def test_rewrites_come_best_first_and_distinct(task: StyleTransferTask) -> None:
+    found = task.rewrite("very nice", 'they "hate" the food', n=3, seed=2)
+    assert 1 <= len(found) <= 3
+    assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+    assert len({one.text for one in found}) == len(found)
+    assert all('"' not in one.text for one in found)
+    assert found[0].score == pytest.approx((found[0].content + found[0].style) / 2)
+    with pytest.raises(SettingError, match="empty"):
+        task.rewrite("very nice", "  ")
+    with pytest.raises(DataError, match="window of 96"):
+        task.rewrite("very nice", "very " * 80)
+
+
+def test_context_and_baselines(home: Path, task: StyleTransferTask) -> None:
+    context = task.context()
+    assert context.count('"') == 8
+    assert context.endswith("Instruction:")
+    assert task.baselines() == {
+        "manual": "Change the following sentence from negative to positive.",
+        "instructions": "You are given a sentence that is negative. "
+        "Write it anew to be positive, and keep what it says.",
+    }
+    named = StyleTransferTask.build(settings(home, manual="Hello:", context_examples=0))
+    assert named.baselines()["manual"] == "Hello:"
+    assert named.context() == ""
+    assert named.fingerprint != task.fingerprint
+
+
+def test_judges_can_be_named(home: Path) -> None:
+    judge = str(home / "judge")
+    given = {"style": judge, "test_style": judge, "fluency": judge, "content": "alignment"}
+    task = StyleTransferTask.build(settings(home, **given))
+    judges = task.judges()
+    assert judges["content"].startswith("alignment(")
+    assert judges["style (search)"].endswith(": positive")
+    assert judges["fluency"].startswith("acceptability(")
+    text = "they love it ."
+    assert task._judges.style([text])[0] + task._judges.test_style([text])[0] <= 2
+    opposite = StyleTransferTask.build(settings(home, **given, style_label="negative"))
+    assert opposite._judges.style([text])[0] == pytest.approx(1 - task._judges.style([text])[0])
+
+
+def test_a_catalogue_folder_is_read_in_both_directions(home: Path, tmp_path: Path) -> None:
+    for style, lines in (("negative", LINES), ("positive", OTHER)):
+        (tmp_path / f"dev.{style}.txt").write_text("\n".join(lines), encoding="utf-8")
+        (tmp_path / f"test.{style}.txt").write_text("\n".join(lines[:3]), encoding="utf-8")
+        (tmp_path / f"ref.{style}.txt").write_text("\n".join(lines[3:6]), encoding="utf-8")
+    given = {"source": None, "target": None, "dataset": "yelp", "data": str(tmp_path), "test_sources": 2}
+    there, back = (style_data(settings(home, **given, direction=d)) for d in (None, "positive-to-negative"))
+    assert (there.styles, there.label) == (("negative", "positive"), "1")
+    assert (back.styles, back.label) == (("positive", "negative"), "0")
+    assert there.lower
+    for data, lines in ((there, LINES), (back, OTHER)):
+        assert len(data.sources["test"]) == 2
+        pairs = dict(zip(lines[:3], lines[3:6], strict=True))
+        assert data.references == tuple(pairs[text] for text in data.sources["test"])
+        assert set(data.sources["test"]).isdisjoint([*data.sources["train"], *data.halves[0][0], *data.halves[1][0]])
+    with pytest.raises(SettingError, match="no direction"):
+        style_data(settings(home, **given, direction="up"))
+
+
+def test_empty_lines_are_passed_over(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "gaps.txt").write_text("\n\n".join(LINES) + "\n\n", encoding="utf-8")
+    with_gaps = style_data(settings(home, source=str(tmp_path / "gaps.txt")))
+    assert with_gaps.fingerprint == style_data(settings(home)).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["we hate it ."], r"there are 1 different source texts; two are the least"),
+        (["we hate it ."] * 9, r"there are 1 different source texts"),
+        (LINES[:8], r"needs 10 different texts of each style"),
+    ],
+)
+def test_a_short_file_is_refused_with_what_is_needed(
+    home: Path, tmp_path: Path, lines: list[str], message: str
+) -> None:
+    (tmp_path / "few.txt").write_text("\n".join(lines), encoding="utf-8")
+    with pytest.raises(DataError, match=message):
+        StyleTransferTask.build(settings(home, source=str(tmp_path / "few.txt")))
+
+
+def test_identical_files_are_refused_with_the_judges_accuracy(home: Path) -> None:
+    with pytest.raises(SettingError, match=r"accuracy on \d+ held-out texts is 0\.\d\d"):
+        StyleTransferTask.build(settings(home, target=str(home / "negative.txt"), force_judge=False))
+
+
+def test_texts_must_be_named(home: Path) -> None:
+    with pytest.raises(SettingError, match="needs texts"):
+        style_data(settings(home, source=None))
+    with pytest.raises(SettingError, match="one or the other"):
+        style_data(settings(home, dataset="yelp"))
+
+
+def test_texts_beyond_the_window_are_left_out_of_the_search_and_recorded_in_the_report(
+    home: Path, tmp_path: Path
+) -> None:
+    long = " ".join(["very"] * 70)
+    (tmp_path / "test.txt").write_text(f"we hate it .\n{long}\n", encoding="utf-8")
+    task = StyleTransferTask.build(settings(home, test=str(tmp_path / "test.txt"), test_sources=None))
+    evaluation = task.evaluate(PROMPTS[0], "test")
+    assert evaluation.rows == 2
+    assert len(evaluation.tables["failures"]) == 1
+    assert "does not fit" in evaluation.tables["failures"][0]
+    assert evaluation.tables["rewrites"][1]["rewrite"] == ""
+    (tmp_path / "long.txt").write_text("\n".join(f"{long} {line}" for line in LINES), encoding="utf-8")
+    with pytest.raises(DataError, match=r"none of the \d+ train texts fits"):
+        StyleTransferTask.build(settings(home, source=str(tmp_path / "long.txt")))
+
+
+def test_outputs_that_are_always_empty_are_worth_nothing_and_said(home: Path) -> None:
+    task = StyleTransferTask.build(settings(home))
+    plain = task.generator.model.forward
+
+    def silent(*args: Any, **kwargs: Any) -> Any:
+        answer = plain(*args, **kwargs)
+        answer.logits = answer.logits.clone()
+        answer.logits[..., VOCABULARY.index('"')] += 1e4
+        return answer
+
+    task.generator.model.forward = silent
+    score = task.score(PROMPTS[:1], [1])[0]
+    assert score.value == 0
+    assert [failure.split(": ")[1] for failure in score.failures] == ["every output is empty"] * 2
+    evaluation = task.evaluate(PROMPTS[0], "test")
+    assert evaluation.metrics["j"] == evaluation.metrics["gm"] == evaluation.metrics["content"] == 0
+    assert "perplexity" not in evaluation.metrics
+    with pytest.raises(DataError, match="every output is empty"):
+        task.rewrite("very nice", "we hate it")
+
+
+def test_it_keeps_the_contract(task: StyleTransferTask) -> None:
+    check_task(task, [prompt.text for prompt in PROMPTS])

@@ -1,0 +1,118 @@
+"""Who may import whom, read from the source: the map in docs/architecture.md, enforced."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "pinprompt"
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+def imports(path: Path) -> set[str]:
+    """The modules that a file imports, lazily or not, as dotted names."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
+    return found
+
+
+def room(path: Path) -> str:
+    parts = path.relative_to(SOURCE).parts
+    return parts[0] if len(parts) > 1 else path.stem
+
+
+def ours(path: Path) -> set[str]:
+    """The rooms of ours that a file imports."""
+    names = {name.removeprefix("pinprompt.").split(".")[0] for name in imports(path) if name.startswith("pinprompt.")}
+    return {name for name in names if (SOURCE / name).exists() or (SOURCE / f"{name}.py").exists()}
+
+
+MAY_KNOW = {
+    "values": set(),
+    "errors": set(),
+    "streams": set(),
+    "settings": {"settings"},
+    "maths": {"maths", "errors"},
+    "presets": set(),
+    "recipe": {"presets", "errors", "settings"},
+    "data": {"data", "models", "errors", "streams"},
+    "policy": {"policy", "maths", "models", "settings", "errors", "streams", "values", "data"},
+    "models": {"models", "settings", "errors", "streams", "values", "data"},
+    "tasks": {"tasks", "models", "data", "settings", "errors", "streams", "values"},
+    "scoring": {"scoring", "tasks", "models", "settings", "errors", "streams", "values"},
+    "methods": {"methods", "policy", "maths", "scoring", "tasks", "models", "settings", "errors", "streams", "values"},
+    "records": {"records", "errors", "values", "recipe"},
+    "bench": {"bench", "policy", "maths", "models", "methods", "tasks", "data", "settings", "errors", "values", "streams"},
+    "sweeps": {"sweeps", "running", "recipe", "errors", "streams"},
+}
+"""What each room may import of ours; rooms that are not listed (api, running, cli, ...) assemble the others."""
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_rooms_know_only_whom_they_may(path: Path) -> None:
+    allowed = MAY_KNOW.get(room(path))
+    if allowed is not None:
+        assert ours(path) <= allowed, f"{path.name} imports {sorted(ours(path) - allowed)}"
+
+
+def test_the_algorithm_does_not_know_that_records_exist() -> None:
+    for path in (SOURCE / "methods").rglob("*.py"):
+        assert "records" not in ours(path), path.name
+
+
+def test_policy_and_tasks_never_meet() -> None:
+    for path in (SOURCE / "policy").rglob("*.py"):
+        assert "tasks" not in ours(path), path.name
+    for path in (SOURCE / "tasks").rglob("*.py"):
+        assert "policy" not in ours(path), path.name
+
+
+def test_methods_know_no_concrete_task() -> None:
+    for path in (SOURCE / "methods").rglob("*.py"):
+        tasks = {name for name in imports(path) if name.startswith("pinprompt.tasks.")}
+        assert all(name.startswith("pinprompt.tasks.protocol") for name in tasks), (path.name, tasks)
+
+
+@pytest.mark.parametrize(
+    ("library", "homes"),
+    [
+        ("transformers", ("policy/backbone.py", "models/")),
+        ("diffusers", ("models/diffusion.py",)),
+        ("ray", ("scoring/", "sweeps/cluster.py")),
+        ("openai", ("models/",)),
+        ("sklearn", ("models/", "tasks/")),
+        ("matplotlib", ("records/",)),
+        ("typer", ("cli/",)),
+        ("rich", ("cli/", "records/tables.py")),
+    ],
+)
+def test_a_library_is_imported_only_at_home(library: str, homes: tuple[str, ...]) -> None:
+    for path in FILES:
+        if any(name.split(".")[0] == library for name in imports(path)):
+            place = path.relative_to(SOURCE).as_posix()
+            assert place.startswith(homes), f"{place} imports {library}"
+
+
+def test_no_pickle_is_read_or_written() -> None:
+    for path in FILES:
+        assert not imports(path) & {"pickle", "dill", "joblib", "shelve", "marshal"}, path.name
+        calls = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call)]
+        assert not any(ast.unparse(call.func) in ("torch.load", "torch.save", "eval", "exec") for call in calls), path.name
+
+
+def test_only_the_command_line_prints() -> None:
+    for path in FILES:
+        if room(path) == "cli":
+            continue
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            assert not (isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "sys.stdout.write")), path.name
+
+
+def test_no_drawer_for_odds_and_ends() -> None:
+    assert not {path.stem for path in FILES} & {"utils", "common", "helpers", "base", "misc"}
