@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -29,16 +30,17 @@ def method(length: int = 2, **settings: Any) -> Any:
     return search
 
 
-@pytest.mark.parametrize("kind", ["causal", "masked"])
-def test_it_learns_what_the_model_wants(tmp_path: Path, kind: str) -> None:
-    outcome, events, search = run(method(epochs=60, learning_rate=0.05), planted(kind), tmp_path / "run")
+# The masked model answers all or nothing: small steps stay on the plain where nothing leads anywhere.
+@pytest.mark.parametrize(("kind", "rate"), [("causal", 0.05), ("masked", 1.0)])
+def test_it_learns_what_the_model_wants(tmp_path: Path, kind: str, rate: float) -> None:
+    outcome, events, search = run(method(epochs=30, learning_rate=rate), planted(kind), tmp_path / "run")
     before, after = events[0].data["score_mean"], outcome.extras["score"]
     assert after > before + 50
     assert outcome.extras["test"]["accuracy"] >= 0.85
     losses = [event.data["loss"] for event in events if event.kind == "step" and event.data["loss"] is not None]
     assert losses[-1] < losses[0] / 2
-    # Every epoch is 16 rows forward and backward; 13 scorings are 32 rows forward each.
-    assert search.evaluator.charged_calls == 60 * 16 * 3 + 13 * 32
+    # Every epoch is 16 rows forward and backward; 7 scorings are 32 rows forward each.
+    assert search.evaluator.charged_calls == 30 * 16 * 3 + 7 * 32
 
 
 def test_the_answer_is_a_tensor_and_says_so(tmp_path: Path) -> None:
@@ -79,21 +81,21 @@ def test_it_is_peft_prompt_tuning() -> None:
     loss = task.differentiable().loss(ours, range(6))
     loss.backward()
 
-    tuned = peft.get_peft_model(model, peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3))
-    try:
-        weight = tuned.prompt_encoder["default"].embedding.weight
-        with torch.no_grad():
-            weight.copy_(vectors)
-        batch = tokenizer([row.text for row in rows], return_tensors="pt", padding=True, add_special_tokens=False)
-        logits = tuned(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits[:, -1]
-        words = torch.tensor([tokenizer.convert_tokens_to_ids(word) for word in WORDS.values()])
-        targets = torch.tensor([list(WORDS).index(row.label) for row in rows])
-        theirs = torch.nn.functional.cross_entropy(logits[:, words], targets)
-        theirs.backward()
-        assert float(loss.detach()) == pytest.approx(float(theirs.detach()), abs=1e-5)
-        assert torch.allclose(ours.grad, weight.grad, atol=1e-5)
-    finally:
-        answering.cache_clear()  # peft changes the model that it wraps
+    # peft changes the model that it wraps.
+    tuned = peft.get_peft_model(
+        copy.deepcopy(model), peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
+    )
+    weight = tuned.prompt_encoder["default"].embedding.weight
+    with torch.no_grad():
+        weight.copy_(vectors)
+    batch = tokenizer([row.text for row in rows], return_tensors="pt", padding=True, add_special_tokens=False)
+    logits = tuned(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits[:, -1]
+    words = torch.tensor([tokenizer.convert_tokens_to_ids(word) for word in WORDS.values()])
+    targets = torch.tensor([list(WORDS).index(row.label) for row in rows])
+    theirs = torch.nn.functional.cross_entropy(logits[:, words], targets)
+    theirs.backward()
+    assert float(loss.detach()) == pytest.approx(float(theirs.detach()), abs=1e-5)
+    assert torch.allclose(ours.grad, weight.grad, atol=1e-5)
 
 
 @pytest.mark.parametrize("die_at", [1, 3])
@@ -114,7 +116,7 @@ def test_a_spent_budget_still_scores_what_was_trained(tmp_path: Path) -> None:
 
 
 def test_a_learning_rate_that_ends_in_nan_keeps_the_best_so_far(tmp_path: Path) -> None:
-    outcome, events, _ = run(method(epochs=20, learning_rate=1e38), planted("causal"), tmp_path / "run")
+    outcome, events, _ = run(method(epochs=20, learning_rate=1e30), planted("causal"), tmp_path / "run")
     assert outcome.stopped == "diverged"
     assert "learning_rate" in outcome.extras["problem"]
     assert events[0].data["score_mean"] == pytest.approx(outcome.extras["score"], abs=1e-4)

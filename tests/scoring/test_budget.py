@@ -155,6 +155,62 @@ def test_impossible_seconds_are_refused(seconds: float) -> None:
         Budget(BudgetSettings()).restore(state)
 
 
+@pytest.mark.parametrize(
+    "change", [{"calls": -1}, {"tokens_in": -1}, {"tokens_out": -1}, {"money": "-1"}, {"money": "Infinity"}]
+)
+def test_each_impossible_amount_is_refused(change: dict[str, object]) -> None:
+    state = Budget(BudgetSettings()).state()
+    state["spent"] = state["spent"] | change
+    with pytest.raises(RunError, match="budget in the checkpoint"):
+        Budget(BudgetSettings()).restore(state)
+
+
+def test_what_is_reserved_is_not_left() -> None:
+    budget = Budget(BudgetSettings(calls=10, tokens=1000, money=1.0, prices=PRICES))
+    budget.settle(budget.reserve(1, 100, 10, "dear"))
+    held = budget.reserve(2, 200, 20, "dear")
+    # 0.0003 + 0.00015 spent and twice as much reserved
+    assert budget.remaining() == {"calls": 7, "tokens": 670, "money": pytest.approx(1 - 3 * 0.00045)}
+    with pytest.raises(BudgetSpent, match="tokens has 670 left, up to 671 needed"):
+        budget.reserve(tokens_in=671)
+    budget.settle(held)
+    assert budget.remaining()["tokens"] == 670
+
+
+def test_nothing_is_booked_that_was_not_asked_for() -> None:
+    budget = Budget(BudgetSettings(calls=5))
+    budget.settle(budget.reserve())
+    assert budget.spent == Amounts()
+    budget.settle(budget.reserve(model="free of charge", tokens_in=10**6))
+    assert budget.spent == Amounts(0, 10**6, 0, Decimal(0))
+    budget.book_report(3)
+    assert budget.report == Amounts(3)
+    budget.settle(budget.reserve(5))
+    with pytest.raises(BudgetSpent, match="5 calls has 0 left, 1 needed"):
+        budget.reserve(1)
+
+
+def test_a_spent_limit_has_nothing_left() -> None:
+    budget = Budget(BudgetSettings(tokens=5, prices=PRICES))
+    budget.settle(budget.reserve(tokens_in=5))
+    with pytest.raises(BudgetSpent, match="5 tokens has 0 left"):
+        budget.reserve(tokens_out=1)
+    budget = Budget(BudgetSettings(money=0.000003, prices=PRICES))
+    budget.settle(budget.reserve(tokens_in=1, model="dear"))
+    with pytest.raises(BudgetSpent, match=r"\(money\) has 0.* left"):
+        budget.reserve(tokens_in=1, model="dear")
+
+
+def test_describe_tells_what_was_spent_or_is_limited() -> None:
+    clock = Clock()
+    budget = Budget(BudgetSettings(prices=PRICES), clock)
+    budget.settle(budget.reserve(0, 1000, 0, "dear"))
+    clock.now += 3000
+    assert budget.describe() == "0 calls, 1,000 tokens, 0.003 money, 50.0 minutes"
+    limited = Budget(BudgetSettings(tokens=7, money=2.0))
+    assert limited.describe() == "0 calls, 0 of 7 tokens, 0 of 2.0 money, 0.0 minutes"
+
+
 def test_at_least_only_raises() -> None:
     budget = Budget(BudgetSettings())
     budget.at_least(Decimal("2.5"), 60.0)

@@ -69,17 +69,21 @@ class ByWriter:
         if most < 1:
             return []
         numbers = torch.rand(most, count, 1, generator=random, dtype=torch.float64)
+        ids = torch.tensor([start] * count, device=backbone.device)
         cache = backbone.growing_cache() if backbone.incremental else None
-        fed = ids = torch.tensor([start] * count, device=backbone.device)
+        states = backbone.read(ids[:1], cache).expand(count, -1)
+        if cache is not None:
+            cache.batch_repeat_interleave(count)
         texts = [""] * count
         for step in range(most):
-            logprobs = backbone.logprobs(backbone.read(fed, cache)).cpu().double() / self.temperature
+            if step:
+                states = backbone.read(ids[:, -1:] if cache is not None else ids, cache)
+            logprobs = backbone.logprobs(states).cpu().double() / self.temperature
             best = torch.topk(logprobs, min(self.top, logprobs.shape[-1]), dim=-1)
             cumulated = torch.softmax(best.values, dim=-1).cumsum(dim=-1)
             places = torch.searchsorted(cumulated, numbers[step] * cumulated[:, -1:], right=True)
             tokens = best.indices.gather(1, places.clamp(max=best.indices.shape[1] - 1)).to(backbone.device)
             ids = torch.cat([ids, tokens], dim=1)
-            fed = tokens if cache is not None else ids
             new = ids[:, len(start) :].tolist()
             texts = [backbone.tokenizer.decode(row, skip_special_tokens=False) for row in new]
             if all('"' in text or "\n" in text for text in texts):

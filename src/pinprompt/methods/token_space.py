@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pinprompt.errors import SettingError
 from pinprompt.policy.reader import Prefix
+from pinprompt.policy.tokens import Tokens
 from pinprompt.policy.vocabulary import Vocabulary
 from pinprompt.settings.policy import Constraints
 from pinprompt.tasks.protocol import Differentiable
+
+_SUFFIX = "end_of_word_suffix"
+
+
+class WordEnds(Tokens):
+    """Texts of tokens that mark the end of a word instead of its beginning, as CLIP's do.
+
+    Its tokenizer turns the mark into a space when it decodes one text, but not when it decodes many at once.
+    """
+
+    def __init__(self, tokenizer: Any, size: int, suffix: str) -> None:
+        self._suffix = suffix
+        super().__init__(tokenizer, size)
+
+    def _decode(self, sequences: list[list[int]]) -> list[str]:
+        return [text.replace(self._suffix, " ").strip() for text in super()._decode(sequences)]
 
 
 class TokenSpace:
@@ -30,7 +48,10 @@ class TokenSpace:
     ) -> None:
         self.embeddings: Tensor = view.embeddings.detach()
         self.length = length
-        self.vocabulary = Vocabulary(view.tokenizer, len(self.embeddings), length, constraints)
+        size = len(self.embeddings)
+        ends = getattr(getattr(getattr(view.tokenizer, "backend_tokenizer", None), "model", None), _SUFFIX, None)
+        tokens = WordEnds(view.tokenizer, size, ends) if ends else Tokens(view.tokenizer, size)
+        self.vocabulary = Vocabulary(view.tokenizer, size, length, constraints, tokens)
         self.vocabulary.check()
         pieces = self.vocabulary.tokens.pieces
         banned = {word.strip().casefold() for word in without}

@@ -190,7 +190,8 @@ def train_style(
     # The mean over the two styles: with one long file and one short one, always naming the long one is no skill.
     judge.accuracy = float(np.mean([np.mean(side) for side in right]))
     count = sum(map(len, right))
-    judge.name = f"logistic regression on {features.name}, {len(source)} + {len(target)} texts, held-out accuracy {judge.accuracy:.3f}"
+    made = f"logistic regression on {features.name}, {len(source)} + {len(target)} texts"
+    judge.name = f"{made}, held-out accuracy {judge.accuracy:.3f}"
     if judge.accuracy < least and not force:
         both = len(set(source) & set(target))
         shared = f" {both} texts stand in both files." if both else ""

@@ -53,7 +53,7 @@ class Evaluator:
         self.repeats = 0
         self._begun = False
         self._billing = Billing(task, budget)
-        self._known = Known(task.fingerprint, self.fixed, memo)
+        self._known = Known(task, self.fixed, memo)
         self._table = Table()
         self._evaluations: dict[tuple[str, str], Evaluation] = {}
 

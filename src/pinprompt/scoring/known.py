@@ -10,14 +10,15 @@ from typing import Any
 from pinprompt.scoring import encoding
 from pinprompt.scoring.journal import Row
 from pinprompt.scoring.memo import Memo, memo_key
+from pinprompt.tasks.protocol import Task
 from pinprompt.values import Evaluation, Prompt, Score
 
 
 class Known:
     """Looks answers up by question; `fixed` tasks have one answer per prompt and split, others one per request too."""
 
-    def __init__(self, fingerprint: str, fixed: bool, memo: Memo | None) -> None:
-        self.fingerprint, self.fixed = fingerprint, fixed
+    def __init__(self, task: Task, fixed: bool, memo: Memo | None) -> None:
+        self.task, self.fixed = task, fixed
         self.memo = memo if fixed else None
         self.hits = 0
         """Answers of the memo that were used."""
@@ -79,13 +80,17 @@ class Known:
         if self.memo is not None:
             self.memo.keep(answers, money)
 
+    def _fingerprint(self, split: str) -> str:
+        """What an answer on a split depends on: less than the whole task, where the task says so."""
+        return str(getattr(self.task, "fingerprints", {}).get(split, self.task.fingerprint))
+
     def score_key(self, split: str, prompt: Prompt) -> str:
         """The memo's key of a score."""
-        return memo_key(self.fingerprint, "score", split, prompt.text)
+        return memo_key(self._fingerprint(split), "score", split, prompt.text)
 
     def evaluation_key(self, split: str, prompt: Prompt) -> str:
         """The memo's key of an evaluation."""
-        return memo_key(self.fingerprint, "evaluation", split, prompt.text)
+        return memo_key(self._fingerprint(split), "evaluation", split, prompt.text)
 
     def _question(self, number: int, place: int, split: str, text: str) -> tuple[Any, ...]:
         return (split, text) if self.fixed else (split, text, number, place)

@@ -45,7 +45,7 @@ class SoftPromptSettings(Section):
     vectors: int | None = Field(None, ge=1, le=4096, description="Prompt vectors; none: policy.length.")
     epochs: int = Field(400, ge=1, description="Passes over the training rows.")
     batch: int = Field(16, ge=1, description="Training rows per gradient step.")
-    learning_rate: float = Field(1e-2, gt=0, description="Adam's learning rate.")
+    learning_rate: float = Field(1e-2, gt=0, le=1e30, description="Adam's learning rate.")
     init: Literal["vocabulary", "random"] = Field(
         "vocabulary", description="Where the vectors start: at random words of the task model, or at random points."
     )
@@ -89,7 +89,7 @@ class PezSettings(Section):
     optimiser: Literal["adafactor", "adamw"] = Field(
         "adafactor", description="adafactor as published for language models, adamw as published for CLIP."
     )
-    learning_rate: float = Field(0.3, gt=0, description="The optimiser's learning rate.")
+    learning_rate: float = Field(0.3, gt=0, le=1e30, description="The optimiser's learning rate.")
     weight_decay: float = Field(0.0, ge=0, description="The optimiser's weight decay.")
     clip: float | None = Field(1.0, gt=0, description="Greatest gradient norm; none: any.")
     init: Literal["labels", "vocabulary"] = Field(

@@ -69,7 +69,9 @@ class ClassificationTask:
                     f"(line {shown}); the longest has {max(inputs.cut.values())}"
                 )
         self._free = model.prepare([model.mask_token or text if text == "[MASK]" else text for text in _CONTENT_FREE])
-        self.fingerprint = self._fingerprint(revision)
+        self.fingerprints = {name: self._fingerprint(revision, (name,)) for name in self.splits}
+        """One per split: what a prompt scores on test does not depend on what stands in train."""
+        self.fingerprint = self._fingerprint(revision, self.splits)
 
     @classmethod
     def build(cls, settings: ClassificationSettings, device: str = "cpu", seed: int = 0) -> ClassificationTask:
@@ -282,14 +284,18 @@ class ClassificationTask:
         if split not in self.splits:
             raise SettingError(f"there is no split '{split}' in this task's data; {did_you_mean(split, self.splits)}")
 
-    def _fingerprint(self, revision: str) -> str:
+    def _fingerprint(self, revision: str, splits: Sequence[str]) -> str:
         settings = self.settings
         parts: Mapping[str, Any] = {
             "model": revision,
             "kind": self.model.kind,
             "template": [self.template.source, self.template.spacing],
             "words": [list(self.data.words.items()), self.model.words.ids],
-            "data": {name: [[e.text, e.label] for e in rows] for name, rows in sorted(self.data.splits.items())},
+            "data": {
+                name: [[e.text, e.label] for e in rows]
+                for name, rows in sorted(self.data.splits.items())
+                if name in splits
+            },
             "reward": [settings.reward, settings.weight_wrong, settings.weight_right, settings.calibrate],
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True, ensure_ascii=True).encode()).hexdigest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -53,15 +54,27 @@ def load_data(settings: ClassificationSettings) -> LabelledData:
         notes.append(f"no training example has the label(s) {', '.join(absent)}")
     if settings.test_rows is not None and len(splits["test"]) > settings.test_rows:
         notes.append(f"test is a draw of {settings.test_rows} of {len(splits['test'])} rows")
-        chooser = random.Random(derive(settings.split, "test-rows"))
-        chosen = sorted(chooser.sample(range(len(splits["test"])), settings.test_rows))
-        splits["test"] = [splits["test"][row] for row in chosen]
+        splits["test"] = _drawn(splits["test"], settings.test_rows)
     stripped = {
         name: [Example(example.text.strip(), example.label, example.line) for example in rows]
         for name, rows in splits.items()
         if rows
     }
     return LabelledData(stripped, words, card, tuple(notes))
+
+
+def _drawn(rows: list[Example], count: int) -> list[Example]:
+    """`count` rows in their order, each class with its share; the same draw for every split, so that runs compare."""
+    chooser = random.Random(derive(0, "test-rows"))
+    order = chooser.sample(range(len(rows)), len(rows))
+    # A row's rank within its class, as a share of the class: taking the lowest keeps the classes' proportions.
+    sizes, seen = Counter(row.label for row in rows), Counter[str]()
+    ranks = []
+    for place in order:
+        label = rows[place].label
+        ranks.append((seen[label] / sizes[label], place))
+        seen[label] += 1
+    return [rows[place] for place in sorted(place for _, place in sorted(ranks)[:count])]
 
 
 def _own_files(
