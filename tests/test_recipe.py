@@ -34,7 +34,11 @@ def test_the_defaults_are_the_papers() -> None:
 
 def test_presets_differ_where_the_paper_says() -> None:
     rlprompt = recipes.resolve({"method": "rlprompt", "task": {}})
-    assert (rlprompt.q_learning.entropy, rlprompt.q_learning.replay, rlprompt.q_learning.top_q) == ("shannon", False, 256)
+    assert (rlprompt.q_learning.entropy, rlprompt.q_learning.replay, rlprompt.q_learning.top_q) == (
+        "shannon",
+        False,
+        256,
+    )
     assert rlprompt.q_learning.alpha == pytest.approx(1 / 5)
     assert rlprompt.policy.k is None
     fluent = recipes.resolve({"method": "rlprompt-rb-fluency", "task": {}})

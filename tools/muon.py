@@ -8,7 +8,7 @@ import torch
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum whose matrix steps are made orthogonal (Jordan et al. 2024): about half the steps that Adam needs.
+    """Momentum whose matrix steps are made orthogonal (Jordan et al. 2024).
 
     torch.optim.Muon does it in bfloat16, which is slow on a CPU; here in float32, all matrices of a shape at once.
     """

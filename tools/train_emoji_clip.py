@@ -6,8 +6,8 @@ The folder comes from tools/emoji_pictures.py. One drawing set (Noto) is never t
 names does the model rank first for a drawing? `--words` is a tokenizer.json whose word-like tokens (SmolLM2's,
 Apache-2.0) serve as unrelated words: captions are mixed with them, and captions made of nothing else are extra
 negatives, so that a word the model has no picture for does not win by noise. The learning rate follows the clock, so
-that the run ends well in whatever time it is given. The last (averaged) weights are the model; nothing is selected on
-the test set.
+that the run ends well in whatever time it is given. The last (averaged) weights are the model, not those
+that do best on the test set.
 """
 
 from __future__ import annotations
@@ -48,8 +48,7 @@ def make_model(tokenizer: CLIPTokenizer, size: int, patch: int, width: int, laye
 
 @torch.no_grad()
 def whiten(model: CLIPModel, pixels: torch.Tensor) -> None:
-    """Start the patch layer at the whitened principal directions of real patches: neighbouring pixels are so alike that
-    a random start sees little but brightness for hundreds of steps."""
+    """Start the patch layer at the whitened principal directions of real patches: neighbouring pixels are alike."""
     patch = model.config.vision_config.patch_size
     patches = F.unfold(pixels, patch, stride=patch).transpose(1, 2).flatten(0, 1)
     patches = patches[patches.std(1) > 0.02]
@@ -180,8 +179,8 @@ def main() -> None:
         pictures = torch.from_numpy(np.stack([data[name][at] for name, at in places])).permute(0, 3, 1, 2).float() / 255
         pixels = augment(pictures, ~fixed[chosen], given.image)
         images = F.normalize(model.get_image_features(pixel_values=pixels).pooler_output, dim=-1)
-        # Both towers name the concept among all of them, over vectors they share. In so short a training this is what
-        # brings them together; only the towers are kept.
+        # Both towers name the concept among all of them, over vectors they share. So each picture is set against every
+        # name and not only those of its batch; only the towers are kept.
         named = model.logit_scale.exp() * F.normalize(anchors, dim=-1).T
         loss = F.cross_entropy(images @ named, chosen)
         parts = [loss.item()]

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pinprompt.api import compare, evaluate, predict, tune
+    from pinprompt.api import compare, evaluate, predict, rewrite, tune
     from pinprompt.errors import PinpromptError
     from pinprompt.recipe import Recipe
     from pinprompt.running import Result
@@ -19,6 +19,7 @@ _HOMES = {
     "evaluate": "api",
     "predict": "api",
     "compare": "api",
+    "rewrite": "api",
     "check_task": "tasks.check",
     "Recipe": "recipe",
     "Result": "running",
@@ -41,6 +42,7 @@ __all__ = [
     "compare",
     "evaluate",
     "predict",
+    "rewrite",
     "tune",
 ]
 

@@ -48,6 +48,10 @@ def set_threads(count: int | None) -> int:
 def build_task(recipe: Recipe, device: str) -> Task:
     """The task that a recipe names."""
     settings: Any = recipe.task
+    if settings.kind == "classification" and settings.model.startswith("remote:"):
+        from pinprompt.tasks.remote_classification import RemoteClassificationTask
+
+        return RemoteClassificationTask.open(settings, recipe.remote, recipe.seed)
     if settings.kind == "classification":
         from pinprompt.tasks.classification import ClassificationTask
 

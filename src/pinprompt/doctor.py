@@ -35,8 +35,8 @@ class Extra:
 EXTRAS = (
     Extra("hub", ("datasets",), "datasets of the hub"),
     Extra("image", ("pillow",), "finding words for an image"),
-    Extra("style", ("scikit-learn", "sacrebleu"), "text style transfer: training a style classifier, BLEU"),
-    Extra("remote", ("openai", "tenacity"), "task models behind an API"),
+    Extra("style", ("sacrebleu",), "BLEU in text style transfer"),
+    Extra("remote", (), "task models behind an API (needs nothing more)"),
     Extra("ray", ("ray",), "several workers, sweeps on a cluster"),
     Extra("diffusion", ("diffusers", "pillow"), "drawing images from found prompts"),
     Extra("track", ("tensorboard", "mlflow-skinny"), "experiment trackers"),

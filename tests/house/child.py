@@ -14,7 +14,9 @@ from pinprompt.records.checkpoint import Checkpoint
 from pinprompt.values import Prompt, Score
 from tests.house.tiny import FindTheWords, recipe
 
-SETTINGS = {"q_learning": {"steps": 30, "eval_every": 5, "patience": 3, "on_collapse": "restart", "learning_rate": 3e-3}}
+SETTINGS = {
+    "q_learning": {"steps": 30, "eval_every": 5, "patience": 3, "on_collapse": "restart", "learning_rate": 3e-3}
+}
 
 
 class Slow(FindTheWords):

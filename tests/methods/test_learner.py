@@ -79,7 +79,9 @@ def plain_loss(writer: Writer, learner: Learner, ids: torch.Tensor, rewards: tor
 @pytest.mark.parametrize("target", ["bootstrap", "monte-carlo", "path-single", "path-multi", "path-mean"])
 @pytest.mark.parametrize(("entropy", "where"), [("tsallis", "values"), ("shannon", "sampling"), ("shannon", "values")])
 def test_loss_and_gradient_are_those_of_the_formula(folder: Path, target: str, entropy: str, where: str) -> None:
-    writer, learner, ids, rewards = made(folder, target=target, entropy=entropy, filter=where, logit_bias=0.25, gamma=0.9)
+    writer, learner, ids, rewards = made(
+        folder, target=target, entropy=entropy, filter=where, logit_bias=0.25, gamma=0.9
+    )
     expected = plain_loss(writer, learner, ids, rewards)
     expected.backward()
     wanted = [parameter.grad.clone() for parameter in writer.psi.parameters()]

@@ -38,6 +38,8 @@ class ClassificationTask:
     name = "classification"
     stochastic = False
     primary = "accuracy"
+    chunk = 16
+    """Prompts that an executor sends at a time: prompts scored together share passes and beginnings."""
 
     def __init__(
         self,

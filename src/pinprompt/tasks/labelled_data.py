@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
