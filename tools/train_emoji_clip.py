@@ -127,6 +127,7 @@ def main() -> None:
     options.add_argument(
         "--before", type=float, nargs=2, default=(0, 0), help="steps and minutes of that run, for the card"
     )
+    options.add_argument("--new-words", action="store_true", help="with --start: learn tokens and text tower anew")
     options.add_argument("--peak", type=float, default=1.0, help="share of the full learning rates to begin with")
     options.add_argument("--seed", type=int, default=0)
     given = options.parse_args()
@@ -136,7 +137,9 @@ def main() -> None:
     vocabulary = json.loads(given.words.read_text("utf-8"))["model"]["vocab"]
     words = [token[1:] for token in sorted(vocabulary, key=vocabulary.get) if re.fullmatch("Ġ[a-z]{2,}", token)]
     data = dict(np.load(given.data / "pictures.npz"))
-    tokenizer = make_tokenizer(concepts, words)
+    # Learning the tokens anew may break ties otherwise, so a run that goes on keeps the ones it began with.
+    keep_words = given.start is not None and not given.new_words
+    tokenizer = CLIPTokenizer.from_pretrained(given.start) if keep_words else make_tokenizer(concepts, words)
     shape = (given.image, given.patch, given.width, given.layers)
     model, slow = make_model(tokenizer, *shape), make_model(tokenizer, *shape)
     slow.load_state_dict(model.state_dict())

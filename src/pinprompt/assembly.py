@@ -82,7 +82,7 @@ def build_writer(recipe: Recipe, task: Task, device: str) -> Any:
 
 def build_method(recipe: Recipe, writer: Callable[[], Any]) -> Method:
     """The method that a recipe names; `writer` makes the writer when the method wants one."""
-    name = recipe.method
+    name, policy = recipe.method, recipe.policy
     if name in RL:
         from pinprompt.methods.q_learning.loop import search_prompts
 
@@ -91,6 +91,30 @@ def build_method(recipe: Recipe, writer: Callable[[], Any]) -> Method:
         from pinprompt.methods.fixed import fixed
 
         return fixed(name)
+    if name == "random":
+        from pinprompt.methods.random_search import random_search
+
+        return lambda search: random_search(search, writer, recipe.random)
+    if name == "beam":
+        from pinprompt.methods.beam import beam
+
+        return lambda search: beam(search, writer, recipe.beam)
+    if name == "soft-prompt":
+        from pinprompt.methods.soft_prompt import soft_prompt
+
+        return lambda search: soft_prompt(search, recipe.soft_prompt, policy.length)
+    if name == "autoprompt":
+        from pinprompt.methods.autoprompt import autoprompt
+
+        return lambda search: autoprompt(search, recipe.autoprompt, policy)
+    if name == "pez":
+        from pinprompt.methods.pez import pez
+
+        return lambda search: pez(search, recipe.pez, policy)
+    if name == "grips":
+        from pinprompt.methods.grips import grips
+
+        return lambda search: grips(search, writer, recipe.grips, policy.constraints)
     raise SettingError(f"the method '{name}' cannot be built")  # the recipe has checked the name already
 
 
@@ -129,7 +153,10 @@ def hold_for_dev(recipe: Recipe, task: Task, budget: Budget) -> Reservation | No
     """Set aside what scoring the finalists on dev will cost, so that the search can't spend it."""
     if recipe.budget.calls is None or "dev" not in task.splits:
         return None
-    wanted = (recipe.q_learning.finalists + 1) * task.calls("dev")
+    section = recipe.q_learning if recipe.method in RL else getattr(recipe, recipe.method.replace("-", "_"), None)
+    wanted = getattr(section, "finalists", 0) * task.calls("dev")
+    if not wanted:
+        return None
     # A budget too small for that still leaves most of itself to the search.
     return budget.reserve(min(wanted, int(budget.remaining()["calls"] // 4)))
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pinprompt.methods.catalogue import RL
 from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.methods.selection import Finalist
 from pinprompt.recipe import Recipe
@@ -109,8 +110,8 @@ def _baselines(recipe: Recipe, search: Search, splits: list[str], step: int) -> 
 
 def _tokens(recipe: Recipe, search: Search, prompt: Prompt, writer: Callable[[], Any]) -> list[dict[str, Any]]:
     """What each part of the prompt is worth: the score without it and, where it was written, its Q."""
-    if prompt.ids and len(prompt.ids) <= 16:
-        parts = writer().explain(prompt)
+    if recipe.method in RL and len(prompt.ids) <= 16:
+        parts = writer().explain(prompt, recipe.q_learning.entropy)
         rest = [writer().prompt(prompt.ids[:place] + prompt.ids[place + 1 :]).text for place in range(len(prompt.ids))]
     else:
         words = re.findall(r"\S+", prompt.text)[:16]

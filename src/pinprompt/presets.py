@@ -38,8 +38,8 @@ METHODS: dict[str, Tree] = {
     "manual": {},
     "instructions": {},
     "in-context": {},
-    "random": {},
-    "beam": {},
+    "random": {"policy": {"context": "task"}},
+    "beam": {"policy": {"context": "task"}},
     "soft-prompt": {},
     "autoprompt": {},
     "pez": {},
@@ -54,15 +54,66 @@ METHODS_ON_TASKS: dict[tuple[str, str], Tree] = {
     ("rlprompt-fluency", "inversion"): {"q_learning": {"alpha": 0.0125, "steps": 20_000}},
     ("rlprompt-rb", "inversion"): {"q_learning": {"steps": 20_000}},
     ("rlprompt-rb-fluency", "inversion"): {"q_learning": {"steps": 20_000}},
+    ("pez", "inversion"): {
+        "pez": {
+            "optimiser": "adamw",
+            "learning_rate": 0.1,
+            "weight_decay": 0.1,
+            "clip": None,
+            "steps": 3000,
+            "init": "vocabulary",
+            "eval_every": 10,
+        }
+    },
 }
+
+UNFILTERED = ("pin-no-fluency", "rlprompt", "rlprompt-rb")
+"""Methods without the filter of unlikely tokens."""
 
 PROFILES: dict[str, Tree] = {
     "paper": {},
     # A schedule for a few hundred prompts instead of a hundred thousand; docs/notebook.md has the trials behind it.
     "quick": {
-        "policy": {"model": "smollm2", "context": "task"},
-        "q_learning": {"steps": 60, "updates": 4, "learning_rate": 5e-4, "rho": 0.98, "eval_every": 10},
+        "policy": {
+            "model": "smollm2",
+            "k": 64,
+            "context": "task",
+            "constraints": {"whole_words": True, "no_repeats": True},
+        },
+        "q_learning": {
+            "steps": 100,
+            "updates": 4,
+            "batch": 64,
+            "learning_rate": 3e-4,
+            "rho": 0.95,
+            "renormalise": True,
+            "eval_every": 5,
+            "on_collapse": "restart",
+            "patience": 3,
+        },
+        "random": {"prompts": 1600},
+        "beam": {"prompts": 1600},
+        "soft_prompt": {"epochs": 50},
+        "autoprompt": {"steps": 40},
+        "pez": {"steps": 300, "eval_every": 20},
     },
+}
+
+QUICK_TASKS: dict[str, Tree] = {
+    "classification": {"budget": {"calls": 6400}},
+    "style-transfer": {
+        "task": {
+            "sources": 4,
+            "samples": 8,
+            "bootstraps": 1,
+            "dev_bootstraps": 1,
+            "test_sources": 50,
+            "test_samples": 8,
+            "judge_lines": 400,
+        },
+    },
+    "inversion": {"policy": {"k": 2000}, "q_learning": {"steps": 1000}},
+    "custom": {},
 }
 
 
@@ -72,3 +123,7 @@ def layers(method: str, kind: str, profile: str) -> Iterator[Tree]:
     yield METHODS[method]
     yield METHODS_ON_TASKS.get((method, kind), {})
     yield PROFILES.get(profile, {})
+    if profile == "quick":
+        yield QUICK_TASKS.get(kind, {})
+        # What makes a method the method it is stays, however short the schedule.
+        yield {"policy": {"k": METHODS[method]["policy"]["k"]}} if method in UNFILTERED else {}

@@ -17,7 +17,6 @@ from pydantic.fields import FieldInfo
 from pinprompt import presets
 from pinprompt.errors import SettingError, did_you_mean
 from pinprompt.settings import Section
-from pinprompt.settings.classification import ClassificationSettings
 from pinprompt.settings.baselines import (
     AutoPromptSettings,
     BeamSettings,
@@ -26,6 +25,7 @@ from pinprompt.settings.baselines import (
     RandomSettings,
     SoftPromptSettings,
 )
+from pinprompt.settings.classification import ClassificationSettings
 from pinprompt.settings.custom import CustomSettings
 from pinprompt.settings.inversion import InversionSettings
 from pinprompt.settings.policy import PolicySettings

@@ -78,13 +78,14 @@ def run(
     with RunFolder(folder, resume=resume, force=force) as record:
         if resume and _finished(recipe, record.path):
             return result_of(record.path)
-        record.save_recipe(recipes.to_toml(recipe))
-        record.save_json("environment.json", assembly.environment(device, threads))
         task = task or assembly.build_task(recipe, device)
         for note in getattr(task, "notes", ()):
             notes(note)
         if hasattr(task, "check_window"):
             task.check_window(recipe.policy.length)
+        # Only now is there a run: what could not even be built leaves a folder that can be used again.
+        record.begin(recipes.to_toml(recipe))
+        record.save_json("environment.json", assembly.environment(device, threads))
         evaluator = assembly.build_evaluator(recipe, task, record, device, threads, notes)
 
         def emit(event: Event) -> None:

@@ -14,7 +14,28 @@ from pinprompt import recipe as recipes
 from pinprompt.recipe import Recipe
 from pinprompt.values import Evaluation, Prompt, Score
 
-WORDS = "red green blue cat dog bird tree house river stone cloud rain sun moon star fish book door hand song".split()
+WORDS = [
+    "red",
+    "green",
+    "blue",
+    "cat",
+    "dog",
+    "bird",
+    "tree",
+    "house",
+    "river",
+    "stone",
+    "cloud",
+    "rain",
+    "sun",
+    "moon",
+    "star",
+    "fish",
+    "book",
+    "door",
+    "hand",
+    "song",
+]
 TARGET = ("blue", "cat", "moon")
 FOLDER = "tiny-gpt2"
 

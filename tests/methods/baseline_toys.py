@@ -190,6 +190,7 @@ def opened(
     """
     events: list[Event] = []
     with RunFolder(folder, resume=True) as record:
+        record.begin("")
         record.checkpoint.due = lambda: saving  # type: ignore[method-assign]
         budget = Budget(BudgetSettings(calls=calls))
         evaluator = Evaluator(task, budget, seed=seed, journal=Journal(record.path / "scores.jsonl"))

@@ -8,14 +8,19 @@ from typing import Any
 import pytest
 import torch
 from baseline_toys import MAGIC, WORDS, WordTask, assert_resumes, planted, run
+from PIL import Image
 
 from pinprompt.errors import ModelError, SettingError
 from pinprompt.methods.autoprompt import autoprompt, first_order
 from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.methods.white_box import Gradients
 from pinprompt.settings.baselines import AutoPromptSettings
+from pinprompt.settings.inversion import InversionSettings
 from pinprompt.settings.policy import Constraints, PolicySettings
+from pinprompt.tasks.inversion import InversionTask
 from pinprompt.values import Prompt
+
+SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 
 
 def method(constraints: dict[str, Any] | None = None, length: int = 2, **settings: Any) -> Any:
@@ -144,6 +149,16 @@ def test_gradient_passes_go_over_the_rows_at_most_once(tmp_path: Path) -> None:
     assert search.evaluator.charged_calls == 3 * 10 + 2 * 16 + 16
 
 
+def test_it_finds_words_for_a_picture(tmp_path: Path) -> None:
+    Image.new("RGB", (48, 48), "red").save(tmp_path / "red.png")
+    task = InversionTask.build(InversionSettings(images=(str(tmp_path / "red.png"),), model="emoji-clip"))
+    outcome, events, search = run(method(length=3, steps=6), task, tmp_path / "run")
+    first = search.evaluator.prompts_table()[0]["train"]
+    assert outcome.candidates[0].score > first + 0.05
+    assert task.score([outcome.candidates[0].prompt])[0].value == pytest.approx(outcome.candidates[0].score)
+    assert events[-1].data["score_best"] == pytest.approx(outcome.candidates[0].score, abs=1e-5)
+
+
 def test_bad_input(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="60 prompt vectors leave no room"):
         run(method(tokens=60, steps=1), planted("causal"), tmp_path / "long")
@@ -151,3 +166,19 @@ def test_bad_input(tmp_path: Path) -> None:
         run(method({"banned_pattern": "[a-z.]"}, skip_capitals=True), planted("causal"), tmp_path / "none")
     with pytest.raises(ModelError, match="'autoprompt' needs gradients"):
         run(method(steps=1), WordTask(len), tmp_path / "black")
+
+
+def test_the_words_tried_are_those_of_the_greatest_promise(tmp_path: Path) -> None:
+    task = planted("causal")
+    view = task.differentiable()
+    _, _, search = run(method(length=1, steps=1, candidates=4, init="vocabulary"), task, tmp_path / "run")
+    start, *tried = [row["prompt"] for row in search.evaluator.prompts_table()]
+    ids = view.tokenizer.convert_tokens_to_ids([start])
+    point = view.embeddings[torch.tensor(ids)].clone().requires_grad_(True)
+    view.loss(point, range(16)).backward()
+    words = [word for word in view.tokenizer.get_vocab() if word not in {start, *WORDS.values(), *SPECIAL}]
+    change = {
+        word: float((view.embeddings[view.tokenizer.convert_tokens_to_ids(word)] - point[0]).detach() @ point.grad[0])
+        for word in words
+    }
+    assert tried == sorted(words, key=lambda word: change[word])[:4]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.house.tiny import make_lm
 
 from pinprompt.errors import TaskError
 from pinprompt.maths.value_gradient import differentiable_value
@@ -14,7 +15,6 @@ from pinprompt.methods.q_learning.learner import Learner, distinct_prefixes
 from pinprompt.policy.writer import Writer
 from pinprompt.settings.policy import PolicySettings
 from pinprompt.settings.q_learning import QLearningSettings
-from tests.house.tiny import make_lm
 
 LENGTH, BATCH = 3, 12
 

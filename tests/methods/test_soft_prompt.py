@@ -115,6 +115,11 @@ def test_a_spent_budget_still_scores_what_was_trained(tmp_path: Path) -> None:
     assert (tmp_path / "run/vectors.safetensors").exists()
 
 
+def test_the_last_epochs_are_scored_whatever_eval_every_is(tmp_path: Path) -> None:
+    _, events, _ = run(method(epochs=7, eval_every=5), planted("causal"), tmp_path / "run")
+    assert [event.step for event in events if event.kind == "step"] == [0, 5, 7]
+
+
 def test_a_learning_rate_that_ends_in_nan_keeps_the_best_so_far(tmp_path: Path) -> None:
     outcome, events, _ = run(method(epochs=20, learning_rate=1e30), planted("causal"), tmp_path / "run")
     assert outcome.stopped == "diverged"

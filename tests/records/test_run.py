@@ -23,18 +23,19 @@ from pinprompt.values import Event
 
 def test_a_run_that_exists_is_not_overwritten(tmp_path: Path) -> None:
     with RunFolder(tmp_path / "run") as run:
-        run.save_recipe("seed = 1\n")
+        run.begin("seed = 1\n")
         run.record(Event("start", 0, {"a": 1}))
     with pytest.raises(RunError, match="--resume.*--force"):
         RunFolder(tmp_path / "run")
     (tmp_path / "run" / "mine.txt").write_text("keep me")
     with RunFolder(tmp_path / "run", force=True) as run:
-        assert (run.path / "events.jsonl").read_bytes() == b""
+        assert not (run.path / "events.jsonl").exists()
     assert (tmp_path / "run" / "mine.txt").read_text() == "keep me"
 
 
 def test_events_and_costs_are_kept_apart(tmp_path: Path) -> None:
     with RunFolder(tmp_path) as run:
+        run.begin("")
         run.record(Event("step", 3, {"score": 1.5, "prompt": "größe"}, {"write": 0.1}))
     assert (tmp_path / "events.jsonl").read_text() == '{"event": "step", "step": 3, "score": 1.5, "prompt": "größe"}\n'
     cost = json.loads((tmp_path / "costs.jsonl").read_text())
@@ -53,13 +54,15 @@ def test_two_runs_on_one_folder_the_second_is_told_who_has_it(tmp_path: Path) ->
 
 def test_resume_goes_back_to_the_checkpoint(tmp_path: Path) -> None:
     with RunFolder(tmp_path) as run:
-        run.save_recipe("")
+        run.begin("")
         run.record(Event("step", 0, {"n": 0}, {"write": 1}))
         run.checkpoint.append("episodes", [{"ids": [1, 2]}])
         run.checkpoint.save(1, {"greedy": []}, {"psi": torch.arange(3.0)})
         run.record(Event("step", 1, {"n": 1}, {"write": 1}))
         run.checkpoint.append("episodes", [{"ids": [3, 4]}])
     with RunFolder(tmp_path, resume=True) as run:
+        assert len(list(read_lines(tmp_path / "events.jsonl"))) == 2, "opening alone changes nothing"
+        run.begin("")
         step, state, tensors = run.checkpoint.load() or (None, None, None)
         assert (step, state) == (1, {"greedy": []})
         assert tensors["psi"].tolist() == [0, 1, 2]
@@ -74,10 +77,11 @@ def test_resume_goes_back_to_the_checkpoint(tmp_path: Path) -> None:
 
 def test_a_run_without_a_checkpoint_starts_from_nothing(tmp_path: Path) -> None:
     with RunFolder(tmp_path) as run:
-        run.save_recipe("")
+        run.begin("")
         run.record(Event("start", 0))
     with RunFolder(tmp_path, resume=True) as run:
         assert run.checkpoint.load() is None
+        run.begin("")
     assert (tmp_path / "events.jsonl").read_bytes() == b""
 
 
@@ -150,7 +154,7 @@ def test_saving_takes_a_small_share_of_the_time(tmp_path: Path, monkeypatch: pyt
 
 def test_seconds_go_on_after_resuming(tmp_path: Path) -> None:
     with RunFolder(tmp_path) as run:
-        run.save_recipe("")
+        run.begin("")
         run.seconds_before = 100.0
         run.checkpoint.save(1, {}, {"x": torch.zeros(1)})
     with RunFolder(tmp_path, resume=True) as run:

@@ -86,14 +86,12 @@ def compare(
 ) -> None:  # fmt: skip
     """Compare runs: mean and standard error over splits and seeds, significance, readability."""
     with door(as_json, quiet, threads) as console:
-        from dataclasses import asdict
-
         from pinprompt.records import tables
         from pinprompt.records.compare import compare as compare_runs
 
         found = compare_runs(runs, metric)
         shown = tables.rich_tables(found) if form == "text" else [tables.write_as(found, form)]
-        console.answer(asdict(found), *shown, *(f"note: {note}" for note in found.notes))
+        console.answer(tables.as_json(found), *shown, *(f"note: {note}" for note in found.notes))
 
 
 def figures(

@@ -28,6 +28,7 @@ def autoprompt(search: Search, settings: AutoPromptSettings, policy: PolicySetti
         try:
             loss, gradient = run.gradient()
             if not finite(loss, gradient):
+                progress.save()
                 return progress.diverged(settings.finalists, runaway("autoprompt", step, None))
             place = int(torch.randint(len(run.ids), (1,), generator=progress.random))
             candidates = list(itertools.islice(run.exchanges(gradient, place), settings.candidates))

@@ -29,6 +29,12 @@ CARDS = (
     MethodCard("manual", "a hand-written prompt", False, "text", "the dataset's card"),
     MethodCard("instructions", "an instruction before the input", False, "text", "Mishra et al. 2022"),
     MethodCard("in-context", "labelled examples before the input", False, "text", "Brown et al. 2020"),
+    MethodCard("random", "samples of the frozen LM, the best chosen on dev", False, "text", "the floor"),
+    MethodCard("beam", "the frozen LM's likeliest prompts, with ever wider beams", False, "text", "the floor"),
+    MethodCard("soft-prompt", "continuous vectors trained by gradient", True, "tensor", "Lester et al. 2021"),
+    MethodCard("autoprompt", "tokens exchanged by gradient, one at a time", True, "text", "Shin et al. 2020"),
+    MethodCard("pez", "gradient at the nearest words, continuous vectors kept", True, "text", "Wen et al. 2023"),
+    MethodCard("grips", "edits of an instruction, phrase by phrase", False, "text", "Prasad et al. 2023"),
 )
 
 RL = ("pin", "pin-no-fluency", "rlprompt", "rlprompt-fluency", "rlprompt-rb", "rlprompt-rb-fluency")

@@ -39,7 +39,7 @@ def pez(search: Search, settings: PezSettings, policy: PolicySettings) -> Outcom
             # g = grad_P' L(P', minibatch).
             loss, gradient = run.gradients(projected, run.minibatch())
             if not finite(loss, gradient):
-                return progress.diverged(settings.finalists, runaway("pez", step, settings.learning_rate))
+                return run.finish("diverged", runaway("pez", step, settings.learning_rate))
             run.note(ids, loss)
             if step % settings.eval_every == 0 or step + 1 == settings.steps:
                 run.score(step, ids)
@@ -138,12 +138,14 @@ class _Run:
         tensors = {"vectors": self.vectors, **optimiser_state(self.optimiser, self.vectors)}
         self.progress.remember(step, state, tensors)
 
-    def finish(self, stopped: str) -> Outcome:
+    def finish(self, stopped: str, problem: str = "") -> Outcome:
         """Score what still waits, from what was set aside for it, and hand over the best."""
         self.progress.save()
         if self.held is not None:
             self.search.evaluator.budget.release(self.held)
-            if stopped == "budget" and self.least is not None:
+            if self.least is not None:
                 with contextlib.suppress(BudgetSpent):
                     self.score(self.progress.step)
+        if problem:
+            return self.progress.diverged(self.settings.finalists, problem)
         return Outcome(self.progress.best(self.settings.finalists), stopped, self.progress.step)

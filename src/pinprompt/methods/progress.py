@@ -159,7 +159,6 @@ class Progress:
 
     def diverged(self, finalists: int, sentence: str) -> Outcome:
         """The search cannot go on: an error where nothing was found yet, else the best so far and why it stopped."""
-        self.save()
         if not self._trials:
             raise SettingError(sentence)
         self.search.emit(Event("problem", self.step, {"reason": sentence}))

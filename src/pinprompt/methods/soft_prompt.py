@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ def soft_prompt(search: Search, settings: SoftPromptSettings, length: int) -> Ou
             if not run.train():
                 stopped, problem = "diverged", runaway("soft_prompt", epoch, settings.learning_rate)
                 break
-            if (epoch + 1) % settings.eval_every == 0:
+            if (epoch + 1) % settings.eval_every == 0 or epoch + 1 == settings.epochs:
                 run.measure(epoch + 1)
             run.remember(epoch + 1)
             run.progress.save_if_due()
@@ -78,7 +79,7 @@ class _Run:
         self.held: Any = None
         self.vectors = start(self.view, count, settings.init, self.progress.random).requires_grad_(True)
         self.adam = torch.optim.Adam([self.vectors], lr=settings.learning_rate)
-        self._done = self.vectors.detach().clone()
+        self._whole = (self.vectors.detach().clone(), self.losses)
 
     def begin(self) -> None:
         """Take up a checkpoint, or score the vectors as they start; set aside what scoring the end will cost."""
@@ -89,7 +90,7 @@ class _Run:
                 self.vectors.copy_(tensors["vectors"])
             restore_optimiser(self.adam, self.vectors, tensors)
             self.losses = list(state["losses"])
-            self._done = self.vectors.detach().clone()
+            self._whole = (self.vectors.detach().clone(), self.losses)
             if state["best"] is not None:
                 self.best = _Best(tensors["best"].to(self.vectors.device), **state["best"])
         else:
@@ -130,7 +131,7 @@ class _Run:
         if best is not None:
             tensors["best"] = best.vectors
         self.progress.remember(epoch, state, tensors)
-        self._done = self.vectors.detach().clone()
+        self._whole = (self.vectors.detach().clone(), list(self.losses))
 
     def finish(self, stopped: str, problem: str) -> Outcome:
         """Score the end of the last whole epoch, save the best vectors, and measure them for the report."""
@@ -138,10 +139,12 @@ class _Run:
         if self.held is not None:
             self.search.evaluator.budget.release(self.held)
         steps = self.progress.step
-        if stopped == "budget" and self.losses and self.held is not None:
-            with torch.no_grad():
-                self.vectors.copy_(self._done)
-            self.measure(steps)
+        vectors, losses = self._whole
+        if losses:  # epochs that were trained and not scored yet; minutes that are used up forbid even that
+            with torch.no_grad(), contextlib.suppress(BudgetSpent):
+                self.vectors.copy_(vectors)
+                self.losses = losses
+                self.measure(steps)
         if problem:
             self.search.emit(Event("problem", steps, {"reason": problem}))
         if self.best is None:

@@ -42,15 +42,20 @@ class RunFolder:
                     )
                 self._clear()
             self.checkpoint = Checkpoint(self.path / "checkpoint")
-            self.events = AppendOnly(self.path / "events.jsonl", self.checkpoint.size("events"))
-            self.costs = AppendOnly(self.path / "costs.jsonl", self.checkpoint.size("costs"))
         except BaseException:
             self._lock.close()
             raise
-        self.checkpoint.growing |= {"events": self.events, "costs": self.costs}
+        self._files: dict[str, AppendOnly] = {}
         self.seconds_before = float(self.checkpoint.provided("seconds") or 0.0)
         self._opened = time.monotonic()
         self.checkpoint.providers["seconds"] = self.seconds
+
+    def begin(self, recipe: str) -> None:
+        """Make this folder hold a run of that recipe: events and costs go on from where the checkpoint left them."""
+        write_atomically(self.path / "recipe.toml", recipe)
+        for name in ("events", "costs"):
+            self._files[name] = AppendOnly(self.path / f"{name}.jsonl", self.checkpoint.size(name))
+        self.checkpoint.growing |= self._files
 
     def seconds(self) -> float:
         """How long the run has taken, earlier sessions included."""
@@ -58,14 +63,10 @@ class RunFolder:
 
     def record(self, event: Event) -> None:
         """Listen to a run: the event to events.jsonl, what it cost to costs.jsonl."""
-        self.events.append([{"event": event.kind, "step": event.step, **event.data}])
+        self._files["events"].append([{"event": event.kind, "step": event.step, **event.data}])
         if event.costs:
             elapsed = {"elapsed": round(self.seconds(), 3)}
-            self.costs.append([{"event": event.kind, "step": event.step, **event.costs, **elapsed}])
-
-    def save_recipe(self, toml: str) -> None:
-        """Keep the resolved recipe, so that the run can be made again."""
-        write_atomically(self.path / "recipe.toml", toml)
+            self._files["costs"].append([{"event": event.kind, "step": event.step, **event.costs, **elapsed}])
 
     def save_json(self, name: str, value: Mapping[str, Any]) -> None:
         """Keep a JSON file such as result.json."""
@@ -84,8 +85,8 @@ class RunFolder:
     def close(self) -> None:
         """Let go of the folder."""
         self.checkpoint.close()
-        self.events.close()
-        self.costs.close()
+        for file in self._files.values():
+            file.close()
         self._lock.close()
 
     def __enter__(self) -> RunFolder:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from pinprompt.errors import SettingError, did_you_mean
 from pinprompt.records.compare import READABILITY, Cell, Comparison, ScoreTable
@@ -263,6 +263,29 @@ FORMATS: dict[str, Callable[[Comparison], str]] = {
     "csv": comma_separated,
     "latex": latex,
 }
+
+
+def as_json(comparison: Comparison) -> dict[str, Any]:
+    """The comparison as plain JSON values: per table its facts, and a cell per row and column with mean and error."""
+
+    def cells(found: Mapping[tuple[str, str], Cell]) -> list[dict[str, Any]]:
+        return [
+            {"row": row, "column": column, "mean": cell.mean, "error": cell.error, "runs": len(cell.values)}
+            for (row, column), cell in found.items()
+        ]
+
+    tables = [
+        {
+            "facts": table.facts,
+            "metric": table.metric,
+            "split": table.split,
+            "cells": cells(table.cells),
+            "readability": cells(table.readability),
+            "contrasts": [asdict(contrast) for contrast in table.contrasts],
+        }
+        for table in comparison.tables
+    ]
+    return {"tables": tables, "notes": list(comparison.notes)}
 
 
 def write_as(comparison: Comparison, name: str) -> str:

@@ -1,0 +1,181 @@
+"""The command line: one JSON object where asked for, sentences and exit codes for mistakes, runs left resumable."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from pinprompt import recipe as recipes
+from pinprompt.cli import app
+from tests.house.tiny import recipe
+
+ROOT = Path(__file__).parents[2]
+FUNCTION = "tests.cli.scoring:vowels"
+
+
+def call(*words: str) -> Any:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture(scope="module")
+def tiny_recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cli")
+    made = recipe(folder, task={"function": FUNCTION}, q_learning={"steps": 4, "eval_every": 2})
+    path = folder / "recipe.toml"
+    path.write_text(recipes.to_toml(made), "utf-8")
+    return path
+
+
+@pytest.mark.parametrize("verb", ["methods", "models", "doctor", "cache"])
+def test_telling_verbs_answer_people_and_machines(verb: str) -> None:
+    for_people = call(verb)
+    assert for_people.exit_code == 0, for_people.output
+    for_machines = call(verb, "--json")
+    assert isinstance(json.loads(for_machines.stdout), dict)
+
+
+def test_methods_are_listed_by_name() -> None:
+    names = {row["name"] for row in json.loads(call("methods", "--json").stdout)["methods"]}
+    assert {"pin", "pin-no-fluency", "rlprompt", "rlprompt-fluency", "rlprompt-rb", "rlprompt-rb-fluency"} <= names
+
+
+def test_tune_a_recipe_and_use_what_it_leaves(tiny_recipe: Path, tmp_path: Path) -> None:
+    done = call("tune", str(tiny_recipe), "--out", str(tmp_path / "run"), "--json", "--quiet", "--threads", "1")
+    assert done.exit_code == 0, done.output
+    answer = json.loads(done.stdout)
+    assert {"method", "prompt", "score", "dev", "test", "calls", "seconds"} <= set(answer)
+    assert {path.name for path in (tmp_path / "run").iterdir()} >= {
+        "recipe.toml", "events.jsonl", "prompts.csv", "result.json", "report.html", "checkpoint"
+    }  # fmt: skip
+    again = call("tune", str(tiny_recipe), "--out", str(tmp_path / "run"))
+    assert again.exit_code == 2
+    assert "--resume" in again.stderr
+    resumed = call("tune", str(tiny_recipe), "--out", str(tmp_path / "run"), "--resume", "--json", "--quiet")
+    assert json.loads(resumed.stdout)["prompt"] == answer["prompt"]
+    own = call("tune", str(tmp_path / "run" / "recipe.toml"), "--out", str(tmp_path / "twin"), "--quiet", "--json")
+    assert json.loads(own.stdout)["prompt"] == answer["prompt"]
+    assert (tmp_path / "run" / "events.jsonl").read_bytes() == (tmp_path / "twin" / "events.jsonl").read_bytes()
+    assert call("report", str(tmp_path / "run")).exit_code == 0
+    compared = call("compare", str(tmp_path / "run"), str(tmp_path / "twin"), "--json")
+    assert compared.exit_code == 0, compared.output
+    assert json.loads(compared.stdout)["tables"]
+
+
+def test_overrides_budget_and_seed_reach_the_recipe(tiny_recipe: Path, tmp_path: Path) -> None:
+    words = ("--set", "q_learning.steps=2", "--calls", "40", "--seed", "5", "--no-memo", "--quiet", "--json")
+    done = call("tune", str(tiny_recipe), "--out", str(tmp_path / "run"), *words)
+    assert done.exit_code == 0, done.output
+    made = recipes.load(tmp_path / "run" / "recipe.toml")
+    assert (made.q_learning.steps, made.budget.calls, made.seed, made.scoring.memo) == (2, 40, 5, False)
+    assert json.loads(done.stdout)["calls"] <= 40
+
+
+def test_an_estimate_comes_before_anything_is_spent(tiny_recipe: Path, tmp_path: Path) -> None:
+    done = call("tune", str(tiny_recipe), "--estimate", "--json", "--out", str(tmp_path / "run"))
+    assert done.exit_code == 0, done.output
+    # 4 steps of 16 prompts, and a greedy prompt at step 2, and one at the end.
+    assert json.loads(done.stdout)["calls"] == 4 * 16 + 3
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("tune", "none.toml"), "cannot be read"),
+        (("classify",), "--train FILE"),
+        (("classify", "sst2"), "did you mean 'sst-2'"),
+        (("classify", "sst-2", "--word", "great"), "label=word"),
+        (("classify", "rotten-tomatoes", "--method", "pni"), "did you mean 'pin'"),
+        (("classify", "rotten-tomatoes", "--set", "policy.kk=3"), "did you mean 'policy.k'"),
+        (("classify", "rotten-tomatoes", "--set", "policy.k"), "section.name=value"),
+        (("classify", "rotten-tomatoes", "--resume", "--force"), "choose one"),
+        (("restyle",), "--source FILE"),
+        (("invert", "none.png"), "none.png"),
+        (("predict", "nowhere", "text"), "not a run folder"),
+        (("rewrite", "nowhere", "text"), "not a run folder"),
+        (("evaluate", "nowhere"), "not a run folder"),
+        (("report", "nowhere"), "no run folder"),
+        (("compare", "nowhere"), "nowhere"),
+        (("sweep", "none.toml"), "cannot be read"),
+        (("bench", "updat"), "did you mean 'update'"),
+        (("classify", "rotten-tomatoes", "--device", "tpu9"), "device"),
+        (("classify", "rotten-tomatoes", "--task-model", "no/such-model"), "no/such-model"),
+    ],
+)
+def test_a_mistake_is_a_sentence_and_exit_code_2(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    out = ("--out", str(tmp_path / "run")) if words[0] in ("classify", "tune", "invert", "restyle") else ()
+    done = call(*words, *out)
+    assert done.exit_code == 2, done.output
+    assert said in done.stderr
+    assert "Traceback" not in done.output
+    machine = call(*words, *out, "--json")
+    assert machine.exit_code == 2
+    assert said in json.loads(machine.stdout)["error"]
+
+
+def test_help_is_quick_and_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; sys.argv = ['pinprompt', '--help']\n"
+        "from pinprompt.cli import main\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        "heavy = {'torch', 'transformers', 'numpy', 'matplotlib', 'ray'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+
+
+def test_ctrl_c_leaves_the_run_resumable(tiny_recipe: Path, tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "pinprompt.cli",
+        "tune",
+        str(tiny_recipe),
+        "--out",
+        str(tmp_path / "run"),
+        "--quiet",
+    ]
+    slow = ["--set", "q_learning.steps=4000", "--set", "q_learning.updates=40"]
+    child = subprocess.Popen([*command, *slow], cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    events = tmp_path / "run" / "events.jsonl"
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not (events.exists() and b'"step": 2' in events.read_bytes()):
+        time.sleep(0.05)
+    os.kill(child.pid, signal.SIGINT)
+    _, said = child.communicate(timeout=60)
+    assert child.returncode == 130, said
+    assert "--resume" in said
+    assert "Traceback" not in said
+
+
+def test_a_prompt_of_one_model_is_refused_where_it_makes_no_sense(tiny_recipe: Path, tmp_path: Path) -> None:
+    call("tune", str(tiny_recipe), "--out", str(tmp_path / "run"), "--quiet")
+    assert "classification run" in call("predict", str(tmp_path / "run"), "text").stderr
+    assert "style-transfer run" in call("rewrite", str(tmp_path / "run"), "text").stderr
+    assert "no model to exchange" in call("evaluate", str(tmp_path / "run"), "--task-model", "gpt2").stderr
+
+
+def test_sweeps_run_resume_and_show_themselves_dry(tiny_recipe: Path, tmp_path: Path) -> None:
+    base = recipes.read_toml(tiny_recipe)
+    lines = [f'[base]\nmethod = "pin"\n[base.task]\nkind = "custom"\nfunction = "{FUNCTION}"']
+    lines.append(f'[base.policy]\nmodel = "{base["policy"]["model"]}"\nlength = 2\nhidden = 16\nk = "none"')
+    lines.append("[base.q_learning]\nsteps = 2\nbatch = 8\n[base.scoring]\nmemo = false\n[grid]\nseed = [1, 2]")
+    path = tmp_path / "sweep.toml"
+    path.write_text("\n".join(lines))
+    dry = json.loads(call("sweep", str(path), "--dry-run", "--json").stdout)
+    assert len(dry["cells"]) == 2
+    first = call("sweep", str(path), "--out", str(tmp_path / "cells"), "--json")
+    assert first.exit_code == 0, first.output
+    assert set(json.loads(first.stdout)["cells"].values()) == {"finished"}
+    second = call("sweep", str(path), "--out", str(tmp_path / "cells"), "--json")
+    assert set(json.loads(second.stdout)["cells"].values()) == {"already finished"}
+    assert "choose inline or ray" in call("sweep", str(path), "--engine", "slurm").stderr
