@@ -18,9 +18,9 @@ class QLearningSettings(Section):
         "tsallis", description="Entropy bonus: tsallis gives a sparsemax policy (PIN), shannon a softmax (RLPrompt)."
     )
     target: Target = Field(
-        "bootstrap",
-        description="What Q is regressed on: the bootstrapped target of the paper, the Monte-Carlo return of the "
-        "released PIN code, or RLPrompt's path consistency (single step, multi step, their mean).",
+        "monte-carlo",
+        description="What Q is regressed on: the Monte-Carlo return (as the released PIN code), the bootstrapped value "
+        "(as the paper's text), or RLPrompt's path consistency (single step, multi step, their mean).",
     )
     replay: bool = Field(True, description="Learn from a replay of all episodes; off: from this step's prompts only.")
     filter: Literal["values", "sampling", "off"] = Field(
