@@ -77,7 +77,7 @@ def test_a_mistake_gets_a_sentence(raw: dict[str, object], said: str) -> None:
 def test_overrides_are_toml_values_or_plain_text() -> None:
     tree = recipes.parse_overrides(["policy.k=256", "policy.model=smollm2", "policy.constraints.banned=['a', 'b']"])
     assert tree == {"policy": {"k": 256, "model": "smollm2", "constraints": {"banned": ["a", "b"]}}}
-    with pytest.raises(SettingError, match="section.name=value"):
+    with pytest.raises(SettingError, match=r"section\.name=value"):
         recipes.parse_overrides(["policy.k"])
 
 

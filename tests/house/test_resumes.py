@@ -1,4 +1,4 @@
-"""The *deterministic* and *resumes* tests: same recipe and seed, same bytes; killed at any moment, as if nothing were."""
+"""The *deterministic* and *resumes* tests: same recipe, same bytes; killed at any moment, as if nothing were."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_finished_run_is_not_run_again(lm_folder: Path, tmp_path: Path) -> Non
 
 def test_a_run_is_resumed_only_with_its_own_recipe(lm_folder: Path, tmp_path: Path) -> None:
     run(lm_folder, tmp_path / "run", q_learning={"steps": 3})
-    with pytest.raises(RunError, match="other settings.*q_learning"):
+    with pytest.raises(RunError, match=r"other settings.*q_learning"):
         run(lm_folder, tmp_path / "run", q_learning={"steps": 4}, resume=True)
 
 

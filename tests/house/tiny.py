@@ -103,8 +103,8 @@ def recipe(folder: Path, **over: Any) -> Recipe:
             "constraints": {"whole_words": True},
         },
         "q_learning": {
-            "steps": 60, "prompts": 16, "batch": 64, "updates": 4, "learning_rate": 3e-3, "rho": 0.9, "normalise": "none",
-            "alpha": 0.3, "eval_every": 10, "finalists": 4,
+            "steps": 60, "prompts": 16, "batch": 64, "updates": 4, "learning_rate": 3e-3, "rho": 0.9,
+            "normalise": "none", "alpha": 0.3, "eval_every": 10, "finalists": 4,
         },
         "scoring": {"memo": False},
     }  # fmt: skip

@@ -25,7 +25,7 @@ def test_a_run_that_exists_is_not_overwritten(tmp_path: Path) -> None:
     with RunFolder(tmp_path / "run") as run:
         run.begin("seed = 1\n")
         run.record(Event("start", 0, {"a": 1}))
-    with pytest.raises(RunError, match="--resume.*--force"):
+    with pytest.raises(RunError, match=r"--resume.*--force"):
         RunFolder(tmp_path / "run")
     (tmp_path / "run" / "mine.txt").write_text("keep me")
     with RunFolder(tmp_path / "run", force=True) as run:

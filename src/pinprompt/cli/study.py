@@ -15,7 +15,7 @@ Folders = Annotated[list[Path], typer.Argument(help="Run folders, or folders tha
 
 def sweep(
     file: Annotated[Path, typer.Argument(help="A sweep: a TOML file (recipes/ has examples).")],
-    engine: Annotated[str, typer.Option("--engine", help="inline: one cell after the other; ray: side by side.")] = "inline",
+    engine: Annotated[str, typer.Option("--engine", help="inline: one after the other; ray: side by side.")] = "inline",
     address: Annotated[str | None, typer.Option("--address", help="A Ray cluster; left out: this machine.")] = None,
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="Cells side by side on this machine.")] = None,
     gpus: Annotated[float, typer.Option("--gpus", min=0, help="GPUs per cell.")] = 0.0,
@@ -110,7 +110,7 @@ def figures(
 def results(
     folder: Annotated[Path, typer.Argument(help="The folder of a sweep.")],
     page: Annotated[Path, typer.Option("--results", help="The page of all results.")] = Path("docs/results.md"),
-    readme: Annotated[Path, typer.Option("--readme", help="Where the same block stands, if it does.")] = Path("README.md"),
+    readme: Annotated[Path, typer.Option("--readme", help="Has the same block, or not.")] = Path("README.md"),
     name: Annotated[str | None, typer.Option("--name", help="The block's name; left out: the folder's.")] = None,
     command: Annotated[str | None, typer.Option("--command", help="The command that made the runs.")] = None,
     as_json: Json = False, quiet: Quiet = False, seed: Seed = None, device: Device = None, threads: Threads = None,

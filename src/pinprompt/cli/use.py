@@ -43,7 +43,7 @@ def predict(
 
 def rewrite(
     run: Run,
-    texts: Annotated[list[str] | None, typer.Argument(help="Texts to rewrite; left out: one a line from stdin.")] = None,
+    texts: Annotated[list[str] | None, typer.Argument(help="Texts to rewrite; left out: lines of stdin.")] = None,
     n: Annotated[int, typer.Option("--n", min=1, max=100, help="How many rewrites of each.")] = 1,
     as_json: Json = False, quiet: Quiet = False, seed: Seed = None, device: Device = None, threads: Threads = None,
 ) -> None:  # fmt: skip
@@ -71,7 +71,7 @@ def rewrite(
 
 def evaluate(
     run: Run,
-    task_model: Annotated[list[str] | None, typer.Option("--task-model", help="Another model; may be repeated.")] = None,
+    task_model: Annotated[list[str] | None, typer.Option("--task-model", help="Another model; repeatable.")] = None,
     prompt: Annotated[str | None, typer.Option("--prompt", help="Another prompt than the one found.")] = None,
     split: Annotated[str, typer.Option("--split", help="train, dev or test.")] = "test",
     as_json: Json = False, quiet: Quiet = False, seed: Seed = None, device: Device = None, threads: Threads = None,
