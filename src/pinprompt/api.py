@@ -118,6 +118,38 @@ def rewrite(
     return [task.rewrite(prompt, text, n, seed) for text in texts]
 
 
+def draw(run: Path | str, *, model: str | None = None, device: str | None = None, seed: int = 0) -> Result:
+    """Draw pictures for the prompt of an inversion run (extra `diffusion`) and put them into its result and report."""
+    from pinprompt.models.diffusion import load_painter
+    from pinprompt.models.images import data_uri
+    from pinprompt.records.files import write_json
+    from pinprompt.records.report import write_report
+
+    recipe, found = recipe_of(run), running.result_of(Path(run))
+    if recipe.task.kind != "inversion":
+        raise SettingError(f"{run} is a {recipe.task.kind} run; pictures are drawn for the prompt of an inversion run")
+    device, settings = assembly.choose_device(device), recipe.task.drawing
+    painter = load_painter(model or settings.model, device, settings.scheduler)
+    pictures = painter.draw(
+        found.prompt,
+        images=settings.images,
+        seed=seed,
+        steps=settings.steps,
+        guidance=settings.guidance,
+        size=settings.size,
+    )
+    task: Any = assembly.build_task(recipe, device)
+    folder = Path(run) / "drawings"
+    folder.mkdir(exist_ok=True)
+    drawings = []
+    for number, (picture, similarity) in enumerate(zip(pictures, task.image_similarities(pictures), strict=True)):
+        picture.save(folder / f"{number}.png")
+        drawings.append({"name": f"{number}.png", "data_uri": data_uri(picture), "similarity": similarity})
+    write_json(Path(run) / "result.json", {**found.data, "drawings": drawings})
+    write_report(Path(run))
+    return running.result_of(Path(run))
+
+
 def compare(folders: Sequence[Path | str], metric: str | None = None) -> Any:
     """The paper's tables from run folders alone; see `records.compare`."""
     from pinprompt.records.compare import compare as compare_runs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -57,11 +58,14 @@ def conclude(
         "baselines": _baselines(recipe, search, splits, outcome.steps),
         "tables": dict(shown.tables) if shown else {},
         "judges": getattr(task, "judges", dict)(),
+        **getattr(task, "exhibits", dict)(),
         **outcome.extras,
     }
     if best:
         result["tokens"] = _tokens(recipe, search, best.candidate.prompt, writer)
         result["readability"] = _readability(best.candidate.prompt, writer)
+        for row in result["top"][:10]:
+            row["perplexity"] = _finite(writer().perplexity(row["prompt"]))
     spent = {"calls": evaluator.charged_calls, "prompts": evaluator.distinct}
     search.emit(
         Event("end", outcome.steps, {"stopped": outcome.stopped, **spent}, {"paid_calls": evaluator.paid_calls})
@@ -122,6 +126,10 @@ def _tokens(recipe: Recipe, search: Search, prompt: Prompt, writer: Callable[[],
         search.evaluator.score([shorter], report=True)[0].value if shorter.text else None for shorter in shortened
     ]
     return [{**part, "score_without": score} for part, score in zip(parts, scores, strict=True)]
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _readability(prompt: Prompt, writer: Callable[[], Any]) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def _size(folder: Path) -> int:
 
 
 def test_a_budget_ends_the_run_cleanly_and_more_of_it_goes_on(lm_folder: Path, tmp_path: Path) -> None:
-    short = {"q_learning": {"steps": 12}}
+    short = {"q_learning": {"steps": 12, "target": "bootstrap"}}
     small = run(lm_folder, tmp_path / "run", budget={"calls": 100}, **short)
     assert small.data["stopped"] == "budget"
     assert small.calls <= 100

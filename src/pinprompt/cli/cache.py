@@ -10,7 +10,7 @@ from pinprompt.cli.console import Device, Json, Quiet, Seed, Threads, door
 
 
 def cache(
-    prune_days: Annotated[float | None, typer.Option("--older-than", min=0, help="Forget what is older, in days.")] = None,
+    prune_days: Annotated[float | None, typer.Option("--older-than", min=0, help="Forget what is older, days.")] = None,
     max_mb: Annotated[float | None, typer.Option("--max-mb", min=0, help="Forget the least used until this.")] = None,
     clear: Annotated[bool, typer.Option("--clear", help="Forget everything.")] = False,
     as_json: Json = False, quiet: Quiet = False, seed: Seed = None, device: Device = None, threads: Threads = None,

@@ -64,9 +64,9 @@ def door(as_json: bool, quiet: bool, threads: int | None = None) -> Iterator[Con
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     console = Console(as_json, quiet)
-    _say_what_models_do(console)
     try:
-        yield console
+        with _models_heard(console):
+            yield console
     except PinpromptError as error:
         console.refuse(str(error))
         raise typer.Exit(2) from None
@@ -77,17 +77,23 @@ def door(as_json: bool, quiet: bool, threads: int | None = None) -> Iterator[Con
         raise typer.Exit(0) from None
 
 
-def _say_what_models_do(console: Console) -> None:
+@contextmanager
+def _models_heard(console: Console) -> Iterator[None]:
     """Fetching a model takes a minute the first time; the models room logs it, people want to read it."""
 
     class Voice(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             console.note(record.getMessage())
 
-    log = logging.getLogger("pinprompt.models")
-    log.handlers = [Voice()]
+    log, voice = logging.getLogger("pinprompt.models"), Voice()
+    level = log.level
+    log.addHandler(voice)
     log.setLevel(logging.INFO)
-    log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(voice)
+        log.setLevel(level)
 
 
 class Patience:

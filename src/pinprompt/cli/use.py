@@ -1,4 +1,4 @@
-"""Verbs that use what a run found: predict, rewrite, evaluate, report."""
+"""Verbs that use what a run found: predict, rewrite, evaluate, draw, report."""
 
 from __future__ import annotations
 
@@ -96,6 +96,23 @@ def evaluate(
         console.answer({"split": split, "models": {model: facts(one) for model, one in found.items()}}, table)
 
 
+def draw(
+    run: Run,
+    model: Annotated[str | None, typer.Option("--model", help="A diffusers pipeline: hub id or folder.")] = None,
+    as_json: Json = False, quiet: Quiet = False, seed: Seed = None, device: Device = None, threads: Threads = None,
+) -> None:  # fmt: skip
+    """Draw pictures for the words that an inversion run found, and put them into its report."""
+    with door(as_json, quiet, threads) as console:
+        from pinprompt import api, assembly
+
+        assembly.set_threads(threads)
+        console.note("drawing; this takes minutes without a GPU")
+        found = api.draw(run, model=model, device=device, seed=seed or 0)
+        drawings = [{"name": row["name"], "similarity": row["similarity"]} for row in found.data["drawings"]]
+        lines = [f"{row['name']}: similarity {row['similarity']:.3f}" for row in drawings]
+        console.answer({"drawings": drawings, "report": str(found.report)}, *lines, f"report: {found.report}")
+
+
 def report(
     run: Run, as_json: Json = False, quiet: Quiet = False, seed: Seed = None, device: Device = None,
     threads: Threads = None,
@@ -108,4 +125,4 @@ def report(
         console.answer({"report": str(path)}, f"report: {path}")
 
 
-VERBS = (predict, rewrite, evaluate, report)
+VERBS = (predict, rewrite, evaluate, draw, report)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import io
 import warnings
@@ -34,6 +35,15 @@ class Picture:
     path: Path
     sha256: str
     image: Image
+
+
+def data_uri(image: Image, longest: int = 512) -> str:
+    """A picture as a page can hold it: JPEG, made small, in base64."""
+    small = image.copy()
+    small.thumbnail((longest, longest))
+    packed = io.BytesIO()
+    small.convert("RGB").save(packed, "JPEG", quality=85)
+    return "data:image/jpeg;base64," + base64.b64encode(packed.getvalue()).decode("ascii")
 
 
 def find_pictures(given: Sequence[str]) -> list[Path]:

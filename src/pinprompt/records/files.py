@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,21 +15,18 @@ from pinprompt.errors import RunError
 def write_atomically(path: Path, data: bytes | str) -> None:
     """Replace `path` by `data`, or leave it as it was."""
     content = data.encode("utf-8") if isinstance(data, str) else data
+    # Not mkstemp: its files are readable by their owner alone, and a run folder is for sharing.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    except OSError as error:
-        raise RunError(f"{path.parent} cannot be written: {error.strerror}; choose another folder with --out") from None
-    try:
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        Path(temporary).unlink(missing_ok=True)
-        raise RunError(
-            f"{path} cannot be written: {error.strerror}; free some space, then run again with --resume"
-        ) from None
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise RunError(f"{path} cannot be written: {error.strerror}; make room or choose another folder") from None
 
 
 def write_json(path: Path, value: Any) -> None:

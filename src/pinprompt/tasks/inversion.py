@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinprompt.errors import SettingError
 from pinprompt.models.clip import Clip, load_clip
-from pinprompt.models.images import Picture, load_pictures
+from pinprompt.models.images import Picture, data_uri, load_pictures
 from pinprompt.settings.inversion import InversionSettings
 from pinprompt.values import Evaluation, Prompt, Score
 
@@ -26,6 +26,8 @@ class InversionTask:
     stochastic = False
     splits: tuple[str, ...] = ("train",)
     primary = "similarity"
+    chunk = 32
+    """Prompts that an executor sends at a time: the text tower reads several in one pass."""
 
     def __init__(self, settings: InversionSettings, clip: Clip, pictures: Sequence[Picture]) -> None:
         self.settings, self.clip, self.pictures = settings, clip, list(pictures)
@@ -115,6 +117,10 @@ class InversionTask:
     def baselines(self) -> dict[str, str]:
         """The user's own prompt, where there is one."""
         return {"manual": self.settings.manual} if self.settings.manual else {}
+
+    def exhibits(self) -> dict[str, Any]:
+        """What the report shows beside the numbers: the pictures themselves, made small."""
+        return {"images": [{"name": one.path.name, "data_uri": data_uri(one.image)} for one in self.pictures[:12]]}
 
     def differentiable(self) -> VectorView:
         """The white-box view, for PEZ and its like."""

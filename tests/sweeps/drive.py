@@ -1,0 +1,13 @@
+"""A sweep on Ray in a process of its own, to be killed: python -m tests.sweeps.drive SWEEP OUT."""
+
+from __future__ import annotations
+
+import sys
+
+from pinprompt.sweeps.cluster import run_on_ray
+from pinprompt.sweeps.grid import read_sweep
+
+if __name__ == "__main__":
+    sweep = read_sweep(sys.argv[1], sys.argv[2])
+    outcomes = run_on_ray(sweep, lambda cell, what: None, device="cpu", workers=2)
+    sys.stdout.write(repr(sorted(set(outcomes.values()))))
