@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 
 from pinprompt.errors import BudgetSpent
@@ -21,16 +20,17 @@ class Finalist:
 def select(search: Search, candidates: list[Candidate], step: int) -> list[Finalist]:
     """The distinct candidates, best first: by dev score, then by training score, then by order of discovery."""
     distinct = list({candidate.prompt.text: candidate for candidate in reversed(candidates)}.values())[::-1]
-    finalists = [Finalist(candidate, None) for candidate in distinct]
+    devs: list[float | None] = []
     if "dev" in search.task.splits:
         # Minutes limit the search, not this: an answer that was never tried on dev would be worth little.
         unlimited = search.evaluator.budget.expired()
-        finalists = []
-        for candidate in distinct:
-            dev = None
-            with contextlib.suppress(BudgetSpent):
-                dev = search.evaluator.score([candidate.prompt], "dev", report=unlimited)[0].value
-            finalists.append(Finalist(candidate, dev))
+        try:
+            scores = search.evaluator.score([one.prompt for one in distinct], "dev", report=unlimited)
+        except BudgetSpent as spent:
+            scores = spent.scores  # those that were paid for; the rest stay untried
+        devs = [score.value for score in scores]
+    devs += [None] * (len(distinct) - len(devs))
+    finalists = [Finalist(candidate, dev) for candidate, dev in zip(distinct, devs, strict=True)]
     worst = float("-inf")
     finalists.sort(key=lambda f: (worst if f.dev is None else f.dev, f.candidate.score), reverse=True)
     for finalist in finalists:

@@ -1,0 +1,68 @@
+"""Choosing the answer: dev decides, ties go to the training score, an ended budget leaves the untried last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pinprompt.methods.protocol import Candidate, Search
+from pinprompt.methods.selection import select
+from pinprompt.scoring.budget import Budget
+from pinprompt.scoring.evaluator import Evaluator
+from pinprompt.settings.scoring import BudgetSettings
+from pinprompt.values import Evaluation, Event, Prompt, Score
+
+DEV = {"a": 1.0, "b": 3.0, "c": 3.0, "d": 2.0}
+
+
+class Looked:
+    """A task with a dev split whose scores are in a table."""
+
+    name, stochastic, fingerprint, primary = "looked-up", False, "looked-up", "score"
+    splits: tuple[str, ...] = ("train", "dev")
+
+    def score(self, prompts: Sequence[Prompt], seeds: Sequence[int] = (), split: str = "train") -> list[Score]:
+        return [Score(DEV[prompt.text], calls=1) for prompt in prompts]
+
+    def evaluate(self, prompt: Prompt, split: str, seed: int = 0) -> Evaluation:
+        return Evaluation(split, {"score": DEV[prompt.text]}, 1)
+
+    def calls(self, split: str = "train") -> int:
+        return 1
+
+    def context(self) -> str:
+        return ""
+
+    def baselines(self) -> dict[str, str]:
+        return {}
+
+
+def chosen(
+    task: Any, calls: int | None, scores: dict[str, float]
+) -> tuple[list[tuple[str, float | None]], list[Event]]:
+    events: list[Event] = []
+    evaluator = Evaluator(task, Budget(BudgetSettings(calls=calls)))
+    search = Search(task, evaluator, events.append, None, 0, "cpu", Path())  # type: ignore[arg-type]
+    candidates = [Candidate(Prompt(text), "sampled", score) for text, score in scores.items()]
+    candidates.append(Candidate(Prompt("a"), "greedy", scores["a"]))
+    return [(one.candidate.prompt.text, one.dev) for one in select(search, candidates, 7)], events
+
+
+def test_dev_decides_and_ties_go_to_the_training_score() -> None:
+    found, events = chosen(Looked(), None, {"a": 9.0, "b": 1.0, "c": 2.0, "d": 5.0})
+    assert found == [("c", 3.0), ("b", 3.0), ("d", 2.0), ("a", 1.0)]
+    assert [event.kind for event in events] == ["finalist"] * 4 + ["selected"]
+    assert events[-1].data["prompt"] == "c"
+
+
+def test_an_ended_budget_keeps_what_was_paid_for() -> None:
+    found, _ = chosen(Looked(), 2, {"a": 9.0, "b": 1.0, "c": 2.0, "d": 5.0})
+    assert found == [("b", 3.0), ("a", 1.0), ("d", None), ("c", None)]
+
+
+def test_without_a_dev_split_the_training_score_decides() -> None:
+    task = Looked()
+    task.splits = ("train",)
+    found, _ = chosen(task, None, {"a": 1.0, "b": 4.0})
+    assert found == [("b", None), ("a", None)]
