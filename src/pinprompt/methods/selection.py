@@ -19,7 +19,10 @@ class Finalist:
 
 def select(search: Search, candidates: list[Candidate], step: int) -> list[Finalist]:
     """The distinct candidates, best first: by dev score, then by training score, then by order of discovery."""
-    distinct = list({candidate.prompt.text: candidate for candidate in reversed(candidates)}.values())[::-1]
+    first: dict[str, Candidate] = {}
+    for candidate in candidates:
+        first.setdefault(candidate.prompt.text, candidate)
+    distinct = list(first.values())
     devs: list[float | None] = []
     if "dev" in search.task.splits:
         # Minutes limit the search, not this: an answer that was never tried on dev would be worth little.
