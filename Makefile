@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Two workers with one thread each: two torch processes with two threads each are many times slower on two cores.
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo test check format lint types security audit bench docs coverage mutation clean
+.PHONY: demo test check format lint types security audit bench docs coverage clean
 
 demo: .venv/core.done
 	$(BIN)/pinprompt demo
@@ -37,9 +37,6 @@ docs: .venv/dev.done
 
 coverage: .venv/dev.done
 	$(TEST) --cov=pinprompt --cov-branch --cov-report=term-missing:skip-covered
-
-mutation: .venv/dev.done
-	$(BIN)/python tools/mutation.py
 
 # torch first and exactly, so that pip takes the CPU build where one is at hand.
 .venv/core.done: pyproject.toml

@@ -111,7 +111,7 @@ def kind_of(name: str) -> str:
     path = Path(name).expanduser()
     config = _config_of(name, path if path.is_dir() else resolve(name).path)
     architectures = " ".join(config.get("architectures") or ())
-    if "clip" in str(config.get("model_type", "")):
+    if str(config.get("model_type", "")).startswith(("clip", "siglip")):
         return "clip"
     for ending, kind in (
         ("ForSequenceClassification", "classifier"),
@@ -232,6 +232,8 @@ def _cannot_load(source: Source, door: str, error: Exception) -> str:
 def catalogue_of_models() -> list[dict[str, Any]]:
     """What `pinprompt models` lists: every alias, cached or not, and every other model in the caches."""
     rows = [_row_of_alias(alias) for alias in ALIASES.values()]
+    packaged = Path(__file__).parent / "emoji_clip"
+    rows.append(_row("emoji-clip", "finding words for a picture: emoji drawings, not photographs", "package", packaged))
     known = {alias.folder.name for alias in ALIASES.values()}
     models = home() / "models"
     for folder in sorted(models.iterdir()) if models.is_dir() else ():
@@ -264,7 +266,7 @@ def _row(name: str, purpose: str, source: str, folder: Path) -> dict[str, Any]:
     return {
         "name": name,
         "source": source,
-        "kind": "causal" if source == "gguf" else None,
+        "kind": {"gguf": "causal", "package": "clip"}.get(source),
         "purpose": purpose,
         "package": None,
         "licence": None,

@@ -94,9 +94,8 @@ class Memo:
             try:
                 for start in range(0, len(keys), BATCH):
                     part = list(keys[start : start + BATCH])
-                    query = (
-                        "SELECT key, value, calls, money FROM answers WHERE key IN (" + ",".join("?" * len(part)) + ")"
-                    )
+                    marks = ",".join("?" * len(part))
+                    query = f"SELECT key, value, calls, money FROM answers WHERE key IN ({marks})"  # nosec B608
                     for key, value, calls, money in self._connection.execute(query, part):
                         answer = _answer(value)
                         if answer is not None:
