@@ -134,7 +134,12 @@ def build_evaluator(
     if settings.engine == "ray":
         from pinprompt.scoring.ray_executor import Ray
 
-        executor = Ray(partial(build_task, recipe, device), workers=settings.workers, threads=threads)
+        if recipe.task.kind == "custom" and ":" not in recipe.task.function:
+            raise SettingError("a function given as an object cannot be sent to Ray's workers; name it as 'module:name'")
+        chunk = max(1, getattr(task, "chunk", 1) // settings.workers)
+        executor = Ray(partial(build_task, recipe, device), settings.workers, threads, chunk)
+    elif settings.engine != "inline":
+        raise SettingError(f"scoring.engine is '{settings.engine}': choose inline or ray")
     evaluator = Evaluator(
         task,
         Budget(recipe.budget),

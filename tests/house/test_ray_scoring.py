@@ -1,0 +1,44 @@
+"""Parallel scoring inside one run: however many workers, the same events byte for byte."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pinprompt import running
+from pinprompt.errors import SettingError
+from tests.house.tiny import recipe
+
+pytest.importorskip("ray", reason="the extra `ray` is not installed")
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.timeout(400)
+def test_workers_do_not_change_the_events(lm_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Ray's workers must find the test's own module.
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "src")]))
+    over = {"task": {"function": "tests.cli.scoring:vowels"}, "q_learning": {"steps": 5, "eval_every": 2}}
+    seen = {}
+    for engine, workers in (("inline", 1), ("ray", 1), ("ray", 2), ("ray", 8)):
+        out = tmp_path / f"{engine}-{workers}"
+        made = recipe(lm_folder, **over, scoring={"engine": engine, "workers": workers})
+        result = running.run(made, out, device="cpu", threads=1)
+        seen[engine, workers] = ((out / "events.jsonl").read_bytes(), result.prompt, result.calls)
+    assert len(set(seen.values())) == 1, seen.keys()
+
+
+def test_a_function_without_a_name_cannot_be_sent(lm_folder: Path, tmp_path: Path) -> None:
+    made = recipe(lm_folder, task={"function": "lambda"}, scoring={"engine": "ray"})
+    with pytest.raises(SettingError, match="module:name"):
+        running.run(made, tmp_path / "run", task=_Never(), device="cpu", threads=1)
+    with pytest.raises(SettingError, match="inline or ray"):
+        running.run(recipe(lm_folder, scoring={"engine": "dask"}), tmp_path / "other", task=_Never(), device="cpu")
+
+
+class _Never:
+    """A task that is never asked."""
+
+    name, stochastic, fingerprint, primary = "never", False, "never", "score"
+    splits: tuple[str, ...] = ("train",)
