@@ -135,7 +135,9 @@ def build_evaluator(
         from pinprompt.scoring.ray_executor import Ray
 
         if recipe.task.kind == "custom" and ":" not in recipe.task.function:
-            raise SettingError("a function given as an object cannot be sent to Ray's workers; name it as 'module:name'")
+            raise SettingError(
+                "a function given as an object cannot be sent to Ray's workers; name it as 'module:name'"
+            )
         chunk = max(1, getattr(task, "chunk", 1) // settings.workers)
         executor = Ray(partial(build_task, recipe, device), settings.workers, threads, chunk)
     elif settings.engine != "inline":

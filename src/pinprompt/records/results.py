@@ -21,6 +21,8 @@ _BLOCK = re.compile(
     r"(?P<begin><!-- results:begin (?P<name>\S+) -->)(?P<body>.*?)(?P<end><!-- results:end -->)", re.DOTALL
 )
 COMMANDS_SHOWN = 3
+LONGEST_SHOWN = 120
+"""Characters of a prompt above which a table of all of them would be a wall of text."""
 
 
 def regenerate(
@@ -83,7 +85,7 @@ def full(comparison: Comparison, command: str | None = None) -> str:
     parts = []
     for table in comparison.tables:
         parts += [grid_markdown(grid) for grid in grids(table)]
-        parts += [_prompts(table), _commands(table, command)]
+        parts += [_prompts(table), _every_prompt(table), _commands(table, command)]
     parts += [f"*{_inert(note)}*" for note in comparison.notes]
     return _inert("\n\n".join(part for part in parts if part))
 
@@ -107,6 +109,23 @@ def _prompts(table: ScoreTable) -> str:
     if not rows:
         return ""
     return grid_markdown(Grid("The prompt of each row's median run", ("method", "prompt", table.metric), tuple(rows)))
+
+
+def _every_prompt(table: ScoreTable) -> str:
+    """The prompt of every run whose prompts differ from run to run, with its own figure."""
+    rows = []
+    for row in table.rows:
+        runs = table.runs_of(row)
+        if len({entry.prompt for entry in runs}) < 2 or any(len(entry.prompt) > LONGEST_SHOWN for entry in runs):
+            continue
+        for entry in sorted(runs, key=lambda entry: (entry.dataset, entry.unit)):
+            spots = (entry.dataset, *map(str, entry.unit), entry.prompt, amount(table.metric, entry.value))
+            rows.append((row, tuple(map(Spot, spots))))
+    if not rows:
+        return ""
+    return grid_markdown(
+        Grid("Every found prompt", ("method", "data", "split", "seed", "prompt", table.metric), tuple(rows))
+    )
 
 
 def _commands(table: ScoreTable, command: str | None) -> str:
