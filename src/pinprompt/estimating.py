@@ -13,8 +13,12 @@ from pinprompt.streams import derive
 from pinprompt.tasks.protocol import Task
 from pinprompt.values import Prompt
 
-PROBES = 4
-"""Prompts that are scored to learn how long a call takes."""
+PROBES = 16
+"""Prompts that are scored to learn how long a call takes: as many as a step writes."""
+WORDS = (
+    "time", "year", "people", "way", "day", "man", "thing", "woman", "life",
+    "child", "world", "school", "state", "family", "student", "group", "country", "problem",
+)  # fmt: skip
 
 
 def prompts_planned(recipe: Recipe) -> tuple[int, int]:
@@ -79,7 +83,9 @@ def rough(recipe: Recipe) -> dict[str, Any]:
 
 def _seconds_per_call(recipe: Recipe, task: Task) -> float:
     """From a few prompts scored now; the first pays for caches and is not counted."""
-    prompts = [Prompt(f"estimate {number}") for number in range(PROBES + 1)]
+    length = recipe.policy.length
+    texts = [[WORDS[(number + 5 * place) % len(WORDS)] for place in range(length)] for number in range(PROBES + 1)]
+    prompts = [Prompt(" ".join(words)) for words in texts]
     seeds = [derive(recipe.seed, "estimate", number) for number in range(len(prompts))]
     task.score(prompts[:1], seeds[:1])
     started = time.perf_counter()
