@@ -121,6 +121,37 @@ def test_other_data_is_another_column(tmp_path: Path) -> None:
     assert table.cells["pin", "cr (shots=none)"].mean == pytest.approx(0.3)
 
 
+def test_data_with_a_larger_budget_may_stand_beside_others(tmp_path: Path) -> None:
+    methods = {"pin": [0.7, 0.8], "random": [0.5, 0.6]}
+    folders = runs(tmp_path / "a", methods, calls=6400)
+    folders += runs(tmp_path / "b", methods, dataset="agnews", calls=9600, fingerprint="other")
+    table = only(compare(folders))
+    assert table.columns == ("agnews", "sst-2")
+    assert table.facts["budget"] == "agnews: calls 9600; sst-2: calls 6400"
+    # One run of a column with another budget: then nothing of it is mixed.
+    folders += runs(tmp_path / "c", {"grips": [0.9, 0.9]}, dataset="agnews", calls=6400, fingerprint="other")
+    assert sorted(table.columns for table in compare(folders).tables) == [("agnews",), ("agnews", "sst-2")]
+
+
+def test_a_task_with_many_measures_shows_all_of_them(tmp_path: Path) -> None:
+    folders = runs(tmp_path, {"pin": [0.7, 0.8], "manual": [0.5, 0.5]})
+    few = tables.write_as(compare(folders), "markdown")
+    assert "all measures" not in few
+    for place, folder in enumerate(folders):
+        result = json.loads((folder / "result.json").read_text())
+        result["test"] |= {"content": 60 + place, "style": 40 - place, "perplexity": 30 + place}
+        (folder / "result.json").write_text(json.dumps(result))
+    comparison = compare(folders)
+    table = only(comparison)
+    first, second = (folders.index(entry.folder) for entry in table.runs_of("pin"))
+    assert table.metrics["pin", "sst-2", "content"].mean == pytest.approx(60 + (first + second) / 2)
+    assert table.metrics["pin", "sst-2", "content"].error == pytest.approx(abs(first - second) / 2)
+    shown = tables.write_as(comparison, "markdown").partition("all measures on sst-2")[2].partition("readability")[0]
+    assert all(name in shown for name in ("content", "style", "perplexity", "| pin |"))
+    assert ",content," in tables.write_as(comparison, "csv")
+    assert "perplexity" in {cell["metric"] for cell in tables.as_json(comparison)["tables"][0]["metrics"]}
+
+
 def test_same_task_with_other_data_under_its_name_is_refused(tmp_path: Path) -> None:
     folders = runs(tmp_path / "a", {"pin": [0.7]}) + runs(tmp_path / "b", {"random": [0.6]}, fingerprint="changed")
     with pytest.raises(SettingError, match="fingerprints"):

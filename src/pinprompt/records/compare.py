@@ -1,8 +1,8 @@
 """The paper's tables from run folders alone: who is compared with whom, on what, and with how much certainty.
 
-Runs share a table when they have the same task, task model, judges, budget, metric and split; a column is one set of
-data; a row is one method (and, where a sweep varied them, its settings). What cannot be compared is never averaged:
-it gets its own table, column or row, or is refused.
+Runs share a table when they have the same task, task model, judges, metric and split; a column is one set of data, all
+of it under one budget; a row is one method (and, where a sweep varied them, its settings). What cannot be compared is
+never averaged: it gets its own table, column or row, or is refused.
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ class ScoreTable:
     rows: tuple[str, ...]
     cells: dict[tuple[str, str], Cell]
     readability: dict[tuple[str, str], Cell]
+    metrics: dict[tuple[str, str, str], Cell]
+    """Everything that was measured, by row, column and metric."""
     contrasts: tuple[Contrast, ...]
     runs: dict[tuple[str, str], tuple[Entry, ...]]
     title: str = ""
@@ -101,13 +103,35 @@ def compare(folders: Iterable[Path | str], metric: str | None = None) -> Compari
         raise RunError("There is nothing to compare. " + (" ".join(notes) or "Name the folders of finished runs."))
     _same_data(entries)
     groups: dict[tuple[tuple[str, str], ...], list[Entry]] = {}
-    for entry in entries:
+    for entry in _budgets_by_column(entries):
         groups.setdefault(tuple(entry.facts.items()), []).append(entry)
     tables = [_table(dict(key), group, notes) for key, group in sorted(groups.items())]
     if len(tables) > 1:
         notes.append(f"{len(tables)} tables: runs that differ in {_differing(tables)} are not mixed.")
     titled = tuple(_titled(table, tables) for table in tables)
     return Comparison(titled, tuple(dict.fromkeys(notes)))
+
+
+def _budgets_by_column(entries: Sequence[Entry]) -> list[Entry]:
+    """Data that need a larger budget may stand beside others, as long as all runs of a column had the same."""
+    groups: dict[tuple[str, ...], list[Entry]] = {}
+    for entry in entries:
+        shared = [said for name, said in entry.facts.items() if name != "budget"]
+        groups.setdefault(tuple(shared), []).append(entry)
+    found = []
+    for group in groups.values():
+        labels = _column_labels(group)
+        budgets: dict[str, set[str]] = {}
+        for entry in group:
+            budgets.setdefault(labels[entry.folder], set()).add(entry.facts["budget"])
+        said = group[0].facts["budget"]
+        if len(set.union(*budgets.values())) > 1:
+            if any(len(one) > 1 for one in budgets.values()):
+                found += group
+                continue
+            said = "; ".join(f"{column}: {next(iter(one))}" for column, one in sorted(budgets.items()))
+        found += [replace(entry, facts=entry.facts | {"budget": said}) for entry in group]
+    return found
 
 
 def _same_data(entries: Sequence[Entry]) -> None:
@@ -150,6 +174,7 @@ def _table(facts: dict[str, str], entries: list[Entry], notes: list[str]) -> Sco
         rows=tuple(names),
         cells=values,
         readability=readability,
+        metrics=_metrics(cells),
         contrasts=(),
         runs={place: tuple(found.values()) for place, found in cells.items()},
     )
@@ -225,6 +250,15 @@ def _readability(cells: dict[tuple[str, str], dict[Unit, Entry]]) -> dict[tuple[
             for name in READABILITY:
                 if name in entry.readability:
                     found.setdefault((row, name), {})[f"{column}/{split}", seed] = entry.readability[name]
+    return {place: Cell(values) for place, values in found.items()}
+
+
+def _metrics(cells: dict[tuple[str, str], dict[Unit, Entry]]) -> dict[tuple[str, str, str], Cell]:
+    found: dict[tuple[str, str, str], dict[Unit, float]] = {}
+    for (row, column), group in cells.items():
+        for unit, entry in group.items():
+            for name, value in entry.metrics.items():
+                found.setdefault((row, column, name), {})[unit] = value
     return {place: Cell(values) for place, values in found.items()}
 
 

@@ -43,6 +43,8 @@ class Entry:
     """Everything else that was set: what tells two rows of one method apart."""
     task: str
     fingerprint: str
+    metrics: dict[str, float]
+    """All that was measured on that split."""
     baselines: dict[str, float]
     readability: dict[str, float]
     prompt: str
@@ -81,7 +83,8 @@ def read_entries(folders: Iterable[Path | str], metric: str | None = None) -> tu
         else:
             entries.append(entry)
     if metric is not None and not entries and paths:
-        known = {name for path in paths for name in _metrics(read_run(path, prompts=False, events=False))}
+        results = [read_run(path, prompts=False, events=False).result for path in paths]
+        known = {name for result in results for split in SPLITS for name in _metrics(result, split)}
         if known:
             raise SettingError(f"No run has the metric '{metric}': {did_you_mean(metric, known)}")
     return entries, notes
@@ -124,6 +127,7 @@ def _entry(record: RunRecord, metric: str | None) -> Entry | None:
         settings=rest,
         task=canonical(flat),
         fingerprint=text(result.get("fingerprint") or "", 200),
+        metrics=_metrics(result, split),
         baselines={
             text(label, 60): found
             for label, baseline in mapping(result.get("baselines")).items()
@@ -153,12 +157,11 @@ def _amount(value: object) -> float | None:
     return float(value) if isinstance(value, bool) else number(value)
 
 
-def _metrics(record: RunRecord) -> set[str]:
+def _metrics(result: dict[str, Any], split: str) -> dict[str, float]:
     return {
-        text(name, 60)
-        for split in SPLITS
-        for name, value in mapping(record.result.get(split)).items()
-        if number(value) is not None and name != "rows"
+        text(name, 60): found
+        for name, value in mapping(result.get(split)).items()
+        if name != "rows" and (found := number(value)) is not None
     }
 
 

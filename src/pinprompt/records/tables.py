@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 PLAIN, BEST, SECOND = 0, 1, 2
+MANY = 3
+"""Measures from which on a table shows them all."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,9 @@ class Grid:
 
 
 def grids(table: ScoreTable) -> list[Grid]:
-    """The score table, what is significant in it, and how readable the prompts are."""
-    return [grid for grid in (_scores(table), _significance(table), _readability(table)) if grid is not None]
+    """The score table, what is significant in it, what else was measured, and how readable the prompts are."""
+    found = (_scores(table), _significance(table), *_metrics(table), _readability(table))
+    return [grid for grid in found if grid is not None]
 
 
 def markdown(comparison: Comparison) -> str:
@@ -104,6 +107,9 @@ def comma_separated(comparison: Comparison) -> str:
             for column in table.columns:
                 if (row, column) in table.cells:
                     line(table, row, column, table.metric, table.cells[row, column])
+                for (of, at, name), cell in table.metrics.items():
+                    if (of, at) == (row, column) and name != table.metric:
+                        line(table, row, column, name, cell)
             for name in READABILITY:
                 if (row, name) in table.readability:
                     line(table, row, "all", name, table.readability[row, name])
@@ -195,7 +201,7 @@ def _readability(table: ScoreTable) -> Grid | None:
     for row in table.rows:
         if any((row, name) in table.readability for name in names):
             cells = [table.readability.get((row, name)) for name in names]
-            ranks = [_place(table, row, name) for name in names]
+            ranks = [_place(table.readability, row, name) for name in names]
             spots = tuple(_spot(name, cell, rank) for name, cell, rank in zip(names, cells, ranks, strict=True))
             rows.append((row, spots))
     if not rows:
@@ -204,10 +210,28 @@ def _readability(table: ScoreTable) -> Grid | None:
     return Grid(f"{table.title}: readability", heads, tuple(rows))
 
 
-def _place(table: ScoreTable, row: str, name: str) -> int:
-    means = {cell.mean for (_, other), cell in table.readability.items() if other == name}
+def _metrics(table: ScoreTable) -> list[Grid]:
+    """Where a task has several measures that only together say how good a prompt is: all of them, a grid a column."""
+    found = []
+    for column in table.columns:
+        cells = {(row, name): cell for (row, at, name), cell in table.metrics.items() if at == column}
+        names = list(dict.fromkeys(name for _, name in cells))
+        if len(names) < MANY:
+            continue
+        rows = []
+        for row in table.rows:
+            if any((row, name) in cells for name in names):
+                spots = [_spot(name, cells.get((row, name)), _place(cells, row, name)) for name in names]
+                rows.append((row, tuple(spots)))
+        heads = ("method", *(title(name) + (" (%)" if name in SHARES else "") for name in names))
+        found.append(Grid(f"{table.title}: all measures on {column}", heads, tuple(rows)))
+    return found
+
+
+def _place(cells: Mapping[tuple[str, str], Cell], row: str, name: str) -> int:
+    means = {cell.mean for (_, other), cell in cells.items() if other == name}
     order = sorted(means, reverse=name not in LOWER_IS_BETTER)
-    cell = table.readability.get((row, name))
+    cell = cells.get((row, name))
     place = order.index(cell.mean) if cell is not None else 2
     return place + 1 if place < 2 and len(order) > 1 else PLAIN
 
@@ -281,6 +305,10 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
             "split": table.split,
             "cells": cells(table.cells),
             "readability": cells(table.readability),
+            "metrics": [
+                {"row": row, "column": column, "metric": name, "mean": cell.mean, "error": cell.error}
+                for (row, column, name), cell in table.metrics.items()
+            ],
             "contrasts": [asdict(contrast) for contrast in table.contrasts],
         }
         for table in comparison.tables

@@ -48,6 +48,8 @@ class StyleTransferTask:
     name = "style-transfer"
     stochastic = True
     primary = "j"
+    chunk = 16
+    """Prompts that are best scored together: one prompt alone leaves most rows of a pass empty."""
 
     def __init__(
         self,
