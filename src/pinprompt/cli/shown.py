@@ -10,6 +10,9 @@ from rich.text import Text
 
 from pinprompt.running import Result
 
+REWRITES = 10
+"""Texts that are shown before and after."""
+
 
 def shown_result(result: Result) -> Iterator[Any]:
     """A run's answer: the prompt beside hand-written ones, what was spent, and where the report is."""
@@ -29,9 +32,26 @@ def shown_result(result: Result) -> Iterator[Any]:
     verdict = _verdict(data, primary, splits[-1])
     if verdict:
         yield verdict
+    yield from _shown_rewrites(data)
     spent = f"{data.get('calls', 0):,} calls, {data.get('prompts', 0):,} prompts, {data.get('seconds', 0):.0f} seconds"
     yield f"searched with {data.get('method')}: {spent}; stopped: {data.get('stopped')}"
     yield f"report: {result.report}"
+
+
+def _shown_rewrites(data: Mapping[str, Any]) -> Iterator[Any]:
+    """Texts before and after, with who judged them; nothing for a task that rewrites nothing."""
+    rewrites = data.get("tables", {}).get("rewrites")
+    if not rewrites:
+        return
+    table = Table(title=None, show_edge=False, pad_edge=False)
+    for head in ("before", "after"):
+        table.add_column(head, overflow="fold", max_width=50)
+    for head in ("content", "style"):
+        table.add_column(head, justify="right")
+    for row in rewrites[:REWRITES]:
+        table.add_row(Text(row["source"]), Text(row["rewrite"]), f"{row['content']:.0f}", f"{row['style']:.0f}")
+    yield table
+    yield "judges: " + "; ".join(f"{what}: {who}" for what, who in data.get("judges", {}).items())
 
 
 def _metric(facts: Mapping[str, Any] | None, primary: str) -> str:
@@ -64,4 +84,5 @@ def shown_estimate(figures: Mapping[str, Any]) -> str:
         parts.append(f"{figures['money']:.4g} money")
     if figures.get("minutes") is not None:
         parts.append(f"about {figures['minutes']:.1f} minutes")
-    return "would spend at most " + ", ".join(parts)
+    note = figures.get("note")
+    return "would spend at most " + ", ".join(parts) + (f" ({note})" if note else "")

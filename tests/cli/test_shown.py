@@ -1,0 +1,42 @@
+"""Answers as people read them."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from pinprompt.cli.shown import shown_result
+from pinprompt.running import Result
+
+
+def printed(data: dict[str, Any]) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=200, markup=False)
+    result = Result("found words", 1.0, None, None, 0, 0.0, Path("run"), data)
+    for part in shown_result(result):
+        console.print(part)
+    return out.getvalue()
+
+
+def test_a_style_run_shows_ten_texts_before_and_after_and_who_judged() -> None:
+    rewrites = [
+        {"source": f"bad thing {place}", "rewrite": f"[b]good[/b] thing {place}", "content": 71.4, "style": 100.0}
+        for place in range(12)
+    ]
+    shown = printed({"tables": {"rewrites": rewrites}, "judges": {"style": "trained, held-out accuracy 0.912"}})
+    assert sum("bad thing" in line for line in shown.splitlines()) == 10
+    assert "[b]good[/b] thing 9" in shown  # a model's words are never taken for markup
+    assert "held-out accuracy 0.912" in shown
+
+
+def test_a_verdict_is_as_plain_when_nothing_was_won() -> None:
+    worse = {"accuracy": 0.5, "intervals": {"accuracy": [0.4, 0.6]}}
+    manual = {"accuracy": 0.55, "intervals": {"accuracy": [0.45, 0.65]}}
+    shown = printed(
+        {"primary": "accuracy", "test": worse, "baselines": {"manual": {"prompt": "It was", "test": manual}}}
+    )
+    assert "does not beat the manual prompt on test: -0.050 accuracy; the 95 % intervals overlap" in shown
+    assert "before" not in shown
