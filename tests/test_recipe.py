@@ -111,3 +111,15 @@ def test_every_setting_is_described_once() -> None:
 def test_any_text_survives_toml(text: str, words: dict[str, str]) -> None:
     recipe = recipes.resolve({"task": {"template": text or "x", "words": words}, "policy": {"context": text}})
     assert recipes.resolve(tomllib.loads(recipes.to_toml(recipe))) == recipe
+
+
+def test_a_recipe_is_named_by_the_settings_that_it_uses() -> None:
+    def name(method: str, **more: object) -> str:
+        return recipes.resolve({"method": method, "task": {"kind": "classification", "dataset": "sst-2"}, **more}).hash
+
+    assert name("pin", grips={"steps": 3}, remote={"timeout": 5}) == name("pin")
+    assert name("grips", grips={"steps": 3}) != name("grips")
+    assert name("soft-prompt", soft_prompt={"epochs": 3}) != name("soft-prompt")
+    assert name("pin", q_learning={"steps": 3}) != name("pin")
+    assert name("random", q_learning={"steps": 3}) == name("random")
+    assert name("pin") != name("pin", seed=1)

@@ -104,14 +104,15 @@ QUICK_TASKS: dict[str, Tree] = {
     "classification": {"budget": {"calls": 6400}},
     "style-transfer": {
         "task": {
-            "sources": 4,
-            "samples": 8,
+            "sources": 8,
+            "samples": 2,
             "bootstraps": 1,
             "dev_bootstraps": 1,
             "test_sources": 50,
             "test_samples": 8,
             "judge_lines": 400,
         },
+        "q_learning": {"prompts": 8, "finalists": 8},
     },
     "inversion": {"policy": {"k": 2000}, "q_learning": {"steps": 1000}},
     "custom": {},

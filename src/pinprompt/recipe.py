@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tomllib
 import types
 import typing
@@ -37,6 +38,11 @@ from pinprompt.settings.style_transfer import StyleTransferSettings
 TaskSettings = Annotated[
     ClassificationSettings | StyleTransferSettings | InversionSettings | CustomSettings, Field(discriminator="kind")
 ]
+LARGEST = 1_000_000
+"""Bytes of a recipe's file."""
+BASELINES = ("random", "beam", "soft-prompt", "autoprompt", "pez", "grips")
+SEARCHES = ("q_learning", "random", "beam", "soft_prompt", "autoprompt", "pez", "grips")
+"""Sections that only one method, or one family, reads."""
 KINDS = ("classification", "style-transfer", "inversion", "custom")
 
 
@@ -63,15 +69,18 @@ class Recipe(Section):
 
     @property
     def hash(self) -> str:
-        """Twelve hex digits that name this recipe."""
-        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        """Twelve hex digits that name this recipe: the settings of methods and servers that it does not use are moot."""
+        unused = set(SEARCHES) - {self.method.replace("-", "_") if self.method in BASELINES else "q_learning"}
+        if not getattr(self.task, "model", "").startswith("remote:"):
+            unused.add("remote")
+        canonical = json.dumps(self.model_dump(mode="json", exclude=unused), sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 
 def resolve(raw: Mapping[str, Any]) -> Recipe:
     """The recipe that `raw` means: defaults, then what the task, the method and the profile say, then `raw` itself."""
     method, profile = raw.get("method", "pin"), raw.get("profile", "paper")
-    if method not in presets.METHODS:
+    if not isinstance(method, str) or method not in presets.METHODS:
         raise SettingError(f"there is no method '{method}': {did_you_mean(str(method), presets.METHODS)}")
     task = raw.get("task", {})
     kind = task.get("kind", "classification") if isinstance(task, Mapping) else "classification"
@@ -97,13 +106,14 @@ def load(path: Path | str, overrides: list[str] | None = None) -> Recipe:
 def read_toml(path: Path | str) -> dict[str, Any]:
     """A TOML file as a tree; a mistake in it is an error with its place."""
     try:
-        data = Path(path).read_bytes()
+        with open(path, "rb") as file:
+            data = file.read(LARGEST + 1)
     except OSError as error:
         raise SettingError(
             f"the recipe {path} cannot be read: {error.strerror}; give the path of a TOML file"
         ) from None
-    if len(data) > 1_000_000:
-        raise SettingError(f"{path} is {len(data):,} bytes long; a recipe is a small TOML file")
+    if len(data) > LARGEST:
+        raise SettingError(f"{path} is more than {LARGEST:,} bytes long; a recipe is a small TOML file")
     try:
         return tomllib.loads(data.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -144,6 +154,11 @@ def to_toml(recipe: Recipe) -> str:
     lines: list[str] = []
     _write_section(lines, recipe.model_dump(mode="json"), ())
     return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def file_name(text: str) -> str:
+    """A text as one name in a folder: what a recipe says must not lead anywhere else."""
+    return re.sub(r"[^\w.-]+", "-", text).lstrip(".") or "run"
 
 
 def fields(section: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
@@ -238,7 +253,9 @@ def _sentence(error: Any) -> str:
     where = ".".join(path)
     if error["type"] == "extra_forbidden":
         return f"there is no setting '{where}': {did_you_mean(where, _known_names())}"
-    given = "" if isinstance(error.get("input"), dict) else f" (given: {error.get('input')!r})"
+    # What stands in the place of an address or of a key's name may be a key: it is never repeated.
+    unsaid = isinstance(error.get("input"), dict) or where in ("remote.key_env", "remote.base_url")
+    given = "" if unsaid else f" (given: {error.get('input')!r})"
     return f"{where or 'recipe'}: {error['msg'][0].lower()}{error['msg'][1:]}{given}"
 
 
