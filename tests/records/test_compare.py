@@ -265,3 +265,29 @@ def test_hostile_results_do_not_break_the_table(tmp_path: Path) -> None:
     for change in ({"seed": [1]}, {"judges": 3}, {"baselines": [1]}, {"readability": "x"}, {"method": {"a": 1}}):
         (folder / "result.json").write_text(json.dumps(result | change))
         assert tables.markdown(compare([folder]))
+
+
+def test_a_row_without_a_column_has_a_gap_and_no_average(tmp_path: Path) -> None:
+    folders = [
+        sample.classification(tmp_path / f"{method}-{data}", method, dataset=data)
+        for method, data in (("pin", "sst-2"), ("pin", "cr"), ("random", "sst-2"))
+    ]
+    [table] = compare(folders).tables
+    assert table.rank("random", "cr") == 0
+    assert table.ranked("cr")[0] == "pin"
+    assert "random" not in table.ranked("cr")
+    line, *_ = [line for line in tables.markdown(compare(folders)).splitlines() if line.startswith("| random |")]
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert cells.count("\N{EN DASH}") >= 2  # the missing column and the average over both
+
+
+def test_a_hand_written_prompt_is_averaged_over_seeds_only_where_they_change_it(tmp_path: Path) -> None:
+    same = [sample.classification(tmp_path / f"s{seed}", seed=seed, manual=0.5) for seed in (0, 1)]
+    assert only(compare(same)).cells["manual", "sst-2"].values == {("13", None): 0.5}
+    noisy = [sample.classification(tmp_path / f"n{seed}", seed=seed, manual=0.5 + seed / 10) for seed in (0, 1)]
+    assert only(compare(noisy)).cells["manual", "sst-2"].values == {("13", 0): 0.5, ("13", 1): 0.6}
+    # Two runs of one split and seed that disagree: the first counts, and that is said.
+    noisy.append(sample.classification(tmp_path / "o", method="random", seed=1, manual=0.9))
+    found = compare(noisy)
+    assert only(found).cells["manual", "sst-2"].values[("13", 1)] == 0.6
+    assert any("manual prompt has another accuracy" in note for note in found.notes)

@@ -164,7 +164,7 @@ def _table(facts: dict[str, str], entries: list[Entry], notes: list[str]) -> Sco
     values = {place: Cell({unit: entry.value for unit, entry in found.items()}) for place, found in cells.items()}
     by_hand = _by_hand(entries, columns, {row for row, _ in values}, notes)
     readability = _readability(cells)
-    values |= by_hand
+    values |= {(row, column): cell for (row, column, name), cell in by_hand.items() if name == facts["metric"]}
     names = sorted({row for row, _ in values}, key=_order)
     table = ScoreTable(
         facts=facts,
@@ -174,7 +174,7 @@ def _table(facts: dict[str, str], entries: list[Entry], notes: list[str]) -> Sco
         rows=tuple(names),
         cells=values,
         readability=readability,
-        metrics=_metrics(cells),
+        metrics=by_hand | _metrics(cells),
         contrasts=(),
         runs={place: tuple(found.values()) for place, found in cells.items()},
     )
@@ -231,16 +231,26 @@ def labelled(name: str, tree: dict[str, str], differing: set[str]) -> str:
 
 def _by_hand(
     entries: Sequence[Entry], columns: dict[Path, str], taken: set[str], notes: list[str]
-) -> dict[tuple[str, str], Cell]:
-    """Rows for the hand-written prompts that each run measured beside its own; one value per split."""
-    found: dict[tuple[str, str], dict[Unit, float]] = {}
+) -> dict[tuple[str, str, str], Cell]:
+    """What each run measured of the hand-written prompts beside its own, where they have no runs of themselves."""
+    found: dict[tuple[str, str, str], dict[Unit, float]] = {}
     for entry in entries:
-        for name, value in entry.baselines.items():
-            if name not in taken:
-                place = found.setdefault((name, columns[entry.folder]), {})
-                if place.setdefault((entry.unit[0], None), value) != value:
-                    notes.append(f"The {name} prompt has another value in {entry.folder}; the first was kept.")
-    return {place: Cell(values) for place, values in found.items()}
+        for row, metrics in entry.baselines.items():
+            for name, value in metrics.items() if row not in taken else ():
+                place = found.setdefault((row, columns[entry.folder], name), {})
+                if place.setdefault(entry.unit, value) != value:
+                    notes.append(f"The {row} prompt has another {name} in {entry.folder}; the first was kept.")
+    return {place: Cell(_once_a_split(values)) for place, values in found.items()}
+
+
+def _once_a_split(values: dict[Unit, float]) -> dict[Unit, float]:
+    """A prompt that no seed can change is measured once a split, however many runs did it."""
+    splits: dict[str, set[float]] = {}
+    for (split, _), value in values.items():
+        splits.setdefault(split, set()).add(value)
+    if any(len(some) > 1 for some in splits.values()):
+        return values
+    return {(split, None): value for split, (value,) in splits.items()}
 
 
 def _readability(cells: dict[tuple[str, str], dict[Unit, Entry]]) -> dict[tuple[str, str], Cell]:

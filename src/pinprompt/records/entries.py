@@ -45,7 +45,8 @@ class Entry:
     fingerprint: str
     metrics: dict[str, float]
     """All that was measured on that split."""
-    baselines: dict[str, float]
+    baselines: dict[str, dict[str, float]]
+    """The same of the hand-written prompts that the run measured beside its own."""
     readability: dict[str, float]
     prompt: str
     command: str
@@ -129,9 +130,9 @@ def _entry(record: RunRecord, metric: str | None) -> Entry | None:
         fingerprint=text(result.get("fingerprint") or "", 200),
         metrics=_metrics(result, split),
         baselines={
-            text(label, 60): found
+            text(label, 60): _metrics(mapping(baseline), split)
             for label, baseline in mapping(result.get("baselines")).items()
-            if (found := number(inside(baseline, split, name))) is not None
+            if number(inside(baseline, split, name)) is not None
         },
         readability={
             key: found
