@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -114,3 +115,43 @@ def test_a_run_cannot_write_markers(tmp_path: Path) -> None:
         regenerate(tmp_path / "sweep", results, readme, name="small", command=evil + "`")
     assert readme.read_text().count("<!--") == 2
     assert results.read_text().count("<!--") == 2
+
+
+def test_a_page_that_is_not_text_is_refused(pages: tuple[Path, Path, Path]) -> None:
+    sweep, results, readme = pages
+    results.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(RunError, match=r"results\.md cannot be read as text.*--results"):
+        regenerate(sweep, results, readme)
+
+
+def test_runs_without_words_have_no_table_of_prompts(pages: tuple[Path, Path, Path]) -> None:
+    sweep, results, readme = pages
+    for path in sweep.glob("*/result.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"prompt": None}))
+    regenerate(sweep, results, readme)
+    assert "| manual |" in results.read_text()
+    assert "The prompt of each row" not in results.read_text()
+
+
+def test_a_style_run_shows_its_best_and_its_worst_and_who_judged(tmp_path: Path) -> None:
+    folder = sample.style(tmp_path / "style" / "one")
+    result = json.loads((folder / "result.json").read_text())
+    marks = [(90, 100), (80, 100), (70, 100), (60, 0), (10, 0)]
+    result["tables"]["rewrites"] = [
+        {
+            "source": f"text {place}",
+            "rewrite": f"after <!-- {place}",
+            "content": content,
+            "style": style,
+            "fluency": 100,
+        }
+        for place, (content, style) in enumerate(marks)
+    ]
+    (folder / "result.json").write_text(json.dumps(result))
+    page = tmp_path / "results.md"
+    regenerate(tmp_path / "style", page, tmp_path / "README.md")
+    shown = page.read_text()
+    assert [place for place in range(5) if f"text {place}" in shown] == [0, 1, 3, 4]
+    assert "90.0/100.0/100.0" in shown
+    assert "94.1 % on held-out" in shown
+    assert shown.count("<!--") == 2  # the block's own markers

@@ -6,21 +6,28 @@ blocks of its name; everything outside of the markers, and every other block, st
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from pinprompt.errors import RunError, SettingError
 from pinprompt.records.compare import Comparison, ScoreTable, compare
 from pinprompt.records.entries import Entry
 from pinprompt.records.files import write_atomically
+from pinprompt.records.reading import mapping, number, read_run
 from pinprompt.records.tables import Grid, Spot, amount, grid_markdown, grids
+from pinprompt.records.wording import digits, text
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 _BLOCK = re.compile(
     r"(?P<begin><!-- results:begin (?P<name>\S+) -->)(?P<body>.*?)(?P<end><!-- results:end -->)", re.DOTALL
 )
 COMMANDS_SHOWN = 3
+EXAMPLES = 2
+"""Rewrites at either end that are shown."""
+MARKS = ("content", "style", "fluency")
 LONGEST_SHOWN = 120
 """Characters of a prompt above which a table of all of them would be a wall of text."""
 
@@ -85,7 +92,8 @@ def full(comparison: Comparison, command: str | None = None) -> str:
     parts = []
     for table in comparison.tables:
         parts += [grid_markdown(grid) for grid in grids(table)]
-        parts += [_prompts(table), _every_prompt(table), _commands(table, command)]
+        parts += [f"Judges: {_inert(table.facts['judges'])}." if table.facts["judges"] else ""]
+        parts += [_prompts(table), _every_prompt(table), _rewrites(table), _commands(table, command)]
     parts += [f"*{_inert(note)}*" for note in comparison.notes]
     return _inert("\n\n".join(part for part in parts if part))
 
@@ -104,7 +112,7 @@ def _prompts(table: ScoreTable) -> str:
     for row in table.rows:
         runs = table.runs_of(row)
         if runs and any(entry.prompt for entry in runs):
-            middle = sorted(runs, key=lambda entry: entry.value)[len(runs) // 2]
+            middle = _median(runs)
             rows.append((row, (Spot(middle.prompt), Spot(amount(table.metric, middle.value)))))
     if not rows:
         return ""
@@ -126,6 +134,34 @@ def _every_prompt(table: ScoreTable) -> str:
     return grid_markdown(
         Grid("Every found prompt", ("method", "data", "split", "seed", "prompt", table.metric), tuple(rows))
     )
+
+
+def _rewrites(table: ScoreTable) -> str:
+    """What a style run's prompt makes of texts, good and bad: the best and the worst of each row's median runs."""
+    rows = []
+    for (row, column), runs in sorted(table.runs.items(), key=lambda item: (item[0][1], table.rows.index(item[0][0]))):
+        middle = _median(list(runs))
+        tables = mapping(read_run(middle.folder, prompts=False, events=False).result.get("tables"))
+        made = [mapping(one) for one in tables.get("rewrites") or []]
+        ranked = sorted(made, key=_worth, reverse=True)
+        for one in [*ranked[:EXAMPLES], *ranked[EXAMPLES:][-EXAMPLES:]]:
+            marks = "/".join(digits(number(one.get(name)) or 0.0) for name in MARKS)
+            rows.append(
+                (row, (Spot(column), Spot(text(one.get("source"))), Spot(text(one.get("rewrite"))), Spot(marks)))
+            )
+    if not rows:
+        return ""
+    heads = ("method", "data", "before", "after", "/".join(MARKS))
+    return grid_markdown(Grid("The best and the worst rewrites of each row's median run", heads, tuple(rows)))
+
+
+def _worth(rewrite: Mapping[str, Any]) -> tuple[float, float]:
+    marks = [number(rewrite.get(name)) or 0.0 for name in MARKS]
+    return math.prod(marks), sum(marks)
+
+
+def _median(runs: list[Entry]) -> Entry:
+    return sorted(runs, key=lambda entry: entry.value)[len(runs) // 2]
 
 
 def _commands(table: ScoreTable, command: str | None) -> str:
