@@ -151,3 +151,40 @@ def test_smollm2() -> None:
     answer = labels.log_probs(FRAMES[:2], labels.prepare(TEXTS[:2], keep=True))[1]
     for text, row in zip(TEXTS[:2], answer, strict=True):
         assert torch.allclose(row.exp(), plain(model, tokenizer, text + PROMPTS[1], list(WORDS.values())), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "opt", "gemma2"])
+def test_texts_before_vectors_are_read_once_with_the_same_loss_and_gradient(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, tokenizer = make(name)
+    labels = CausalLabels(model, tokenizer, WORDS, FRAMES[0])
+    end = tokenizer(" so", add_special_tokens=False)["input_ids"]
+    sides = [(tokenizer(text)["input_ids"], end if place % 2 else []) for place, text in enumerate(TEXTS)]
+    start = model.get_input_embeddings().weight[[5, 9, 7]].detach()
+
+    def answer() -> tuple[torch.Tensor, torch.Tensor]:
+        vectors = start.clone().requires_grad_(True)
+        logits = labels.vector_logits(vectors, sides)
+        (gradient,) = torch.autograd.grad(torch.log_softmax(logits, -1)[:, 0].sum(), vectors)
+        return logits, gradient
+
+    kept, again = answer(), answer()
+    assert torch.equal(kept[1], again[1])
+    assert bool(labels._pasts) == (name != "gemma2")  # soft-capped attention is read whole
+    for place, (left, right) in enumerate(sides):
+        embed = model.get_input_embeddings()
+        row = torch.cat([embed(torch.tensor(left)), start, embed(torch.tensor(right, dtype=torch.long))])
+        plainly = model(inputs_embeds=row[None]).logits[0, -1, list(labels.words.firsts)]
+        assert torch.allclose(kept[0][place], plainly, atol=1e-4)
+    monkeypatch.setattr(labels, "_keeps", lambda ids: False)
+    assert torch.allclose(kept[1], answer()[1], atol=1e-4)
+
+
+def test_texts_before_vectors_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = make("llama")
+    labels = CausalLabels(model, tokenizer, WORDS, FRAMES[0])
+    one = labels._past(tuple(tokenizer(TEXTS[0])["input_ids"]))
+    monkeypatch.setattr("pinprompt.models.causal_lm.PAST_BYTES", one.nbytes)
+    labels.vector_logits(one.new_zeros(2, model.config.hidden_size), [(tokenizer(t)["input_ids"], []) for t in TEXTS])
+    assert len(labels._pasts) == 1

@@ -7,6 +7,7 @@ the prompt are read once; prompts that begin alike share their beginning (see `s
 from __future__ import annotations
 
 import contextlib
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +26,7 @@ from pinprompt.models.slots import window as slot_window
 BATCH = 32
 DEPTH = 32  # tokens of prompt and label word for which room is kept behind each text
 COMMON = 16  # tokens of a common beginning from which on reading it once pays
+PAST_BYTES = 512 << 20  # for texts before prompts that are vectors
 RESERVE = 64  # tokens of the window that a text leaves to prompt and label word
 
 
@@ -74,6 +76,7 @@ class CausalLabels:
         # was scored before it.
         self._kept = frame.before if share else None
         self._shareable: bool | None = None
+        self._pasts: OrderedDict[Path, torch.Tensor] = OrderedDict()
         self._pad = next(i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id, 0) if i is not None)
 
     @property
@@ -209,9 +212,49 @@ class CausalLabels:
     def vector_logits(
         self, vectors: torch.Tensor, sides: Sequence[tuple[Sequence[int], Sequence[int]]], skips: Sequence[int] = ()
     ) -> torch.Tensor:
-        """Label logits [n, C] with prompt vectors between the ids of each pair; differentiable in the vectors."""
-        given, sizes = around_vectors(self.model, vectors, sides)
+        """Label logits [n, C] with prompt vectors between the ids of each pair; differentiable in the vectors.
+
+        What stands before the vectors does not depend on them, so it is read once, without a gradient.
+        """
+        lefts = [tuple(left) for left, _ in sides]
+        longest = max(len(left) + len(vectors) + len(right) for left, right in sides)
+        if min(map(len, lefts)) and longest <= slot_window(self.model) and self._keeps([*lefts[0], *lefts[-1]]):
+            given, sizes = around_vectors(self.model, vectors, [((), right) for _, right in sides])
+            given = _after_each([self._past(left) for left in lefts], given)
+        else:
+            given, sizes = around_vectors(self.model, vectors, sides)
         return logits_of(self.model, sizes[:, None] - 1, self.words.firsts, **given)[:, 0]
+
+    def _past(self, ids: Path) -> torch.Tensor:
+        """The keys and values of a text; those not used for the longest time make room for others."""
+        if ids not in self._pasts:
+            self._pasts[ids] = read(self.model, ids)[0]
+        self._pasts.move_to_end(ids)
+        while len(self._pasts) > 1 and sum(past.nbytes for past in self._pasts.values()) > PAST_BYTES:
+            self._pasts.popitem(last=False)
+        return self._pasts[ids]
+
+
+def _after_each(pasts: Sequence[torch.Tensor], given: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """The arguments of a pass in which each row goes on from a past of its own, padded on the left."""
+    embeds, mask = given["inputs_embeds"], given["attention_mask"]
+    layers, two, heads, _, width = pasts[0].shape
+    longest = max(past.shape[3] for past in pasts)
+    store = pasts[0].new_zeros(layers, two, len(pasts), heads, longest, width)
+    for row, past in enumerate(pasts):
+        store[:, :, row, :, longest - past.shape[3] :] = past
+    cache = DynamicCache()
+    for layer, (keys, values) in enumerate(store):
+        cache.update(keys, values, layer)
+    sizes = torch.tensor([past.shape[3] for past in pasts], device=mask.device)
+    seen = (torch.arange(longest, device=mask.device)[None] >= longest - sizes[:, None]).to(mask.dtype)
+    return {
+        "inputs_embeds": embeds,
+        "attention_mask": torch.cat([seen, mask], 1),
+        "position_ids": sizes[:, None] + torch.arange(embeds.shape[1], device=mask.device),
+        "past_key_values": cache,
+        "use_cache": True,
+    }
 
 
 def _after(past: torch.Tensor, given: dict[str, torch.Tensor]) -> dict[str, Any]:
