@@ -34,6 +34,7 @@ def test_every_stage_is_measured_and_gives_the_same_numbers(monkeypatch: pytest.
     ]
     assert found["speedup"] == found["speedups"]["shared prefixes"] > 0
     assert found["largest_difference"] < 1e-4
+    assert found["gradient_speedup"] > 0
 
 
 def test_late_prompts_share_their_beginnings(monkeypatch: pytest.MonkeyPatch) -> None:

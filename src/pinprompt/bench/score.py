@@ -64,8 +64,35 @@ def measure(model: str = "smollm2", inputs: int = 32, prompts: int = 32, device:
         "speedup": rates["shared prefixes"] / rates["plain"],
         "seconds_to_read_inputs_and_first_prompts": reading,
         "largest_difference": difference,
+        "gradient_speedup": _gradient_speedup(labels, texts),
         "note": _NOTE,
     }
+
+
+def _gradient_speedup(labels: Any, texts: Sequence[str]) -> float:
+    """A gradient at prompt vectors behind texts that were read once, against one through the whole strings."""
+    import torch
+
+    from pinprompt.models.causal_lm import around_vectors
+    from pinprompt.models.heads import logits_of
+
+    sides: list[tuple[list[int], list[int]]] = [(ids, []) for ids in labels.encoder.ids(texts)]
+    start = labels.model.get_input_embeddings().weight[: len(_SUPPORT)].detach()
+
+    def gradient(logits: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        vectors = start.clone().requires_grad_(True)
+        torch.autograd.grad(torch.log_softmax(logits(vectors), -1)[:, 0].sum(), vectors)
+
+    def whole(vectors: torch.Tensor) -> torch.Tensor:
+        given, sizes = around_vectors(labels.model, vectors, sides)
+        return logits_of(labels.model, sizes[:, None] - 1, labels.words.firsts, **given)[:, 0]
+
+    def kept(vectors: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = labels.vector_logits(vectors, sides)
+        return found
+
+    gradient(kept)  # reads the texts
+    return _rate(lambda: gradient(kept), 1) / _rate(lambda: gradient(whole), 1)
 
 
 def _plain(labels: Any, texts: Sequence[str], frame: Any) -> Any:
