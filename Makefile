@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Two workers with one thread each: two torch processes with two threads each are many times slower on two cores.
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo test check format lint types security audit bench docs coverage clean
+.PHONY: demo test check format lint types security audit bench docs coverage mutation clean
 
 demo: .venv/core.done
 	$(BIN)/pinprompt demo
@@ -27,7 +27,7 @@ types: .venv/dev.done
 
 security: .venv/dev.done
 	$(BIN)/bandit -q -c pyproject.toml -r src
-	-$(BIN)/pip-audit --progress-spinner off --skip-editable
+	$(BIN)/python tools/audit.py
 
 bench: .venv/core.done
 	$(BIN)/pinprompt bench all
@@ -35,8 +35,15 @@ bench: .venv/core.done
 docs: .venv/dev.done
 	$(BIN)/python tools/make_docs.py
 
+# The whole suite, then the figure of each room that must have 95 % (exit code 1 where one has not).
 coverage: .venv/dev.done
-	$(TEST) --cov=pinprompt --cov-branch --cov-report=term-missing:skip-covered
+	@mkdir -p build
+	$(TEST) --cov=pinprompt --cov-branch --cov-report=term-missing:skip-covered --cov-report=json:build/coverage.json
+	$(BIN)/python tools/coverage_rooms.py build/coverage.json 95
+
+# An hour or so on two cores; `.venv/bin/python tools/mutation.py replay` takes one file.
+mutation: .venv/dev.done
+	$(BIN)/python tools/mutation.py --jobs 2 --min 85
 
 # torch first and exactly, so that pip takes the CPU build where one is at hand.
 .venv/core.done: pyproject.toml

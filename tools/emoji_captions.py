@@ -2,47 +2,41 @@
 
 from __future__ import annotations
 
-import json
 import random
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
-from transformers import CLIPTokenizer
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
 
-WINDOW, VOCAB = 48, 12288
+WINDOW = 48
+UNKNOWN, START, END = "<|unknown|>", "<|startoftext|>", "<|endoftext|>"
 TEMPLATES = (
     "{}", "{}", "{}", "a {}", "a picture of {}", "a picture of a {}", "an emoji of a {}", "a drawing of a {}", "the {}",
     "{} emoji", "a photo of a {}", "this is a {}", "an image of {}", "icon of {}", "{} , drawn in flat colours",
 )  # fmt: skip
 
 
-def make_tokenizer(concepts: list[dict[str, Any]], words: list[str]) -> CLIPTokenizer:
-    """A byte-level BPE in CLIP's own format, learnt from the captions and from common words."""
-    learner = Tokenizer(models.BPE(end_of_word_suffix="</w>"))
-    learner.normalizer = normalizers.Lowercase()
-    pattern = Regex(r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+")
-    learner.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(pattern, "removed", invert=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+def make_tokenizer(concepts: list[dict[str, Any]]) -> PreTrainedTokenizerFast:
+    """One token for each word of the captions, one for all other words.
+
+    A model this small cannot know what a word is that no caption has; with pieces of words to choose from, a search
+    puts together eight of them that point anywhere.
+    """
+    texts = [*TEMPLATES, *(text for concept in concepts for text in [concept["name"], *concept["keywords"]])]
+    split = pre_tokenizers.Split(Regex(r"[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"), "removed", invert=True)
+    words = sorted({word for text in texts for word, _ in split.pre_tokenize_str(text.lower())})
+    vocab = {token: index for index, token in enumerate([*words, UNKNOWN, START, END])}
+    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token=UNKNOWN))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.Lowercase(), split
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{START} $A {END}", special_tokens=[(START, vocab[START]), (END, vocab[END])]
     )
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    texts = [concept["name"] for concept in concepts for _ in range(6)]
-    texts += [keyword for concept in concepts for keyword in concept["keywords"] for _ in range(3)]
-    texts += [word for rank, word in enumerate(words) for _ in range(4 if rank < 2000 else 1)]
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB - 300, initial_alphabet=alphabet, end_of_word_suffix="</w>", show_progress=False
-    )
-    learner.train_from_iterator(texts, trainer)
-    model = json.loads(learner.to_str())["model"]
-    merges = [tuple(merge) for merge in model["merges"]]
-    # CLIP's order: the bytes, the bytes that end a word, the merges, the two special tokens.
-    tokens = [*alphabet, *(letter + "</w>" for letter in alphabet), *("".join(merge) for merge in merges)]
-    tokens = list(dict.fromkeys(tokens))[: VOCAB - 2]
-    kept = set(tokens)
-    merges = [merge for merge in merges if "".join(merge) in kept]
-    vocab = {token: index for index, token in enumerate([*tokens, "<|startoftext|>", "<|endoftext|>"])}
-    return CLIPTokenizer(vocab=vocab, merges=merges, model_max_length=WINDOW)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token=START, eos_token=END, pad_token=END, unk_token=UNKNOWN,
+        model_max_length=WINDOW, model_input_names=["input_ids", "attention_mask"],
+    )  # fmt: skip
 
 
 class Captions:
@@ -63,6 +57,11 @@ class Captions:
     def junk(self) -> str:
         """A caption that fits no picture."""
         return " ".join(self.noise_words(self.random.randint(1, 10)))
+
+    def mixed(self) -> str:
+        """Words of several concepts: a caption that a search might think of, and that fits no picture."""
+        some = [self.random.choice(self.concepts) for _ in range(self.random.randint(3, 10))]
+        return " ".join(self.random.choice([one["name"], *one["keywords"]]).split()[0] for one in some)
 
     def draw(self, concept: dict[str, Any], long: bool) -> str:
         """One caption; `long` ones fill most of the text window."""

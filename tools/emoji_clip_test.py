@@ -11,13 +11,13 @@ import torch
 import torch.nn.functional as F
 from emoji_captions import WINDOW
 from PIL import Image
-from transformers import CLIPImageProcessorPil, CLIPModel, CLIPTokenizer
+from transformers import CLIPImageProcessorPil, CLIPModel, PreTrainedTokenizerFast
 
 TEST_SET = "noto"
 MEAN, STD = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
 
 
-def texts_to_features(model: CLIPModel, tokenizer: CLIPTokenizer, texts: list[str]) -> torch.Tensor:
+def texts_to_features(model: CLIPModel, tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> torch.Tensor:
     """Normalised text features."""
     ids = tokenizer(texts, padding=True, truncation=True, max_length=WINDOW, return_tensors="pt")["input_ids"]
     return F.normalize(model.get_text_features(input_ids=ids).pooler_output, dim=-1)
@@ -37,13 +37,15 @@ def test_features(model: CLIPModel, data: Any) -> torch.Tensor:
 
 
 @torch.no_grad()
-def many_texts(model: CLIPModel, tokenizer: CLIPTokenizer, texts: list[str]) -> torch.Tensor:
+def many_texts(model: CLIPModel, tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> torch.Tensor:
     """Text features in batches."""
     parts = [texts_to_features(model, tokenizer, texts[at : at + 128]) for at in range(0, len(texts), 128)]
     return torch.cat(parts)
 
 
-def recall(model: CLIPModel, tokenizer: CLIPTokenizer, data: Any, concepts: list[dict[str, Any]]) -> dict[str, float]:
+def recall(
+    model: CLIPModel, tokenizer: PreTrainedTokenizerFast, data: Any, concepts: list[dict[str, Any]]
+) -> dict[str, float]:
     """Recall at 1 and 5 over all names, for the unseen set."""
     texts = many_texts(model, tokenizer, [concept["name"] for concept in concepts])
     order = (test_features(model, data) @ texts.T).topk(5).indices
@@ -57,7 +59,7 @@ def recall(model: CLIPModel, tokenizer: CLIPTokenizer, data: Any, concepts: list
 
 
 def best_words(
-    model: CLIPModel, tokenizer: CLIPTokenizer, data: Any, concepts: list[dict[str, Any]], words: list[str]
+    model: CLIPModel, tokenizer: PreTrainedTokenizerFast, data: Any, concepts: list[dict[str, Any]], words: list[str]
 ) -> dict[str, float]:
     """How often the best single words for an unseen drawing are its own: a search over words finds just these."""
     own = [set(" ".join([concept["name"], *concept["keywords"]]).split()) for concept in concepts]
@@ -80,7 +82,7 @@ def make_processor(model: CLIPModel) -> CLIPImageProcessorPil:
     )
 
 
-def save(model: CLIPModel, tokenizer: CLIPTokenizer, out: Path) -> None:
+def save(model: CLIPModel, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
     """Weights in half precision, tokenizer and image processor, as transformers saves them."""
     half = CLIPModel(model.config)
     half.load_state_dict(model.state_dict())
@@ -91,7 +93,7 @@ def save(model: CLIPModel, tokenizer: CLIPTokenizer, out: Path) -> None:
 
 def finish(
     model: CLIPModel,
-    tokenizer: CLIPTokenizer,
+    tokenizer: PreTrainedTokenizerFast,
     given: argparse.Namespace,
     steps: int,
     data: Any,

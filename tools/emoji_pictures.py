@@ -6,15 +6,21 @@
 Needs `npm` (only `npm pack`, which downloads and runs nothing). Leaves in the folder: `pictures.npz` (for each set an
 array [n, 72, 72, 4] of RGBA drawings and the row of the concept that each shows), `concepts.json` (name, keywords and
 group per concept), and `noto/` with the test drawings as PNG files. Nothing of it is shipped with the package.
+
+    /tmp/emoji-venv/bin/python tools/emoji_pictures.py runs/pictures --only octopus pizza rocket
+
+fetches a part of it and leaves only these test drawings in `noto/`: pictures to find words for, which emoji-clip has
+not seen (recipes/small/inversion-*.toml). A drawing is named by its Unicode name with hyphens for spaces.
 """
 
 from __future__ import annotations
 
+import argparse
+import difflib
 import io
 import json
 import re
 import subprocess
-import sys
 import tarfile
 import unicodedata
 from pathlib import Path
@@ -113,39 +119,62 @@ def draw(icons: dict[str, Any], name: str) -> np.ndarray | None:
 def names_in(set_name: str, package: Path, folder: Path, icons: dict[str, Any]) -> dict[str, str]:
     """Both hexcode and squeezed name to the icon's name in that set."""
     found = {squeeze(name): name for name in [*icons.get("aliases", {}), *icons["icons"]]}
-    source = fetch("@iconify-json/fluent-emoji-flat", SETS["fluent-emoji-flat"][0], folder)
-    chars = json.loads(((source if set_name == "fluent-emoji" else package) / "chars.json").read_text("utf-8"))
+    if set_name == "fluent-emoji":  # has no table of its own, and the names of its flat sister
+        package = fetch("@iconify-json/fluent-emoji-flat", SETS["fluent-emoji-flat"][0], folder)
+    chars = json.loads((package / "chars.json").read_text("utf-8"))
     return found | {"#" + code: name for code, name in chars.items()}
 
 
-def main(folder: Path) -> None:
+def file_name(concept: dict[str, Any]) -> str:
+    """How a concept's drawing is called as a file, without its ending."""
+    return str(concept["name"]).replace(" ", "-")
+
+
+def draw_set(set_name: str, rows: list[dict[str, Any]], folder: Path) -> tuple[list[np.ndarray], list[int]]:
+    """The drawings of a set, and the row of the concept that each shows; the test set's are saved as PNG files too."""
+    package = fetch(f"@iconify-json/{set_name}", SETS[set_name][0], folder)
+    icons = json.loads((package / "icons.json").read_text("utf-8"))
+    names = names_in(set_name, package, folder, icons)
+    pictures, owners = [], []
+    for row, concept in enumerate(rows):
+        keys = ["#" + concept["hexcode"], *concept["names"]]
+        keys += [name.removesuffix("face") for name in concept["names"]]
+        name = next((names[key] for key in keys if key in names), None)
+        picture = draw(icons, name) if name else None
+        if picture is None or not picture[..., 3].any():
+            continue
+        pictures.append(picture)
+        owners.append(row)
+        if set_name == TEST_SET:
+            path = folder / TEST_SET / f"{file_name(concept)}.png"
+            path.parent.mkdir(exist_ok=True)
+            Image.fromarray(picture).save(path)
+    print(f"{set_name}: {len(owners)} of {len(rows)} concepts drawn", flush=True)
+    return pictures, owners
+
+
+def main(folder: Path, only: list[str] | None) -> None:
     """Fetch, match, draw, save."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = concepts(folder)
+    if only is not None:
+        known = {file_name(concept): concept for concept in rows}
+        for name in only:
+            if name not in known:
+                raise SystemExit(f"there is no emoji '{name}'; close: {difflib.get_close_matches(name, known)}")
+        draw_set(TEST_SET, [known[name] for name in only], folder)
+        return
     arrays: dict[str, np.ndarray] = {}
-    for set_name, (version, _) in SETS.items():
-        package = fetch(f"@iconify-json/{set_name}", version, folder)
-        icons = json.loads((package / "icons.json").read_text("utf-8"))
-        names = names_in(set_name, package, folder, icons)
-        pictures, owners = [], []
-        for row, concept in enumerate(rows):
-            keys = ["#" + concept["hexcode"], *concept["names"]]
-            keys += [name.removesuffix("face") for name in concept["names"]]
-            name = next((names[key] for key in keys if key in names), None)
-            picture = draw(icons, name) if name else None
-            if picture is None or not picture[..., 3].any():
-                continue
-            pictures.append(picture)
-            owners.append(row)
-            if set_name == TEST_SET:
-                path = folder / TEST_SET / f"{concept['name'].replace(' ', '-')}.png"
-                path.parent.mkdir(exist_ok=True)
-                Image.fromarray(picture).save(path)
+    for set_name in SETS:
+        pictures, owners = draw_set(set_name, rows, folder)
         arrays[set_name], arrays[f"{set_name}/concepts"] = np.stack(pictures), np.array(owners)
-        print(f"{set_name}: {len(owners)} of {len(rows)} concepts drawn", flush=True)
     np.savez(folder / "pictures.npz", **arrays)  # type: ignore[arg-type]
     (folder / "concepts.json").write_text(json.dumps(rows, indent=0), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description="Emoji drawings as pictures; see the top of this file.")
+    parser.add_argument("folder", type=Path, help="where everything goes")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help=f"only these drawings of {TEST_SET}, as PNG files")
+    given = parser.parse_args()
+    main(given.folder, given.only)

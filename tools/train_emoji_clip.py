@@ -5,7 +5,8 @@
 The folder comes from tools/emoji_pictures.py. One drawing set (Noto) is never trained on and is the test: which of all
 names does the model rank first for a drawing? `--words` is a tokenizer.json whose word-like tokens (SmolLM2's,
 Apache-2.0) serve as unrelated words: captions are mixed with them, and captions made of nothing else are extra
-negatives, so that a word the model has no picture for does not win by noise. The learning rate follows the clock, so
+negatives, so that a word the model has no picture for does not win by noise; so are captions of words from many
+concepts, for a search would put such together. The learning rate follows the clock, so
 that the run ends well in whatever time it is given. The last (averaged) weights are the model, not those
 that do best on the test set.
 """
@@ -26,12 +27,12 @@ import torch.nn.functional as F
 from emoji_captions import WINDOW, Captions, make_tokenizer, prototypes
 from emoji_clip_test import TEST_SET, finish, many_texts, recall, save, texts_to_features
 from muon import Muon
-from transformers import CLIPConfig, CLIPModel, CLIPTokenizer
+from transformers import AutoTokenizer, CLIPConfig, CLIPModel, PreTrainedTokenizerFast
 
 FIXED = re.compile(r"left|right|arrow|clock|thirty|flag|button|keycap|input|letters|abc|symbol|sign|mark|back|soon|end")
 
 
-def make_model(tokenizer: CLIPTokenizer, size: int, patch: int, width: int, layers: int) -> CLIPModel:
+def make_model(tokenizer: PreTrainedTokenizerFast, size: int, patch: int, width: int, layers: int) -> CLIPModel:
     """The real class at a size that stays under 8 MB in half precision."""
     text = {
         "vocab_size": len(tokenizer), "hidden_size": 160, "intermediate_size": 640, "num_hidden_layers": 2,
@@ -101,10 +102,10 @@ def augment(pictures: torch.Tensor, may_flip: torch.Tensor, size: int) -> torch.
     return (image.clamp(0, 1) - 0.5) / 0.5
 
 
-def go_on(model: CLIPModel, tokenizer: CLIPTokenizer, start: Path, names: list[str]) -> torch.Tensor:
+def go_on(model: CLIPModel, tokenizer: PreTrainedTokenizerFast, start: Path, names: list[str]) -> torch.Tensor:
     """Take over an earlier model, but its text tower only where the tokens are the same; gives its vectors of names."""
     earlier = CLIPModel.from_pretrained(start, dtype=torch.float32).eval()
-    words = CLIPTokenizer.from_pretrained(start)
+    words = AutoTokenizer.from_pretrained(start)
     same = words.get_vocab() == tokenizer.get_vocab()
     kept = {name: value for name, value in earlier.state_dict().items() if same or not name.startswith("text_")}
     model.load_state_dict(kept, strict=False)
@@ -139,7 +140,7 @@ def main() -> None:
     data = dict(np.load(given.data / "pictures.npz"))
     # Learning the tokens anew may break ties otherwise, so a run that goes on keeps the ones it began with.
     keep_words = given.start is not None and not given.new_words
-    tokenizer = CLIPTokenizer.from_pretrained(given.start) if keep_words else make_tokenizer(concepts, words)
+    tokenizer = AutoTokenizer.from_pretrained(given.start) if keep_words else make_tokenizer(concepts)
     shape = (given.image, given.patch, given.width, given.layers)
     model, slow = make_model(tokenizer, *shape), make_model(tokenizer, *shape)
     slow.load_state_dict(model.state_dict())
@@ -190,7 +191,8 @@ def main() -> None:
         if step < 100 or step % 3 == 0:  # words are learnt much faster than pictures
             long = draw.random() < 0.08
             texts = [captions.draw(concepts[row], long) for row in chosen.tolist()]
-            texts += [captions.junk() for _ in range(given.batch // 2)]
+            texts += [captions.junk() for _ in range(given.batch // 8)]
+            texts += [captions.mixed() for _ in range(given.batch // 2)]
             written = texts_to_features(model, tokenizer, texts)
             logits = model.logit_scale.exp() * images @ written.T
             truth = torch.arange(given.batch)

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pinprompt.api import compare, evaluate, predict, rewrite, tune
+    from pinprompt.api import compare, evaluate, judge, predict, rewrite, tune
     from pinprompt.errors import PinpromptError
     from pinprompt.recipe import Recipe
     from pinprompt.running import Result
@@ -20,6 +20,7 @@ _HOMES = {
     "predict": "api",
     "compare": "api",
     "rewrite": "api",
+    "judge": "api",
     "check_task": "tasks.check",
     "Recipe": "recipe",
     "Result": "running",
@@ -41,6 +42,7 @@ __all__ = [
     "check_task",
     "compare",
     "evaluate",
+    "judge",
     "predict",
     "rewrite",
     "tune",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pinprompt import assembly, running
 from pinprompt import recipe as recipes
@@ -13,6 +14,9 @@ from pinprompt.recipe import Recipe
 from pinprompt.running import Result
 from pinprompt.tasks.protocol import Task
 from pinprompt.values import Evaluation, Listener, Prompt
+
+if TYPE_CHECKING:
+    from pinprompt.judging import Judgement
 
 Subject = Recipe | str | Path | Mapping[str, Any] | Callable[..., Any] | Task
 
@@ -66,7 +70,7 @@ def tune(
 def default_folder(recipe: Recipe) -> Path:
     """Where a run goes that was not told: runs/<task>-<method>-<hash of the recipe>."""
     what = getattr(recipe.task, "dataset", None) or recipe.task.kind
-    return Path("runs") / f"{what}-{recipe.method}-seed{recipe.seed}-{recipe.hash[:8]}"
+    return Path("runs") / recipes.file_name(f"{what}-{recipe.method}-seed{recipe.seed}-{recipe.hash[:8]}")
 
 
 def evaluate(
@@ -87,7 +91,7 @@ def evaluate(
             # A template made for one kind of model may not fit another, so it is chosen anew.
             update = {"model": model, **({"model_kind": "auto"} if hasattr(recipe.task, "model_kind") else {})}
             changed = recipe.model_copy(update={"task": recipe.task.model_copy(update=update)})
-        task = assembly.build_task(changed, device)
+        task = _aloud(assembly.build_task(changed, device))
         if split not in task.splits:
             raise SettingError(f"the task has no {split} split; it has: {', '.join(task.splits)}")
         evaluations[str(model)] = task.evaluate(Prompt(text), split)
@@ -99,7 +103,7 @@ def predict(run: Path | str, texts: Sequence[str], *, device: str | None = None)
     recipe = recipe_of(run)
     if recipe.task.kind != "classification":
         raise SettingError(f"{run} is a {recipe.task.kind} run; predict labels texts with a classification run")
-    task: Any = assembly.build_task(recipe, assembly.choose_device(device))
+    task: Any = _aloud(assembly.build_task(recipe, assembly.choose_device(device)))
     predicted: list[tuple[str, dict[str, float]]] = task.predict(
         Prompt(running.result_of(Path(run)).prompt), list(texts)
     )
@@ -113,7 +117,7 @@ def rewrite(
     recipe = recipe_of(run)
     if recipe.task.kind != "style-transfer":
         raise SettingError(f"{run} is a {recipe.task.kind} run; rewrite works with a style-transfer run")
-    task: Any = assembly.build_task(recipe, assembly.choose_device(device))
+    task: Any = _aloud(assembly.build_task(recipe, assembly.choose_device(device)))
     prompt = running.result_of(Path(run)).prompt
     return [task.rewrite(prompt, text, n, seed) for text in texts]
 
@@ -150,6 +154,26 @@ def draw(run: Path | str, *, model: str | None = None, device: str | None = None
     return running.result_of(Path(run))
 
 
+def judge(
+    runs: Sequence[Path | str] | Path | str,
+    *,
+    model: str,
+    top: int = 1,
+    settings: Mapping[str, Any] | None = None,
+    memo: bool = True,
+    notes: Callable[[str], None] = lambda note: None,
+) -> Judgement:
+    """Relevance and interpretability (1 to 5) of what inversion runs found, by a vision model behind an API.
+
+    `model` is 'remote:<name>'; `settings` has the server and the limits, such as `{"remote": {"base_url": ...},
+    "budget": {"calls": 50}}`. See `pinprompt.judging.judge`.
+    """
+    from pinprompt.judging import judge as judge_runs
+
+    folders = [runs] if isinstance(runs, str | Path) else runs
+    return judge_runs(folders, model, top=top, settings=settings, memo=memo, notes=notes)
+
+
 def compare(folders: Sequence[Path | str], metric: str | None = None) -> Any:
     """The paper's tables from run folders alone; see `records.compare`."""
     from pinprompt.records.compare import compare as compare_runs
@@ -160,9 +184,16 @@ def compare(folders: Sequence[Path | str], metric: str | None = None) -> Any:
 def recipe_of(run: Path | str) -> Recipe:
     """The recipe that a run folder was made with."""
     path = Path(run) / "recipe.toml"
-    if not path.exists():
+    if not path.is_file():
         raise SettingError(f"{run} is not a run folder: there is no recipe.toml in it")
     return recipes.load(path)
+
+
+def _aloud(task: Task) -> Task:
+    """Say what a reader should know of the task, such as how a model behind an API is asked."""
+    for note in getattr(task, "notes", ()):
+        logging.getLogger("pinprompt.models").info(note)
+    return task
 
 
 def _recipe_and_task(subject: Subject, tree: dict[str, Any]) -> tuple[Recipe, Task | None]:

@@ -45,13 +45,22 @@ def set_threads(count: int | None) -> int:
     return torch.get_num_threads()
 
 
-def build_task(recipe: Recipe, device: str) -> Task:
-    """The task that a recipe names."""
+def is_remote(recipe: Recipe) -> bool:
+    """Does the task model stand behind an API?"""
+    return str(getattr(recipe.task, "model", "")).startswith("remote:")
+
+
+def build_task(recipe: Recipe, device: str, contact: bool = True) -> Task:
+    """The task that a recipe names; without `contact`, one behind an API asks its server nothing and can only count."""
     settings: Any = recipe.task
-    if settings.kind == "classification" and settings.model.startswith("remote:"):
+    if settings.kind == "classification" and is_remote(recipe):
         from pinprompt.tasks.remote_classification import RemoteClassificationTask
 
-        return RemoteClassificationTask.open(settings, recipe.remote, recipe.seed)
+        return RemoteClassificationTask.open(settings, recipe.remote, recipe.seed, contact)
+    if settings.kind == "style-transfer" and is_remote(recipe):
+        from pinprompt.tasks.remote_style_transfer import RemoteStyleTransferTask
+
+        return RemoteStyleTransferTask.open(settings, recipe.remote, recipe.policy.model, device, contact)
     if settings.kind == "classification":
         from pinprompt.tasks.classification import ClassificationTask
 
@@ -170,8 +179,10 @@ def hold_for_dev(recipe: Recipe, task: Task, budget: Budget) -> Reservation | No
 
 def environment(device: str, threads: int) -> dict[str, Any]:
     """What a reader needs to know of the machine, for environment.json and the report."""
+    from pinprompt.policy.banlist import seal
+
     packages = ("pinprompt", "torch", "transformers", "tokenizers", "numpy", "safetensors")
-    versions = {}
+    versions, banned = {}, seal()
     for package in packages:
         try:
             versions[package] = metadata.version(package)
@@ -184,4 +195,5 @@ def environment(device: str, threads: int) -> dict[str, Any]:
         "device": device,
         "threads": threads,
         "packages": versions,
+        **({} if banned is None else {"ban_list": banned}),
     }

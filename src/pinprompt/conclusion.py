@@ -64,7 +64,7 @@ def conclude(
     if best:
         result["tokens"] = _tokens(recipe, search, best.candidate.prompt, writer)
         result["readability"] = _readability(best.candidate.prompt, writer)
-        for row in result["top"][:10]:
+        for row in result["top"]:
             row["perplexity"] = _finite(writer().perplexity(row["prompt"]))
     spent = {"calls": evaluator.charged_calls, "prompts": evaluator.distinct}
     search.emit(

@@ -44,15 +44,19 @@ def calls_planned(recipe: Recipe, task: Task) -> int:
 def estimate(recipe: Recipe, device: str | None = None, probe: bool = True) -> dict[str, Any]:
     """Calls, tokens, money and minutes of a recipe.
 
-    Minutes come from scoring a few prompts first (`probe`), so they are those of this machine; a task model that cannot
-    be had here leaves them unknown.
+    Minutes come from scoring a few prompts first (`probe`), so they are those of this machine. A model behind an API is
+    asked nothing, since asking costs money: its minutes are unknown, and its tokens the most that they can be.
     """
-    task = assembly.build_task(recipe, assembly.choose_device(device))
+    remote = assembly.is_remote(recipe)
+    task = assembly.build_task(recipe, assembly.choose_device(device), contact=not remote)
     calls = calls_planned(recipe, task)
     report = sum(task.calls(split) for split in task.splits if split != "train") * (1 + len(task.baselines()))
     figures: dict[str, Any] = {"method": recipe.method, "calls": calls, "report_calls": report, "minutes": None}
     figures |= _tokens_and_money(recipe, task, calls)
-    if probe:
+    if remote:
+        address = recipe.remote.base_url
+        figures["note"] = f"{address} was not asked anything; minutes are not known, tokens are the most that can be"
+    elif probe:
         seconds = _seconds_per_call(recipe, task)
         figures["seconds_per_call"] = seconds
         minutes = seconds * calls / 60

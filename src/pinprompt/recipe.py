@@ -69,7 +69,7 @@ class Recipe(Section):
 
     @property
     def hash(self) -> str:
-        """Twelve hex digits that name this recipe: the settings of methods and servers that it does not use are moot."""
+        """Twelve hex digits that name this recipe; settings of methods and servers that it does not use are moot."""
         unused = set(SEARCHES) - {self.method.replace("-", "_") if self.method in BASELINES else "q_learning"}
         if not getattr(self.task, "model", "").startswith("remote:"):
             unused.add("remote")

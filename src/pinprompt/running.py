@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -12,12 +11,13 @@ from typing import Any
 from pinprompt import assembly
 from pinprompt import recipe as recipes
 from pinprompt.conclusion import conclude
-from pinprompt.errors import RunError
-from pinprompt.methods.protocol import Search
+from pinprompt.errors import PinpromptError, RunError
+from pinprompt.methods.protocol import Method, Outcome, Search
 from pinprompt.methods.selection import select
 from pinprompt.recipe import Recipe
 from pinprompt.records.reading import read_run
 from pinprompt.records.run import RunFolder
+from pinprompt.settings.remote import MANNERS
 from pinprompt.tasks.protocol import Task
 from pinprompt.values import Event, Listener
 
@@ -88,7 +88,10 @@ def run(
         record.save_json("environment.json", assembly.environment(device, threads))
         evaluator = assembly.build_evaluator(recipe, task, record, device, threads, notes)
 
+        told: list[str] = []
+
         def emit(event: Event) -> None:
+            told.append(event.kind)
             for listener in (record.record, *listeners):
                 listener(event)
 
@@ -99,7 +102,7 @@ def run(
         writer = cache(lambda: assembly.build_writer(recipe, task, device))
         method = assembly.build_method(recipe, writer)
         held = assembly.hold_for_dev(recipe, task, evaluator.budget)
-        outcome = method(search)
+        outcome = _search(method, search, told) if resume else method(search)
         if held is not None:
             evaluator.budget.release(held)
         finalists = select(search, outcome.candidates, outcome.steps)
@@ -113,17 +116,40 @@ def run(
         return result_of(record.path)
 
 
+def _search(method: Method, search: Search, told: Sequence[str]) -> Outcome:
+    """Let a method go on; whatever breaks before it asks or tells anything is the folder's fault, not the method's."""
+    evaluator: Any = search.evaluator
+    asked, heard = evaluator.requests, len(told)
+    try:
+        return method(search)
+    except PinpromptError:
+        raise
+    except Exception as error:
+        if (evaluator.requests, len(told)) != (asked, heard):
+            raise
+        raise RunError(
+            f"the run in {search.folder} cannot be gone on with ({type(error).__name__}: {str(error)[:200]}): its "
+            "checkpoint is damaged or not this recipe's; start anew with --force"
+        ) from error
+
+
 def _finished(recipe: Recipe, folder: Path) -> bool:
     """True where the folder's run is complete for this recipe; a recipe that computes something else is refused."""
     path = folder / "recipe.toml"
-    if not path.exists():
+    if not path.is_file():
         return False
-    earlier = recipes.validate(tomllib.loads(path.read_text("utf-8")))
-    ours, theirs = recipe.model_dump(), earlier.model_dump()
-    changed = [name for name in ours if name not in MAY_CHANGE and ours[name] != theirs[name]]
+    earlier = recipes.validate(recipes.read_toml(path))
+    ours, theirs = _computed(recipe), _computed(earlier)
+    changed = [name for name in ours if ours[name] != theirs[name]]
     if changed:
         raise RunError(
             f"{folder} was made with other settings ({', '.join(changed)}); resume it with its own recipe, "
             "change only the budget, or start anew with --force"
         )
     return (folder / "result.json").exists() and recipe.budget == earlier.budget
+
+
+def _computed(recipe: Recipe) -> dict[str, Any]:
+    """The sections that say what a run computes."""
+    sections = {name: value for name, value in recipe.model_dump().items() if name not in MAY_CHANGE}
+    return sections | {"remote": {name: value for name, value in sections["remote"].items() if name not in MANNERS}}

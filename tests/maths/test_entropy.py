@@ -54,3 +54,8 @@ def test_an_unknown_name_is_refused() -> None:
     for function in (entropy.policy, entropy.value):
         with pytest.raises(SettingError, match=r"^Unknown entropy 'tsalis': did you mean 'tsallis'\?$"):
             function(Z, "tsalis")  # type: ignore[arg-type]
+
+
+def test_a_name_close_to_none_gets_both_listed() -> None:
+    with pytest.raises(SettingError, match=r"^Unknown entropy 'x': known: shannon, tsallis$"):
+        entropy.value(Z, "x")  # type: ignore[arg-type]

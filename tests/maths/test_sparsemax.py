@@ -295,6 +295,29 @@ def test_gradients(count: int) -> None:
     assert gradient.numpy() == pytest.approx(sparsemax.probabilities(z, mask).detach().numpy(), abs=1e-12)
 
 
+def test_gradients_of_one_row_and_of_many_dimensions() -> None:
+    """The gradient of the value is the policy, worked out here by bisection, whatever stands before the vocabulary."""
+    made = torch.Generator().manual_seed(4)
+    for shape in ((9,), (2, 3, 9), (9, 2, 9)):
+        z = torch.randn(shape, generator=made, dtype=torch.float64).requires_grad_()
+        rows = z.detach().reshape(-1, 9).numpy()
+        policy = np.stack([bisected(row)[1] for row in rows]).reshape(shape)
+        (gradient,) = torch.autograd.grad(sparsemax.value(z).sum(), z)
+        assert gradient.numpy() == pytest.approx(policy, abs=1e-9)
+        # d tau / d z_i = 1 / |S| inside the support, 0 outside.
+        (gradient,) = torch.autograd.grad(sparsemax.threshold(z)[0].sum(), z)
+        inside = policy > 0
+        assert gradient.numpy() == pytest.approx(inside / inside.sum(-1, keepdims=True), abs=1e-12)
+
+
+def test_an_entry_exactly_at_the_level_has_no_part_in_the_gradient() -> None:
+    z = torch.tensor([1.0, 0.0, -1.0], dtype=torch.float64).requires_grad_()
+    assert sparsemax.threshold(z)[0].item() == 0.0
+    assert sparsemax.value(z).item() == 1.0
+    (gradient,) = torch.autograd.grad(sparsemax.value(z), z)
+    assert gradient.tolist() == [1.0, 0.0, 0.0]
+
+
 def test_with_and_without_a_gradient_the_numbers_are_the_same() -> None:
     z = torch.randn(5, 3000, generator=torch.Generator().manual_seed(2), dtype=torch.float64) * 0.1
     with_gradient = z.clone().requires_grad_()

@@ -154,3 +154,9 @@ def test_wrong_shapes_are_refused() -> None:
             targets.squared_error(torch.ones(2, 3), target)
     with pytest.raises(PinpromptError, match="must both be"):
         targets.squared_error(torch.ones(3), torch.ones(3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_the_return_has_the_rewards_type_and_device(dtype: torch.dtype) -> None:
+    assert targets.monte_carlo(torch.ones(2, dtype=dtype), 3, 0.9).dtype == dtype
+    assert targets.monte_carlo(torch.ones(2, dtype=dtype, device="meta"), 3, 0.9).device.type == "meta"

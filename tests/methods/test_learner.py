@@ -10,8 +10,7 @@ import torch
 from tests.house.tiny import make_lm
 
 from pinprompt.errors import TaskError
-from pinprompt.maths.value_gradient import differentiable_value
-from pinprompt.methods.q_learning.learner import Learner, distinct_prefixes
+from pinprompt.methods.q_learning.learner import ActionSets, Learner, distinct_prefixes
 from pinprompt.policy.writer import Writer
 from pinprompt.settings.policy import PolicySettings
 from pinprompt.settings.q_learning import QLearningSettings
@@ -141,18 +140,28 @@ def test_a_loss_that_explodes_is_a_sentence(folder: Path) -> None:
         learner.update(ids, torch.full((BATCH,), 1e30))
 
 
-@pytest.mark.parametrize("entropy", ["tsallis", "shannon"])
-def test_the_gradient_of_a_value_in_chunks_and_with_masks(entropy: Any) -> None:
-    stream = torch.Generator().manual_seed(0)
-    head = torch.randn(40, 6, generator=stream, dtype=torch.float64)
-    hat_e = torch.randn(7, 6, generator=stream, dtype=torch.float64, requires_grad=True)
-    masks = torch.rand(7, 40, generator=stream) < 0.5
-    plain = torch.stack([brute_value((hat_e[row] @ head.T)[masks[row]], entropy) for row in range(7)]) + 0.5
-    weights = torch.arange(1.0, 8.0, dtype=torch.float64)
-    (expected,) = torch.autograd.grad((plain * weights).sum(), hat_e)
-    ours = differentiable_value(hat_e, head, masks, entropy, rows=3, bias=0.5)
-    (found,) = torch.autograd.grad((ours * weights).sum(), hat_e)
-    assert torch.allclose(ours, plain)
-    assert torch.allclose(found, expected)
-    assert torch.allclose(differentiable_value(hat_e, head, None, entropy), torch.stack(
-        [brute_value(hat_e[row] @ head.T, entropy) for row in range(7)]))  # fmt: skip
+def test_prompts_of_one_token_have_no_next_state(folder: Path) -> None:
+    writer = Writer.build(PolicySettings(model=str(folder), length=1, k=50, hidden=32), seed=3)
+    learner = Learner(writer, QLearningSettings(target="bootstrap"))
+    ids = torch.tensor([prompt.ids for prompt in writer.sample(4, torch.Generator().manual_seed(1)).prompts])
+    rewards = torch.tensor([1.0, -1.0, 0.5, 2.0])
+    with torch.no_grad():
+        q = (writer.psi(writer.states([()])) @ writer.backbone.head.T + learner.settings.logit_bias)[0]
+    update = learner.update(ids, rewards)
+    assert update.loss == pytest.approx(float((q[ids[:, 0]] - rewards).square().mean()), rel=1e-4)
+
+
+def test_action_sets_are_unpacked_only_when_asked_for() -> None:
+    asked: list[list[tuple[int, ...]]] = []
+
+    def sets(prefixes: list[tuple[int, ...]]) -> torch.Tensor:
+        asked.append(prefixes)
+        return torch.tensor([[len(prefix) == length for length in range(3)] for prefix in prefixes])
+
+    masks = ActionSets([(), (5,), (5, 6)], sets)
+    assert len(masks) == 3
+    assert asked == []
+    assert masks[1].tolist() == [False, True, False]
+    assert masks[1:].tolist() == [[False, True, False], [False, False, True]]
+    assert [mask.tolist().index(True) for mask in masks] == [0, 1, 2]
+    assert asked[1] == [(5,), (5, 6)]

@@ -73,6 +73,28 @@ def test_renormalising_looks_at_held_episodes_only() -> None:
     assert torch.allclose(rewards.double(), (ids[:, 0].double() - 2) / (1 + 1e-4), atol=1e-6)
 
 
+def test_renormalising_keeps_the_digits_of_close_scores() -> None:
+    # In float32 these would all be 1e7: no deviation, and every reward 0.
+    replay = Replay(10, 2)
+    replay.add([Episode((n, n), 1e7 + n / 8, 0.0) for n in range(3)])
+    ids, rewards = replay.sample(50, stream(), renormalise=True)
+    deviation = (2 / 3) ** 0.5 / 8
+    expected = (ids[:, 0].double() - 1) / 8 / (deviation + 1e-4)
+    assert torch.allclose(rewards.double(), expected, atol=1e-6)
+
+
+def test_memory_doubles_up_to_the_capacity_and_no_further() -> None:
+    replay = Replay(700, 2)
+    seen = []
+    for score in range(1500):
+        replay.add(episodes(score))
+        held = {len(part) for part in (replay._ids, replay._scores, replay._rewards)}
+        assert len(held) == 1
+        seen.append(held.pop())
+    assert sorted(set(seen)) == [256, 512, 700]
+    assert [seen.index(size) for size in (256, 512, 700)] == [0, 256, 512]
+
+
 def test_an_empty_replay_says_so() -> None:
-    with pytest.raises(ValueError, match="empty"):
+    with pytest.raises(ValueError, match=r"^the replay is empty$"):
         Replay(5, 2).sample(1, stream())

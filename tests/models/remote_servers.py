@@ -27,6 +27,9 @@ class Handler(BaseHTTPRequestHandler):
             self.server.seen.append((self.path, body, dict(self.headers)))
             self.server.busy += 1
             self.server.busiest = max(self.server.busiest, self.server.busy)
+        if self.server.dead:
+            hang_up(self, body)
+            return
         try:
             self.server.script(number, self.path, body)(self, body)
         except (BrokenPipeError, ConnectionResetError):
@@ -53,11 +56,17 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, script: Callable[[int, str, Answer], Action]) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+    def __init__(self, script: Callable[[int, str, Answer], Action], port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), Handler)
         self.script, self.lock = script, threading.Lock()
         self.seen: list[tuple[str, Answer, dict[str, str]]] = []
         self.busy = self.busiest = 0
+        self.dead = False
+
+    def die(self) -> None:
+        """From now on nobody listens, and what is connected is cut; to be called from a request's thread."""
+        self.dead = True
+        threading.Thread(target=lambda: (self.shutdown(), self.server_close()), daemon=True).start()
 
     @property
     def url(self) -> str:
@@ -65,9 +74,9 @@ class Server(ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def serving(script: Callable[[int, str, Answer], Action]) -> Iterator[Server]:
+def serving(script: Callable[[int, str, Answer], Action], port: int = 0) -> Iterator[Server]:
     """A server for the time of a with-block."""
-    server = Server(script)
+    server = Server(script, port)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from typing import Any
 
 import pytest
 from remote_servers import Action, cut, raw, refuse, reply, said, serving
 
-from pinprompt.errors import SettingError
+from pinprompt.errors import ModelError, SettingError
 from pinprompt.models.generator import Request
-from pinprompt.models.remote import RemoteGenerator, RemoteJudge, generate
+from pinprompt.models.remote import RemoteJudge
 from pinprompt.models.remote_client import RemoteClient
+from pinprompt.models.remote_generator import RemoteGenerator, generate
 from pinprompt.settings.remote import RemoteSettings
 
 
@@ -123,3 +125,71 @@ def test_a_judge_that_knows_no_schemas_is_asked_without() -> None:
         assert len(server.seen) == 3
     with serving(lambda *_: refuse(400)) as server:
         assert RemoteJudge(connect(server.url)).ask_image("?", b"", {}).text == ""
+
+
+def test_a_generator_finds_out_how_a_server_writes() -> None:
+    def many(n: int, path: str, body: dict[str, Any]) -> Action:
+        return reply(choices(*["good."] * body["n"]))
+
+    def single(n: int, path: str, body: dict[str, Any]) -> Action:
+        return reply(choices("good."))  # whatever was asked for
+
+    def only_chats(n: int, path: str, body: dict[str, Any]) -> Action:
+        if path == "/v1/completions":
+            return refuse(404, '{"error": {"message": "This is a chat model. Did you mean v1/chat/completions?"}}')
+        return refuse(400, "n must be 1") if body["n"] > 1 else reply(said("good."))
+
+    for script, completes, several, words in (
+        (many, True, True, "by completions, 4 samples a request"),
+        (single, True, False, "by completions, one sample a request"),
+        (only_chats, False, False, r"by chat answers \(the server has no completions\), one sample a request"),
+    ):
+        with serving(script) as server:
+            generator = RemoteGenerator(connect(server.url))
+            generator.probe(4)
+            assert (generator.client.completes, generator.client.many) == (completes, several)
+            assert re.search(words, generator.notes[0])
+            assert "top_k = 10 is not sent" in generator.notes[1]
+            probed = len(server.seen)
+            made = generator.sample([Request("p", "t", 4, seed) for seed in (1, 2)])
+            assert [one.texts for one in made] == [("good.",) * 4] * 2
+            seeds = [body["seed"] for _, body, _ in server.seen[probed:]]
+            assert len(seeds) == len(set(seeds)) == (2 if several else 8)
+            again = len(server.seen)
+            generator.sample([Request("p", "t", 4, seed) for seed in (1, 2)])
+            assert sorted(body["seed"] for _, body, _ in server.seen[again:]) == sorted(seeds)
+    with (
+        serving(lambda *_: refuse(400, "go away")) as server,
+        pytest.raises(ModelError, match=r"wrote nothing for 'small': the server answered 400: go away"),
+    ):
+        RemoteGenerator(connect(server.url)).probe(2)
+
+
+@pytest.mark.parametrize("several", [True, False])
+def test_what_samples_can_take_is_never_exceeded(several: bool) -> None:
+    """Without a usage in the answer, with an answer that was cut: still within what was reserved."""
+
+    def script(n: int, path: str, body: dict[str, Any]) -> Action:
+        return cut if n == 1 else reply({"choices": [{"text": "good."}] * (body["n"] if several else 1)})
+
+    with serving(script) as server:
+        generator = RemoteGenerator(connect(server.url, resends=1))
+        generator.probe(3)
+        generator.take()
+        generator.sample([Request("p", "some text", 3, 0)])
+        usage = generator.take()
+    most_in, most_out = generator.most_tokens("p", "some text", 3)
+    assert 0 < usage.tokens_in <= most_in
+    assert generator.limit("some text") * 3 <= usage.tokens_out <= most_out
+
+
+def test_one_sample_that_fails_leaves_the_others() -> None:
+    def script(n: int, path: str, body: dict[str, Any]) -> Action:
+        return reply({}) if n == 2 else reply(choices("good."))
+
+    with serving(script) as server:
+        client = connect(server.url, concurrency=1)
+        client.many = False
+        (written,) = generate(client, ["a"], n=4)
+    assert written.texts == ("good.",) * 3
+    assert written.failure == "the answer has no text"

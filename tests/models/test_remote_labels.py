@@ -57,7 +57,7 @@ def test_completions_are_asked_like_a_local_model() -> None:
         assert logs.exp().tolist() == [pytest.approx([0.25, 0.75]), pytest.approx([0.8, 0.2])]
         asked = {body["prompt"] for _, body, _ in server.seen[1:]}
         assert asked == {"a good film. It was", "a bad film. It was"}
-        assert all(body["max_tokens"] == 1 and body["logprobs"] == 20 for _, body, _ in server.seen)
+        assert all(body["max_tokens"] == 1 and body["logprobs"] == 200 for _, body, _ in server.seen)
         usage = model.take()
         assert (usage.calls, usage.tokens_in, usage.tokens_out, usage.failures) == (2, 12, 2, [])
         most_in, most_out = model.most_tokens(FRAME, inputs)
@@ -73,14 +73,14 @@ def test_a_server_that_gives_five_at_the_most_is_asked_for_five() -> None:
         model = classify(server.url)
         assert model.way == "completions"
         model.log_probs([FRAME], model.prepare(["x"]))
-        assert [body["logprobs"] for _, body, _ in server.seen] == [20, 5, 5]
+        assert [body["logprobs"] for _, body, _ in server.seen] == [200, 20, 5, 5]
 
 
 def test_chats_with_log_probabilities() -> None:
     def script(n: int, path: str, body: dict[str, Any]) -> Action:
         if path.endswith("/v1/completions"):
             return refuse(404, "not here")
-        assert body["top_logprobs"] == 20
+        assert body["top_logprobs"] == 200
         return reply(chat_tops({"Great": math.log(0.5), "Terr": math.log(0.25), "GREAT": math.log(0.125)}))
 
     with serving(script) as server:

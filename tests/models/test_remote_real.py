@@ -19,7 +19,8 @@ import pytest
 from pinprompt.errors import ServerDown
 from pinprompt.models import sources
 from pinprompt.models.frames import Frame
-from pinprompt.models.remote import generate, open_classifier, open_client
+from pinprompt.models.remote import open_classifier, open_client
+from pinprompt.models.remote_generator import generate
 from pinprompt.settings.remote import RemoteSettings
 
 WORDS = {"0": "terrible", "1": "great"}

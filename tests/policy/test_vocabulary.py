@@ -179,6 +179,7 @@ def test_required_words_are_forced_when_there_is_no_more_room(tokenizer: Any) ->
     assert word[0] in starts
     roomy = vocabulary_of(tokenizer, length=len(word) + 2, required=("wonderful",))
     assert not roomy.forced(())
+    assert not vocabulary_of(tokenizer, length=1).forced(())
     assert int(roomy.allowed(()).sum()) > 100
 
 

@@ -225,3 +225,9 @@ def test_long_prompts(make: Callable[[str], Backbone]) -> None:
     assert all(len(prompt.ids) == 128 for prompt in prompts)
     # Rows go on from what they hold: a level costs one pass, however deep.
     assert writer.tree.misses <= 3 * 128 + 1
+
+
+@pytest.mark.parametrize("count", [0, -3])
+def test_fewer_than_one_prompt_is_refused(make: Callable[[str], Backbone], count: int) -> None:
+    with pytest.raises(SettingError, match=f"at least 1, but is {count}"):
+        writer_of(make("gpt2")).sample(count, draw(0))

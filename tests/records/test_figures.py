@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -9,10 +10,12 @@ from pathlib import Path
 
 import pytest
 import run_samples as sample
+from matplotlib.figure import Figure
 
 from pinprompt.errors import RunError, SettingError
+from pinprompt.records import figures
 from pinprompt.records.compare import compare
-from pinprompt.records.curves import ablation, against_readability, averaged, learning_curves, progress
+from pinprompt.records.curves import Curve, ablation, against_readability, averaged, learning_curves, progress
 from pinprompt.records.figures import COLOURS, HEIGHT, WIDTH, write_figures
 from pinprompt.records.reading import RunRecord, read_run
 
@@ -112,6 +115,40 @@ def test_other_data_gets_its_own_figure(tmp_path: Path) -> None:
     folders = [sample.classification(tmp_path / name, dataset=name) for name in ("sst-2", "cr")]
     names = {path.name for path in write_figures(folders, tmp_path / "out")}
     assert {"curve-calls-sst-2.svg", "curve-calls-cr.svg"} <= names
+
+
+@pytest.mark.parametrize(
+    ("xs", "scale", "base"),
+    [([2.0, 4.0, 8.0], "linear", None), ([8.0, 16.0, 64.0], "log", 2), ([3.0, 10.0, 100.0], "log", 10)],
+)
+def test_an_ablation_over_a_decade_has_a_logarithmic_axis(xs: list[float], scale: str, base: int | None) -> None:
+    axes = Figure().add_subplot()
+    figures.draw_ablation(axes, [Curve("pin", xs, [0.5, 0.6, 0.7], [0.1, 0.0, 0.1], 6)], "k", "accuracy")
+    assert axes.get_xscale() == scale
+    assert getattr(axes.xaxis.get_transform(), "base", None) == base
+    assert axes.get_xticks().tolist() == xs
+    assert [label.get_text() for label in axes.get_xticklabels()] == [f"{x:g}" for x in xs]
+    assert axes.get_xlabel() == "tokens kept by the filter (k)"
+    assert axes.get_ylabel().endswith("(%)")
+
+
+def test_an_ablation_of_many_values_keeps_its_ticks_few() -> None:
+    axes = Figure().add_subplot()
+    xs = [float(x) for x in range(20, 40)]
+    figures.draw_ablation(axes, [Curve("pin", xs, [30.0] * 20, [0.0] * 20, 20)], "length", "joint")
+    assert len(axes.get_xticks()) < 12
+    assert "%" not in axes.get_ylabel()
+
+
+def test_varied_settings_get_a_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "save", lambda stem, draw: [stem])
+    folders = [sample.classification(tmp_path / str(k), k=k) for k in (16, 64)]
+    (folders[0] / "result.json").write_text(
+        json.dumps(read_run(folders[0]).result | {"readability": {}}), encoding="utf-8"
+    )
+    names = [path.name for path in write_figures(folders, tmp_path / "out")]
+    # One prompt's perplexity alone makes no figure.
+    assert names == ["curve-calls", "curve-time", "ablation-k"]
 
 
 def test_nothing_to_draw_is_said(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from importlib import resources
 
 import pytest
 
+from pinprompt.english import dictionary
 from pinprompt.records.readability import (
-    dictionary,
     dictionary_words,
     is_stable,
     perplexity,
@@ -46,13 +46,13 @@ def test_words_keep_inner_apostrophes() -> None:
 
 
 def test_the_list_is_small_plain_and_licensed() -> None:
-    packed = resources.files("pinprompt.records").joinpath("words.txt.gz").read_bytes()
+    packed = resources.files("pinprompt.english").joinpath("words.txt.gz").read_bytes()
     assert len(packed) <= 400_000
     lines = gzip.decompress(packed).decode("utf-8").splitlines()
     assert lines == sorted(set(lines))
     assert all(word == word.lower().strip() for word in lines)
     assert {"movie", "terrible", "colour", "color"} <= dictionary()
-    licence = resources.files("pinprompt.records").joinpath("words.LICENSE.txt").read_text("utf-8")
+    licence = resources.files("pinprompt.english").joinpath("words.LICENSE.txt").read_text("utf-8")
     assert "Kevin Atkinson" in licence
     assert "Permission to use, copy, modify, distribute and sell these word" in licence
 

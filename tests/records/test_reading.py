@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import tempfile
 from pathlib import Path
 
@@ -135,3 +136,27 @@ def test_any_bytes_give_a_record_or_a_run_error(name: str, content: bytes) -> No
 )
 def test_number(value: object, expected: float | None) -> None:
     assert number(value) == expected
+
+
+def test_what_cannot_be_opened_is_a_sentence(tmp_path: Path) -> None:
+    folder = sample.classification(tmp_path / "run")
+    (folder / "result.json").unlink()
+    with socket.socket(socket.AF_UNIX) as planted:
+        planted.bind(str(folder / "result.json"))
+        with pytest.raises(RunError, match=r"result\.json cannot be read"):
+            read_run(folder)
+
+
+def test_only_so_many_prompts_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "PROMPT_ROWS", 7)
+    record = read_run(sample.classification(tmp_path / "run"))
+    assert len(record.prompts) == 7
+    assert record.notes == ("Only the first 7 rows of prompts.csv were read.",)
+
+
+def test_a_table_with_a_monstrous_field_is_read_up_to_it(tmp_path: Path) -> None:
+    folder = sample.classification(tmp_path / "run")
+    (folder / "prompts.csv").write_text("prompt,score\ngood,1\n" + "x" * 200_000 + ",2\n", encoding="utf-8")
+    record = read_run(folder)
+    assert record.prompts == [{"prompt": "good", "score": "1"}]
+    assert "up to row 1 only" in record.notes[0]

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from pinprompt.records.reading import RunRecord, read_run
 from pinprompt.records.report import render, write_report
 from pinprompt.records.report_extras import pareto
-from pinprompt.records.svg import compact, decades, nice_ticks
+from pinprompt.records.svg import compact, decades, interval_chart, nice_ticks, stacked_bar
+from pinprompt.records.wording import metric
 
 
 class Page(HTMLParser):
@@ -268,3 +269,31 @@ def test_ticks_are_round_and_inside() -> None:
     assert nice_ticks(5, 5) == [5]
     assert decades(0.5, 2000) == [1, 10, 100, 1000]
     assert [compact(value) for value in (0, 950, 12_300, 4e6, 0.3125)] == ["0", "950", "12.3k", "4M", "0.312"]
+
+
+def test_odd_tokens_and_baselines_are_passed_over(record: RunRecord) -> None:
+    page = changed(
+        record,
+        tokens=["no object", {"token": " film", "q": None, "runners_up": [[" movie", 1.0], "odd", [1, 2, 3]]}],
+        baselines={"manual": {"prompt": "It was"}, "instructions": record.result["baselines"]["instructions"]},
+    )
+    assert "film" in page
+    assert "movie" in page
+    assert "instructions" in page
+    # The hand-written prompt without a measurement is no rival; the other one is.
+    assert "the instructions prompt" in page
+    assert "the manual prompt" not in page
+
+
+def test_a_long_environment_is_cut(record: RunRecord) -> None:
+    environment = {f"name-{n:03}": n for n in range(200)} | {"packages": {f"late-{n}": n for n in range(9)}}
+    known = RunRecord(record.folder, recipe=record.recipe, result=record.result, environment=environment)
+    page = Page(render(known)).text
+    assert "name-199" in page
+    assert "late-0" not in page
+
+
+def test_charts_of_nothing_are_nothing() -> None:
+    assert interval_chart([], title="none") == ""
+    assert stacked_bar([("write", 0.0)], title="none") == ""
+    assert metric("accuracy", None) == "\N{EN DASH}"

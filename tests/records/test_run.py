@@ -166,3 +166,48 @@ def test_prompts_are_a_csv_that_spreadsheets_read(tmp_path: Path) -> None:
         run.save_prompts([{"prompt": 'say "hi",\nyou', "train": 1.0}, {"prompt": "b", "dev": 2.0}])
         run.save_prompts([{"prompt": 'say "hi",\nyou', "train": 1.0}, {"prompt": "b", "dev": 2.0}])
     assert (tmp_path / "prompts.csv").read_text() == 'prompt,train,dev\n"say ""hi"",\nyou",1.0,\nb,,2.0\n'
+
+
+def test_lines_that_are_no_objects_are_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"a": 1}\n[1, 2]\n"text"\n{"a": 2}\n')
+    assert list(read_lines(tmp_path / "x.jsonl")) == [{"a": 1}, {"a": 2}]
+    assert list(read_lines(tmp_path / "none.jsonl")) == []
+    with pytest.raises(RunError, match="cannot be read"):
+        list(read_lines(tmp_path))
+
+
+def test_what_cannot_be_written_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(RunError, match="cannot be written"):
+        AppendOnly(tmp_path / "folder")
+    with pytest.raises(RunError, match="make room or choose another folder"):
+        write_atomically(tmp_path / "folder", "text")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+    def broken(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    file = AppendOnly(tmp_path / "events.jsonl")
+    monkeypatch.setattr(files.os, "fsync", broken)
+    with pytest.raises(RunError, match=r"Input/output error.*--resume"):
+        file.sync()
+    monkeypatch.undo()
+    file.close()
+
+
+def test_a_link_in_the_place_of_a_part_is_removed_not_followed(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "mine.txt").write_text("keep me")
+    with RunFolder(tmp_path / "run") as run:
+        run.begin("")
+    (tmp_path / "run" / "drawings").symlink_to(outside)
+    with RunFolder(tmp_path / "run", force=True):
+        assert not (tmp_path / "run" / "drawings").exists()
+    assert (outside / "mine.txt").read_text() == "keep me"
+
+
+def test_a_lock_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / ".lock").mkdir()
+    with pytest.raises(RunError, match=r"cannot be written: .*--out"):
+        RunFolder(tmp_path)

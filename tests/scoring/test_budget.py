@@ -70,6 +70,8 @@ def test_without_a_model_tokens_cost_no_money() -> None:
 def test_money_needs_a_price() -> None:
     with pytest.raises(SettingError, match=r"no price for the model 'daer'.*did you mean 'dear'"):
         Budget(BudgetSettings(money=1.0, prices=PRICES)).reserve(model="daer")
+    with pytest.raises(SettingError, match=r"^the budget limits money but has no price for the model 'm'; add"):
+        Budget(BudgetSettings(money=1.0)).reserve(model="m")
     Budget(BudgetSettings(calls=1)).reserve(model="daer")
 
 
@@ -230,9 +232,12 @@ def test_a_reservation_is_settled_once() -> None:
     assert budget.spent.calls == 5
 
 
-def test_negative_reservations_are_refused() -> None:
-    with pytest.raises(ValueError, match="negative"):
-        Budget(BudgetSettings()).reserve(calls=-1)
+@pytest.mark.parametrize("wanted", [{"calls": -1}, {"tokens_in": -1}, {"tokens_out": -1}])
+def test_negative_reservations_are_refused(wanted: dict[str, int]) -> None:
+    budget = Budget(BudgetSettings())
+    with pytest.raises(ValueError, match=r"^a reservation cannot be negative"):
+        budget.reserve(**{"calls": 1, "tokens_in": 1, "tokens_out": 1} | wanted)
+    assert budget.reserved == Amounts()
 
 
 def test_a_report_is_counted_apart_and_never_refused() -> None:

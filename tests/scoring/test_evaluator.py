@@ -324,6 +324,26 @@ class Dying(Inline):
             yield score
 
 
+def test_an_executor_that_stops_early_without_a_reason_is_a_sentence() -> None:
+    class Lazy(Inline):
+        def run(self, prompts: Sequence[Prompt], seeds: Sequence[int], split: str, stop: Stop) -> Iterator[Score]:
+            yield from list(super().run(prompts, seeds, split, stop))[:1]
+
+    task = Toy()
+    evaluator = make(task, executor=Lazy(task))
+    with pytest.raises(TaskError, match="'toy' gave too few scores for 3 prompts"):
+        evaluator.score(prompts("a", "bb", "ccc"))
+    evaluator.close()
+
+
+@pytest.mark.parametrize("spent", [{"money": "NaN"}, {"money": "Infinity"}, {"seconds": math.inf}])
+def test_a_journal_with_an_endless_sum_is_a_sentence(tmp_path: Path, spent: dict[str, Any]) -> None:
+    path = tmp_path / "scores.jsonl"
+    path.write_text(json.dumps(GOOD | {"spent": GOOD["spent"] | spent}) + "\n")
+    with pytest.raises(RunError, match="start the run anew"):
+        make(Toy(), journal=Journal(path)).score(prompts("a"))
+
+
 def script(evaluator: Evaluator, save: Any, start: int = 0) -> list[Any]:
     """A search of six requests that saves its place every second one."""
     seen = []

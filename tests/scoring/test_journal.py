@@ -130,6 +130,60 @@ def test_a_full_disk_is_a_sentence_and_tears_nothing(tmp_path: Path) -> None:
     assert "make room" in done.stdout
 
 
+def test_no_space_left_is_a_sentence_and_the_next_row_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal(tmp_path / "scores.jsonl")
+    journal.append([row(0)])
+    journal.close()
+    with monkeypatch.context() as patch, Path("/dev/full").open("ab") as full:  # the kernel's own full disk
+        patch.setattr("pinprompt.scoring.journal._open_to_append", lambda _: full)
+        with pytest.raises(RunError, match=r"scores\.jsonl: No space left on device; make room"):
+            journal.append([row(1)])
+    assert journal.rows == 1
+    journal.append([row(2)])
+    journal.close()
+    assert [entry["n"] for entry in read_rows(journal.path)] == [0, 2]
+
+
+def test_rows_reach_the_disk_itself_about_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr("os.fsync", synced.append)
+    monkeypatch.setattr("pinprompt.scoring.journal.SYNC_SECONDS", 3600.0)
+    journal = Journal(tmp_path / "scores.jsonl")
+    journal.append([row(0)])
+    assert synced == []
+    monkeypatch.setattr("pinprompt.scoring.journal.SYNC_SECONDS", 0.0)
+    journal.append([row(1)])
+    assert len(synced) == 1
+    journal.close()
+
+
+def test_a_folder_in_the_way_is_a_sentence(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "file" / "scores.jsonl")
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(RunError, match="cannot write"):
+        journal.append([row(0)])
+    for reader in (Journal, read_rows):
+        with pytest.raises(RunError, match="cannot read"):
+            reader(tmp_path)
+
+
+def test_a_journal_that_cannot_be_cut_is_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Journal(tmp_path / "scores.jsonl")
+    journal.append([row(0), row(1)])
+    journal.close()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pinprompt.scoring.journal._cut", full)
+        with pytest.raises(RunError, match="No space left on device; the run was left as it was"):
+            Journal(journal.path).split_at(1)
+    assert [entry["n"] for entry in read_rows(journal.path)] == [0, 1]
+
+
 WRITER = """
 import sys
 from pathlib import Path

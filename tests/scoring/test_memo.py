@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -259,6 +260,59 @@ def test_a_memo_that_is_locked_for_long_is_only_read(tmp_path: Path) -> None:
     assert memo.look_up(["a", "b"]) == {"a": ANSWER}
     other.close()
     assert len(warned) == 1
+
+
+def test_uses_that_cannot_be_noted_cost_one_warning(tmp_path: Path) -> None:
+    path = tmp_path / "memo.sqlite"
+    warned: list[str] = []
+    memo = Memo(path, warn=warned.append, busy_seconds=0.1)
+    memo.keep({"a": ANSWER})
+    memo.look_up(["a"])
+    memo.count("a")
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    memo.close()
+    other.close()
+    assert len(warned) == 1
+    assert "cannot be written" in warned[0]
+
+
+def test_a_memo_that_breaks_under_way_is_given_up(tmp_path: Path) -> None:
+    path = tmp_path / "memo.sqlite"
+    warned: list[str] = []
+    memo = Memo(path, warn=warned.append)
+    memo.keep({"a": ANSWER})
+    other = sqlite3.connect(path)
+    other.execute("DROP TABLE answers")
+    other.close()
+    assert memo.look_up(["a"]) == {}
+    assert not memo.working
+    assert len(warned) == 1
+    assert "goes on without it" in warned[0]
+
+
+def test_a_key_that_sqlite_cannot_hold_gives_the_memo_up(tmp_path: Path) -> None:
+    warned: list[str] = []
+    memo = Memo(tmp_path / "memo.sqlite", warn=warned.append)
+    memo.keep({"\ud800": ANSWER})
+    assert not memo.working
+    assert len(warned) == 1
+
+
+@pytest.mark.parametrize("seconds", [0.1, 20.0])
+def test_making_a_memo_waits_for_another_that_makes_it(tmp_path: Path, seconds: float) -> None:
+    path = tmp_path / "memo.sqlite"
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")  # an empty file that somebody is about to fill
+    opener = threading.Timer(0.5, other.rollback)
+    if seconds > 1:
+        opener.start()
+    warned: list[str] = []
+    memo = Memo(path, warn=warned.append, busy_seconds=seconds)
+    assert memo.working == (seconds > 1)
+    assert len(warned) == (seconds < 1)
+    opener.cancel()
+    other.close()
 
 
 WORKER = """

@@ -13,10 +13,11 @@ import pytest
 from scoring_toys import Toy, build_noisy, prompts
 
 from pinprompt.errors import MissingExtra, ServerDown, SettingError, TaskError
+from pinprompt.scoring import ray_executor
 from pinprompt.scoring.budget import Budget
 from pinprompt.scoring.evaluator import Evaluator
 from pinprompt.scoring.executors import Inline
-from pinprompt.scoring.ray_executor import Ray, _as_error
+from pinprompt.scoring.ray_executor import Ray, Worker, _as_error
 from pinprompt.settings.scoring import BudgetSettings
 from pinprompt.values import Prompt, Score
 
@@ -92,11 +93,37 @@ def test_stop_gives_back_what_was_sent() -> None:
     executor.close()
 
 
-def test_a_prompt_that_kills_every_worker_stops_the_run() -> None:
+def test_a_prompt_that_kills_every_worker_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     executor = Ray(Deadly, workers=1)
     with pytest.raises(ServerDown, match="workers died"):
         list(executor.run(prompts("a"), [0], "train", lambda: False))
+    monkeypatch.setattr(ray_executor, "DEATHS", 1)  # the one that is dead already: hiring more takes long
+    with pytest.raises(ServerDown, match="1 workers died"):
+        executor.evaluate(Prompt("a"), "dev", 0)
     executor.close()
+
+
+def test_what_a_worker_does_is_what_the_task_does() -> None:
+    """The same class here as in an actor: the task is built once, at the first question."""
+    import ray.cloudpickle
+
+    worker = Worker(ray.cloudpickle.dumps(Toy), ["/nowhere/to/be/found"], threads=1)
+    try:
+        assert worker.task is None
+        scores, failure = worker.score(prompts("abc"), [5], "train")
+        assert ([score.value for score in scores], failure) == ([3.0], None)
+        built = worker.task
+        evaluation, failure = worker.evaluate(Prompt("abc"), "dev", 7)
+        assert evaluation is not None
+        assert (evaluation.metrics["accuracy"], failure) == (0.3, None)
+        assert worker.task is built
+        assert worker.process() == os.getpid()
+        assert sys.path[-1] == "/nowhere/to/be/found"
+    finally:
+        sys.path.remove("/nowhere/to/be/found")
+    broken = Worker(ray.cloudpickle.dumps(build_broken), [], threads=1)
+    assert broken.score(prompts("a"), [0], "train") == ([], ("SettingError", "no such label"))
+    assert broken.evaluate(Prompt("a"), "dev", 0) == (None, ("SettingError", "no such label"))
 
 
 def test_without_ray_there_is_an_install_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,11 +14,13 @@ from typing import Annotated, Any
 import typer
 
 from pinprompt.errors import PinpromptError
+from pinprompt.models.trust import trusting
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, everything else on stderr.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Root of all randomness.")]
 Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1, mps; left out: the best at hand.")]
+Trust = Annotated[bool, typer.Option("--trust-remote-code", help="Let code that a model brings along run here.")]
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads for torch.")]
 
 
@@ -57,7 +59,7 @@ class Console:
 
 
 @contextmanager
-def door(as_json: bool, quiet: bool, threads: int | None = None) -> Iterator[Console]:
+def door(as_json: bool, quiet: bool, threads: int | None = None, trust: bool = False) -> Iterator[Console]:
     """Every verb goes through here: errors become sentences and exit codes, never tracebacks."""
     if threads is not None:
         # Before torch is imported; libraries read it once.
@@ -65,7 +67,7 @@ def door(as_json: bool, quiet: bool, threads: int | None = None) -> Iterator[Con
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     console = Console(as_json, quiet)
     try:
-        with _models_heard(console):
+        with _models_heard(console), trusting(trust):
             yield console
     except PinpromptError as error:
         console.refuse(str(error))

@@ -20,18 +20,22 @@ class Progress:
         self._patience = Patience()
         self._bar: Any = None
         self._line: Any = None
+        self.best: str | None = None
+        """The best words so far and their score, for a run that has to stop."""
         if console.terminal:
             from rich.console import Console as Rich
             from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
             from rich.progress import Progress as RichProgress
+            from rich.table import Column
 
+            # On a narrow terminal the words lose their end; the clock and the bar stay whole.
             columns = (
-                TextColumn("{task.fields[phase]}"),
-                BarColumn(20),
-                TimeElapsedColumn(),
-                TextColumn("{task.description}"),
+                TextColumn("{task.fields[phase]}", table_column=Column(no_wrap=True, min_width=8)),
+                BarColumn(12, table_column=Column(min_width=12)),
+                TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=7)),
+                TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
             )
-            self._bar = RichProgress(*columns, console=Rich(stderr=True), transient=True)
+            self._bar = RichProgress(*columns, console=Rich(stderr=True), transient=True, expand=True)
 
     def __enter__(self) -> Progress:
         if self._bar is not None:
@@ -51,6 +55,7 @@ class Progress:
         """Tell an event."""
         data = event.data
         if event.kind == "step":
+            self.best = f"{data['best_prompt']!r} ({data['score_best']:.4g})"
             words = self._step(event)
             if self._bar is not None:
                 share = self._share(event)

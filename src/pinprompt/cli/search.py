@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from pinprompt.cli.console import Console, Device, Json, Quiet, Seed, Threads, door
-from pinprompt.errors import SettingError
+from pinprompt.cli.console import Console, Device, Json, Quiet, Seed, Threads, Trust, door
+from pinprompt.errors import ServerDown, SettingError
 
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="The run folder; left out: runs/<name>.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")]
@@ -26,10 +26,10 @@ def tune(
     recipe: Annotated[Path, typer.Argument(help="A recipe: a TOML file (recipes/ has examples).")],
     out: Out = None, resume: Resume = False, force: Force = False, calls: Calls = None, minutes: Minutes = None,
     sets: Sets = None, no_memo: NoMemo = False, estimate: Estimate = False, seed: Seed = None, as_json: Json = False,
-    quiet: Quiet = False, device: Device = None, threads: Threads = None,
+    quiet: Quiet = False, device: Device = None, threads: Threads = None, trust: Trust = False,
 ) -> None:  # fmt: skip
     """Find a prompt as a recipe says."""
-    with door(as_json, quiet, threads) as console:
+    with door(as_json, quiet, threads, trust) as console:
         from pinprompt import recipe as recipes
 
         tree = recipes.read_toml(recipe)
@@ -52,10 +52,10 @@ def classify(
     method: Method = "pin", profile: Profile = "quick", out: Out = None, resume: Resume = False, force: Force = False,
     calls: Calls = None, minutes: Minutes = None, sets: Sets = None, no_memo: NoMemo = False,
     estimate: Estimate = False, seed: Seed = None, as_json: Json = False, quiet: Quiet = False, device: Device = None,
-    threads: Threads = None,
+    threads: Threads = None, trust: Trust = False,
 ) -> None:  # fmt: skip
     """Find a prompt that makes a model label texts."""
-    with door(as_json, quiet, threads) as console:
+    with door(as_json, quiet, threads, trust) as console:
         if dataset is None and train is None:
             raise SettingError("name a dataset of the catalogue, or give your own examples with --train FILE")
         words = dict(_word(pair) for pair in word or [])
@@ -111,10 +111,15 @@ def _search(
         return
     folder = out or api.default_folder(recipe)
     with Progress(console, recipe) as progress:
-        result = running.run(
-            recipe, folder, device=device, threads=threads, resume=resume, force=force, listeners=[progress],
-            notes=console.note,
-        )  # fmt: skip
+        try:
+            result = running.run(
+                recipe, folder, device=device, threads=threads, resume=resume, force=force, listeners=[progress],
+                notes=console.note,
+            )  # fmt: skip
+        except ServerDown as down:
+            best = f"; best so far: {progress.best}" if progress.best else ""
+            kept = f"what was paid for is in {folder}"
+            raise ServerDown(f"{down} (the same command with --resume){best}; {kept}") from None
     console.answer({**result.data, "folder": str(result.folder), "report": str(result.report)}, *shown_result(result))
 
 
@@ -131,10 +136,10 @@ def restyle(
     method: Method = "pin", profile: Profile = "quick", out: Out = None, resume: Resume = False, force: Force = False,
     calls: Calls = None, minutes: Minutes = None, sets: Sets = None, no_memo: NoMemo = False,
     estimate: Estimate = False, seed: Seed = None, as_json: Json = False, quiet: Quiet = False, device: Device = None,
-    threads: Threads = None,
+    threads: Threads = None, trust: Trust = False,
 ) -> None:  # fmt: skip
     """Find a prompt that makes a model rewrite texts in another style."""
-    with door(as_json, quiet, threads) as console:
+    with door(as_json, quiet, threads, trust) as console:
         if dataset is None and (source is None or target is None):
             raise SettingError("name style data of the catalogue, or give --source FILE and --target FILE")
         given = {
@@ -154,10 +159,10 @@ def invert(
     method: Method = "pin", profile: Profile = "quick", out: Out = None, resume: Resume = False, force: Force = False,
     calls: Calls = None, minutes: Minutes = None, sets: Sets = None, no_memo: NoMemo = False,
     estimate: Estimate = False, seed: Seed = None, as_json: Json = False, quiet: Quiet = False, device: Device = None,
-    threads: Threads = None,
+    threads: Threads = None, trust: Trust = False,
 ) -> None:  # fmt: skip
     """Find words for a picture, or for what several have in common."""
-    with door(as_json, quiet, threads) as console:
+    with door(as_json, quiet, threads, trust) as console:
         task = {"kind": "inversion", **_local(profile, "emoji-clip"), "images": [str(path) for path in images]}
         tree: dict[str, Any] = {"method": method, "profile": profile, "task": task | _given({"model": model})}
         tree["policy"] = _given({"length": length})

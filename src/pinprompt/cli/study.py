@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pinprompt.cli.console import Device, Json, Quiet, Seed, Threads, door
+from pinprompt.cli.console import Device, Json, Quiet, Seed, Threads, Trust, door
 from pinprompt.errors import SettingError
 
 Folders = Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold run folders.")]
@@ -23,9 +23,10 @@ def sweep(
     sets: Annotated[list[str] | None, typer.Option("--set", help="A setting under all cells.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cells with an estimate, and stop.")] = False,
     as_json: Json = False, quiet: Quiet = False, seed: Seed = None, device: Device = None, threads: Threads = None,
+    trust: Trust = False,
 ) -> None:  # fmt: skip
     """Run many recipes; finished cells are never run again, killed ones resume."""
-    with door(as_json, quiet, threads) as console:
+    with door(as_json, quiet, threads, trust) as console:
         from dataclasses import replace
 
         from pinprompt.sweeps.grid import read_sweep

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pinprompt.cli.console import Device, Json, Quiet, Seed, Threads, door
+from pinprompt.cli.console import Device, Json, Quiet, Seed, Threads, Trust, door
 from pinprompt.errors import SettingError
 
 Run = Annotated[Path, typer.Argument(help="A run folder.")]
@@ -18,9 +18,10 @@ def predict(
     run: Run,
     texts: Annotated[list[str] | None, typer.Argument(help="Texts to label; left out: one a line from stdin.")] = None,
     as_json: Json = False, quiet: Quiet = False, seed: Seed = None, device: Device = None, threads: Threads = None,
+    trust: Trust = False,
 ) -> None:  # fmt: skip
     """Label new texts with the prompt that a run found."""
-    with door(as_json, quiet, threads) as console:
+    with door(as_json, quiet, threads, trust) as console:
         given = list(texts or []) or [line.rstrip("\n") for line in sys.stdin if line.strip()]
         if not given:
             raise SettingError("there is no text to label: give it as an argument, or one a line on stdin")
@@ -46,9 +47,10 @@ def rewrite(
     texts: Annotated[list[str] | None, typer.Argument(help="Texts to rewrite; left out: lines of stdin.")] = None,
     n: Annotated[int, typer.Option("--n", min=1, max=100, help="How many rewrites of each.")] = 1,
     as_json: Json = False, quiet: Quiet = False, seed: Seed = None, device: Device = None, threads: Threads = None,
+    trust: Trust = False,
 ) -> None:  # fmt: skip
     """Rewrite texts with the prompt that a style run found."""
-    with door(as_json, quiet, threads) as console:
+    with door(as_json, quiet, threads, trust) as console:
         given = list(texts or []) or [line.rstrip("\n") for line in sys.stdin if line.strip()]
         if not given:
             raise SettingError("there is no text to rewrite: give it as an argument, or one a line on stdin")
@@ -75,9 +77,10 @@ def evaluate(
     prompt: Annotated[str | None, typer.Option("--prompt", help="Another prompt than the one found.")] = None,
     split: Annotated[str, typer.Option("--split", help="train, dev or test.")] = "test",
     as_json: Json = False, quiet: Quiet = False, seed: Seed = None, device: Device = None, threads: Threads = None,
+    trust: Trust = False,
 ) -> None:  # fmt: skip
     """Say how a run's prompt does on a split, and how it carries over to other models."""
-    with door(as_json, quiet, threads) as console:
+    with door(as_json, quiet, threads, trust) as console:
         from rich.table import Table
 
         from pinprompt import api

@@ -5,7 +5,6 @@ The key is read from the environment, lives in this object alone, and is taken o
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 import time
@@ -14,8 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from pinprompt.errors import ModelError, ServerDown, SettingError
+from pinprompt.errors import ModelError, ServerDown
 from pinprompt.models.remote_http import Door, NoAnswer, Response, seconds_of
+from pinprompt.models.remote_secret import Secret
 from pinprompt.settings.remote import RemoteSettings
 from pinprompt.streams import derive
 
@@ -53,8 +53,8 @@ class RemoteClient:
     ) -> None:
         self.settings, self.model, self._seed = settings, model, seed
         self._sleep, self._clock = sleep, clock
-        self._key = _key(settings.key_env)
-        self._door = Door(settings.base_url, self._key, settings.timeout, int(settings.max_mb * 1e6))
+        self._secret = Secret(settings.key_env)
+        self._door = Door(settings.base_url, self._secret.key, settings.timeout, int(settings.max_mb * 1e6))
         self._lock = threading.Lock()
         self._number = 0
         self._next_send = 0.0
@@ -64,6 +64,8 @@ class RemoteClient:
         self._limit = "max_tokens"
         self.completes: bool | None = None
         """Whether the server has /completions; None until it was asked."""
+        self.many: bool | None = None
+        """Whether the server gives several samples for one request; None until it was asked."""
 
     def __repr__(self) -> str:
         return f"RemoteClient({self.settings.base_url!r}, {self.model!r})"
@@ -84,7 +86,7 @@ class RemoteClient:
 
     def redact(self, text: str) -> str:
         """A text without the key in it."""
-        return text.replace(self._key, "***") if self._key else text
+        return self._secret.redact(text)
 
     def each(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """Apply a function to items side by side, up to the limit of concurrency; answers in order."""
@@ -116,13 +118,14 @@ class RemoteClient:
             number, self._number = self._number, self._number + 1
         draw = random.Random(derive(self._seed, "remote", number))  # nosec: spreads load, hides nothing
         refused = resent = 0
+        most = most_out * int(body.get("n", 1))
         while True:
             self._wait_for_turn()
             try:
                 response = self._door.post(path, {"model": self.model, self._limit: most_out, **body})
                 if response.status == 200:
-                    answer = response.json()
-                    self._count(answer.get("usage"), size + OVERHEAD, most_out)
+                    answer = self._secret.clean(response.json())
+                    self._count(answer.get("usage"), size + OVERHEAD, most)
                     with self._lock:
                         self._unanswered = 0
                     return answer
@@ -135,9 +138,9 @@ class RemoteClient:
                 refused += 1
                 last_try = refused > self.settings.retries
             except NoAnswer as error:
-                reason, asked = self.redact(str(error)), None
+                reason, asked = self.redact(str(error))[:300], None
                 if error.billed:
-                    self._count(None, size + OVERHEAD, most_out)
+                    self._count(None, size + OVERHEAD, most)
                     resent += 1
                     last_try = resent > self.settings.resends
                 else:
@@ -149,15 +152,18 @@ class RemoteClient:
 
     def _refusal(self, response: Response) -> tuple[str, float | None]:
         """What a refusal says, and how long it asks to wait; an error of ours where trying again is of no use."""
-        said = self.redact(response.body[:2000].decode("utf-8", "replace")).strip()[:400]
+        # Cut after redacting: half a key is a key half given away.
+        said = self.redact(response.body.decode("utf-8", "replace")).strip()[:400]
         reason = f"the server answered {response.status}: {said}"
         if response.status in (401, 403):
             variable = self.settings.key_env
-            state = (
-                f"the key in the environment variable {variable}" if self._key else f"no key ({variable} is not set)"
-            )
+            given = f"the key in the environment variable {variable}"
+            state = given if self._secret.key else f"no key ({variable} is not set)"
             raise ModelError(f"{self.settings.base_url} refuses '{self.model}' with {state}: {reason}")
-        if response.status in (404, 405) and "model" in said.lower():
+        words = said.lower()
+        # "This is a chat model ... did you mean v1/chat/completions": the model is there, only not behind this path.
+        elsewhere = "chat model" in words or "chat/completions" in words
+        if response.status in (404, 405) and "model" in words and not elsewhere:
             raise ModelError(f"{self.settings.base_url} has no model '{self.model}': {reason}")
         if 300 <= response.status < 400:
             raise ModelError(
@@ -189,15 +195,21 @@ class RemoteClient:
             self._next_send = max(self._next_send, self._clock() + min(asked, longest))
 
     def _give_up(self, reason: str) -> None:
+        """A request had all its tries: its example's failure, or the end of the run where the server is gone.
+
+        Whether it is gone is asked for at once: otherwise the first requests that a dead server leaves unanswered would
+        be booked as failures of their examples, and a resumed run would differ from an undisturbed one.
+        """
+        gone = not self._door.alive()
         with self._lock:
-            self._unanswered += 1
+            self._unanswered = self.settings.give_up_after if gone else self._unanswered + 1
             if self._unanswered >= self.settings.give_up_after:
                 raise ServerDown(self._down(reason)) from None
         raise BadAnswer(reason) from None
 
     def _down(self, reason: str) -> str:
-        left = f"{self.settings.base_url} left {self.settings.give_up_after} requests in a row without an answer"
-        return f"{left} ({reason}); resume the run when it is up again"
+        left = f"{self.settings.base_url} leaves requests without an answer"
+        return f"{left} ({reason}); try again, or resume the run, when it is up again"
 
     def _count(self, usage: Any, most_in: int, most_out: int) -> None:
         """Count tokens: as the server says, or the most that it can have been."""
@@ -220,13 +232,3 @@ def _bytes_of(messages: list[dict[str, Any]]) -> int:
         parts = [content] if isinstance(content, str) else [str(part) for part in content]
         size += sum(len(part.encode(errors="replace")) for part in parts) + 8
     return size
-
-
-def _key(variable: str) -> str | None:
-    """The key from the environment, or None; one that cannot stand in a header is refused without being shown."""
-    key = os.environ.get(variable, "").strip() if variable else ""
-    if not key:
-        return None
-    if not key.isascii() or not key.isprintable() or " " in key:
-        raise SettingError(f"the environment variable {variable} does not hold a key: it has spaces or odd characters")
-    return key

@@ -71,12 +71,21 @@ class Door:
         for fresh in (False, True):
             connection, reused = self._take(fresh)
             try:
-                return self._exchange(connection, path, data, headers)
+                return self._exchange(connection, "POST", path, data, headers)
             except _Stale:
                 # The server closed an idle connection before it read anything: not a failure, but only once.
                 if not reused:
                     raise NoAnswer("the server closed the connection without an answer", billed=True) from None
         raise AssertionError("unreachable: a fresh connection answers or raises")
+
+    def alive(self) -> bool:
+        """Is anybody there? Asked without a key, and any answer is a yes but those of a gateway without a server."""
+        try:
+            connection, _ = self._take(fresh=True)
+            answer = self._exchange(connection, "GET", "/models", None, {"User-Agent": "pinprompt"})
+        except (NoAnswer, _Stale):
+            return False
+        return answer.status not in (502, 503, 504)
 
     def close(self) -> None:
         """Close idle connections."""
@@ -106,7 +115,12 @@ class Door:
         return connection, False
 
     def _exchange(
-        self, connection: http.client.HTTPConnection, path: str, data: bytes, headers: dict[str, str]
+        self,
+        connection: http.client.HTTPConnection,
+        verb: str,
+        path: str,
+        data: bytes | None,
+        headers: dict[str, str],
     ) -> Response:
         late = threading.Event()
         link = connection.sock
@@ -123,7 +137,7 @@ class Door:
         link.settimeout(self._timeout)
         began = False
         try:
-            connection.request("POST", self._path + path, body=data, headers=headers)
+            connection.request(verb, self._path + path, body=data, headers=headers)
             answer = connection.getresponse()
             began = True
             body = self._read(answer)
@@ -177,7 +191,8 @@ def _proxy(scheme: str, host: str) -> tuple[str, int] | None:
 
 
 def _short(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:200]
+    """What went wrong; not cut here, since the key has to be found in it first."""
+    return f"{type(error).__name__}: {error}"
 
 
 def seconds_of(retry_after: str | None) -> float | None:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 CERTAINTY = 0.99
 WORDS_OUT = 16
 """Tokens for an answer in words."""
-TOP = (20, 5)
-"""How many of the likeliest tokens to ask for: what servers allow at the most, tried in turn."""
+TOP = (200, 20, 5)
+"""How many of the likeliest tokens to ask for, tried in turn: what llama.cpp, vLLM and OpenAI allow at the most."""
 TOKEN_BYTES = 3
 """Bytes per token where a number of tokens has to be guessed; real ones are longer, so this errs on the safe side."""
 WAYS = {
@@ -80,7 +80,7 @@ class RemoteClassifier:
     mask_token = ""
     sequences = 1
 
-    def __init__(self, client: RemoteClient, words: Mapping[str, str]) -> None:
+    def __init__(self, client: RemoteClient, words: Mapping[str, str], contact: bool = True) -> None:
         lowered = [word.strip().lower() for word in words.values()]
         if len(set(lowered)) < len(lowered) or not all(lowered):
             raise SettingError(f"label words must differ in more than case and spaces: {', '.join(words.values())}")
@@ -90,7 +90,7 @@ class RemoteClassifier:
         self._lowered = lowered
         self._top = TOP[0]
         self.notes: list[str] = []
-        self.way = self._probe()
+        self.way = self._probe() if contact else self._dearest()
 
     @property
     def revision(self) -> str:
@@ -162,6 +162,14 @@ class RemoteClassifier:
         raise ModelError(
             f"{self.client.settings.base_url} gave no usable answer for '{self.client.model}': {'; '.join(tried)[:600]}"
         )
+
+    def _dearest(self) -> str:
+        """The way of asking that takes most tokens, for a server that is not to be asked."""
+        wanted = self.client.settings.answers
+        if wanted != "auto":
+            return wanted
+        self.notes.append(f"{self.client.settings.base_url} was not asked how it answers: taken as answers in words")
+        return "parsed"
 
     def _by_completions(self, text: str) -> list[float]:
         answer = self.client.complete(text.rstrip(" "), 1, logprobs=self._top, temperature=0, seed=0)

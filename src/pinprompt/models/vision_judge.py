@@ -11,7 +11,7 @@ import io
 import json
 import os
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -24,12 +24,18 @@ from pinprompt.settings.scoring import Price
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-QUESTION = """A program searched for a caption of the picture, guided by an image-text model. Judge the caption twice, \
-each time with a whole number from 1 (worst) to 5 (best):
-relevance: how well does the caption fit what the picture shows?
-interpretability: how well can a person read the caption as a description?
-Answer with a JSON object that has the two numbers, and nothing else.
-Caption: {caption}"""
+# The paper's template (its figure "template for human-like evaluation"), and a last line that asks for JSON.
+QUESTION = """Given the target image, the caption representing this image is determined using textual inversion from \
+the CLIP model. Please perform the following two tasks and provide the only rate without detailed explanation:
+
+Tasks:
+(1) Rate the Relevance of the caption to the target image on a scale from 1 (worst) to 5 (best).
+(2) Evaluate the caption's Interpretability as a human-readable description on a scale from 1 (worst) to 5 (best).
+
+Image: the picture that comes with this text
+Caption: {caption}
+
+Answer with a JSON object of two whole numbers, "relevance" and "interpretability", and nothing else."""
 ATTEMPTS = 3
 LONGEST_SIDE = 1024
 
@@ -47,11 +53,12 @@ SCHEMA: dict[str, Any] = Rating.model_json_schema()
 
 @dataclass(frozen=True)
 class Answer:
-    """What a vision model said, and the tokens it took."""
+    """What a vision model said, the tokens it took, and why it could not be asked where it could not."""
 
     text: str
     tokens_in: int = 0
     tokens_out: int = 0
+    failure: str = ""
 
 
 class VisionModel(Protocol):
@@ -83,6 +90,8 @@ class Summary:
     interpretability_error: float | None
     judged: int
     failures: int
+    images: int = 0
+    """Over how many images the mean was taken."""
 
 
 class VisionJudge:
@@ -112,6 +121,8 @@ class VisionJudge:
             answer = self.model.ask_image(QUESTION.format(caption=json.dumps(caption)), picture, SCHEMA)
             self.calls, self.tokens_in = self.calls + 1, self.tokens_in + answer.tokens_in
             self.tokens_out += answer.tokens_out
+            if answer.failure:  # whoever asks has tried again already where that could help
+                return Verdict(caption, None, f"{self.model.name} could not be asked: {answer.failure}")
             try:
                 rating = Rating.model_validate_json(_json_in(answer.text))
             except ValidationError as error:
@@ -123,17 +134,15 @@ class VisionJudge:
             return Verdict(caption, rating)
         return Verdict(caption, None, why)
 
-    def judge_all(self, pairs: Iterable[tuple[str, Image]]) -> list[Verdict]:
-        """Judge the captions of an image set, in order."""
-        return [self.judge(caption, image) for caption, image in pairs]
-
     def _keep(self, key: str, rating: Rating) -> None:
         self._known[key] = rating.model_dump()
         if self._file is None:
             return
-        # Written at once: each answer was paid for.
+        # Written at once, since each answer was paid for, and beside what another process may have kept meanwhile.
+        if self._file.exists():
+            self._known = {**_read(self._file), **self._known}
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        part = self._file.with_name(self._file.name + ".part")
+        part = self._file.with_name(f"{self._file.name}.{os.getpid()}.part")
         with part.open("w", encoding="utf-8") as out:
             json.dump(self._known, out, indent=0, sort_keys=True)
             out.flush()
@@ -141,15 +150,27 @@ class VisionJudge:
         part.replace(self._file)
 
 
-def summarise(verdicts: Sequence[Verdict]) -> Summary:
-    """Mean and standard error over the captions that could be judged."""
-    ratings = [verdict.rating for verdict in verdicts if verdict.rating is not None]
-    relevance, relevance_error = _mean([rating.relevance for rating in ratings])
-    reading, reading_error = _mean([rating.interpretability for rating in ratings])
-    return Summary(relevance, relevance_error, reading, reading_error, len(ratings), len(verdicts) - len(ratings))
+def summarise(verdicts: Sequence[Verdict], images: Sequence[Hashable] | None = None) -> Summary:
+    """Mean and standard error over the captions that could be judged.
+
+    With `images` (what each verdict is about) the captions of one image are averaged first, so that an image set counts
+    each of its images once.
+    """
+    groups: dict[Hashable, list[Rating]] = {}
+    for verdict, image in zip(verdicts, range(len(verdicts)) if images is None else images, strict=True):
+        if verdict.rating is not None:
+            groups.setdefault(image, []).append(verdict.rating)
+    relevance, relevance_error = _mean([_average(group, "relevance") for group in groups.values()])
+    reading, reading_error = _mean([_average(group, "interpretability") for group in groups.values()])
+    judged = sum(map(len, groups.values()))
+    return Summary(relevance, relevance_error, reading, reading_error, judged, len(verdicts) - judged, len(groups))
 
 
-def _mean(values: list[int]) -> tuple[float | None, float | None]:
+def _average(ratings: Sequence[Rating], mark: str) -> float:
+    return statistics.fmean(getattr(rating, mark) for rating in ratings)
+
+
+def _mean(values: list[float]) -> tuple[float | None, float | None]:
     if not values:
         return None, None
     error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else None

@@ -67,8 +67,6 @@ class Phrases:
         """The tokens that would complete a phrase behind a text that holds none, bool [V]."""
         before = normal(text)
         alone = self._inside_word if before and wordlike(before[-1]) else self._after_word
-        if not self.phrases:
-            return alone
         mask = alone.copy()
         for size in range(1, min(self._longest, len(before) + 1)):
             rests = self._rests.get(before[-size:])

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pinprompt.english import is_word
 from pinprompt.errors import SettingError
 from pinprompt.policy.banlist import banned_phrases
 from pinprompt.policy.bans import Mask, Pattern, Phrases, wordlike
@@ -37,6 +38,9 @@ class Vocabulary:
             static &= self.tokens.stable()
         if constraints.whole_words:
             static &= np.array([piece[:1] == " " and piece[1:].isalpha() for piece in pieces])
+        if constraints.dictionary:
+            # Every such token begins a word and the next one does too, so a prompt is made of dictionary words alone.
+            static &= np.array([piece[:1] == " " and is_word(piece[1:].lower()) for piece in pieces])
         self.required = Required(
             constraints.required,
             self.tokens.encode,
@@ -105,7 +109,9 @@ class Vocabulary:
         """Refuse a set of constraints that no prompt can keep."""
         c, length = self.constraints, self.length
         if self.writable == 0:
-            raise SettingError("the constraints leave no token to write with; loosen charset, whole_words or stable")
+            raise SettingError(
+                "the constraints leave no token to write with; loosen charset, whole_words, dictionary or stable"
+            )
         if c.no_repeats and self.writable < length:
             raise SettingError(
                 f"no_repeats leaves {self.writable} tokens for a prompt of {length}; shorten policy.length"

@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from pinprompt.errors import RunError
+from pinprompt.inplace import opener
 from pinprompt.records.files import AppendOnly, read_lines, write_atomically
 
 SHARE = 0.04
 """The most of a run's time that saving may take."""
+LARGEST = 256 << 20
+"""The most that is read of state.json."""
 
 
 class Checkpoint:
@@ -38,13 +41,21 @@ class Checkpoint:
 
     def _read_state(self) -> dict[str, Any] | None:
         path = self.folder / "state.json"
-        if not path.exists():
-            return None
+        if self.folder.is_symlink():
+            raise RunError(f"{self.folder} is a link, and a run is kept where it stands; copy what it leads to")
         try:
-            state = json.loads(path.read_bytes())
-            return state if isinstance(state, dict) and isinstance(state["sizes"], dict) else None
-        except (OSError, ValueError, KeyError, RecursionError):
-            raise RunError(f"{path} is damaged; start the run anew with --force") from None
+            with open(path, "rb", opener=opener) as file:
+                state = json.loads(file.read(LARGEST))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise RunError(f"{path} cannot be read: {error.strerror}; start the run anew with --force") from None
+        except (ValueError, RecursionError):
+            state = None
+        tables = ("sizes", "provided", "state")
+        if not isinstance(state, dict) or not all(isinstance(state.get(name), dict) for name in tables):
+            raise RunError(f"{path} is damaged; start the run anew with --force")
+        return state
 
     def size(self, name: str) -> int:
         """How many bytes of a growing file counted at the last checkpoint."""
@@ -85,8 +96,11 @@ class Checkpoint:
 
         path = self.folder / Path(str(self._read.get("tensors"))).name
         try:
+            # The library opens the file itself, so what it would open is looked at first.
+            if path.is_symlink() or not path.is_file():
+                raise ValueError("it is not there, or no regular file")
             return int(self._read["step"]), dict(self._read["state"]), load_file(path)
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError, OverflowError) as error:
             raise RunError(f"the checkpoint {path} cannot be read ({error}); start the run anew with --force") from None
 
     def append(self, stream: str, rows: list[dict[str, Any]]) -> None:
@@ -106,14 +120,17 @@ class Checkpoint:
             file.close()
 
     def _save_tensors(self, path: Path, tensors: Mapping[str, Any]) -> None:
+        from safetensors import SafetensorError
         from safetensors.torch import save_file
 
         temporary = path.with_suffix(".tmp")
         try:
+            temporary.unlink(missing_ok=True)  # it may be a link that somebody put there
             save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, temporary)
             with temporary.open("rb") as file:
                 os.fsync(file.fileno())
             os.replace(temporary, path)
-        except OSError as error:
+        except (OSError, SafetensorError) as error:  # the library wraps what the system says in an error of its own
             temporary.unlink(missing_ok=True)
-            raise RunError(f"{path} cannot be written: {error.strerror}; free some space, then run --resume") from None
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise RunError(f"{path} cannot be written: {reason}; free some space, then run --resume") from None

@@ -72,9 +72,7 @@ def draw_curves(axes: Any, curves: Sequence[Curve], axis: str) -> None:
     for place, curve in enumerate(curves):
         style = _style(place)
         axes.plot(curve.x, curve.mean, label=curve.name, **style)
-        low = [y - e for y, e in zip(curve.mean, curve.error, strict=True)]
-        high = [y + e for y, e in zip(curve.mean, curve.error, strict=True)]
-        axes.fill_between(curve.x, low, high, color=style["color"], alpha=0.18, linewidth=0)
+        _shade(axes, curve, style["color"])
     axes.xaxis.set_major_locator(_locator(5))
     axes.xaxis.set_major_formatter(lambda value, _: compact(value))
     axes.set_xlabel("calls to the task model" if axis == "calls" else "minutes")
@@ -82,10 +80,19 @@ def draw_curves(axes: Any, curves: Sequence[Curve], axis: str) -> None:
     _legend(axes, [curve.name for curve in curves])
 
 
+def _shade(axes: Any, curve: Curve, colour: Any) -> None:
+    """One standard error to either side of the mean."""
+    low = [y - e for y, e in zip(curve.mean, curve.error, strict=True)]
+    high = [y + e for y, e in zip(curve.mean, curve.error, strict=True)]
+    axes.fill_between(curve.x, low, high, color=colour, alpha=0.18, linewidth=0)
+
+
 def draw_ablation(axes: Any, curves: Sequence[Curve], setting: str, metric: str) -> None:
-    """Means with error bars over a setting; a logarithmic axis where it spans a decade or more."""
+    """Means over a setting with the standard error shaded; a logarithmic axis where it spans a decade or more."""
     for place, curve in enumerate(curves):
-        axes.errorbar(curve.x, curve.mean, yerr=curve.error, label=curve.name, capsize=2, markersize=3.5, marker=MARKERS[place % 8], **_style(place))  # fmt: skip  # noqa: E501
+        style = _style(place)
+        axes.plot(curve.x, curve.mean, label=curve.name, markersize=3.5, marker=MARKERS[place % 8], **style)
+        _shade(axes, curve, style["color"])
     xs = sorted({x for curve in curves for x in curve.x})
     if xs[-1] / xs[0] >= 8:
         axes.set_xscale("log", base=2 if all(math.log2(x).is_integer() for x in xs) else 10)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pinprompt.errors import RunError
+from pinprompt.inplace import opener
 
 
 def write_atomically(path: Path, data: bytes | str) -> None:
@@ -18,7 +19,7 @@ def write_atomically(path: Path, data: bytes | str) -> None:
     # Not mkstemp: its files are readable by their owner alone, and a run folder is for sharing.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as file:
+        with open(temporary, "wb", opener=opener) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -41,18 +42,21 @@ def json_line(value: Any) -> bytes:
 
 def read_lines(path: Path, end: int | None = None) -> Iterator[dict[str, Any]]:
     """The JSON objects of a file, up to byte `end`; a torn last line is passed over."""
-    if not path.exists():
+    try:
+        with open(path, "rb", opener=opener) as file:
+            for line in file:
+                if end is not None and file.tell() > end:
+                    return
+                try:
+                    row = json.loads(line)
+                except (ValueError, RecursionError):
+                    continue
+                if isinstance(row, dict):
+                    yield row
+    except FileNotFoundError:
         return
-    with path.open("rb") as file:
-        for line in file:
-            if end is not None and file.tell() > end:
-                return
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(row, dict):
-                yield row
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}") from None
 
 
 class AppendOnly:
@@ -62,8 +66,8 @@ class AppendOnly:
         """Open for appending; with `size`, first cut the file back to that many bytes."""
         self.path = path
         try:
-            self._file = path.open("ab")
-            if size is not None and size < path.stat().st_size:
+            self._file = open(path, "ab", opener=opener)  # noqa: SIM115  # it stays open as long as the run
+            if size is not None and size < os.fstat(self._file.fileno()).st_size:
                 self._file.truncate(size)
         except OSError as error:
             raise RunError(f"{path} cannot be written: {error.strerror}") from None

@@ -1,23 +1,21 @@
 """How readable a prompt is: dictionary words, repeated tokens, decode-encode stability, and a given perplexity.
 
-Pure functions without heavy imports. The word list beside this file has its source and licence in words.LICENSE.txt.
+Pure functions without heavy imports; which words are words is said by `pinprompt.english`.
 """
 
 from __future__ import annotations
 
-import functools
-import gzip
 import math
 import re
 import unicodedata
 from collections.abc import Hashable, Sequence
-from importlib import resources
 from typing import Any, Protocol
+
+from pinprompt.english import is_word
 
 # Letters with inner apostrophes ("don't"); digits and signs end a word, a hyphen joins two words that both count.
 _WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)*")
 _MARKS = frozenset('.,:;!?-&()"')  # one alone is how people write, so it is not held against a prompt
-_SUFFIXES = ("'s", "'re", "'ve", "'ll", "'d", "'m", "n't")
 
 
 class Tokenizer(Protocol):
@@ -30,25 +28,10 @@ class Tokenizer(Protocol):
         """The text of ids."""
 
 
-@functools.cache
-def dictionary() -> frozenset[str]:
-    """The English words that count as words, in lower case."""
-    packed = resources.files("pinprompt.records").joinpath("words.txt.gz").read_bytes()
-    return frozenset(gzip.decompress(packed).decode("utf-8").split())
-
-
 def words(text: str) -> list[str]:
     """The runs of letters in a text, in lower case, apostrophes kept inside them."""
     plain = unicodedata.normalize("NFC", text).replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
     return [found.lower() for found in _WORD.findall(plain)]
-
-
-def is_word(word: str) -> bool:
-    """True for a dictionary word, also with a possessive or contracted ending ("film's", "needn't")."""
-    known = dictionary()
-    if word in known:
-        return True
-    return any(word.endswith(ending) and word.removesuffix(ending) in known for ending in _SUFFIXES)
 
 
 def dictionary_words(text: str) -> float:

@@ -26,6 +26,7 @@ LIMITS = {  # the greatest size that is read; result.json may carry pictures
     "events.jsonl": 128 * MEBI,
     "costs.jsonl": 128 * MEBI,
     "prompts.csv": 128 * MEBI,
+    "judgements.json": 8 * MEBI,
 }
 LARGEST = 1e100  # beyond it, sums and differences would overflow, and nothing that was measured is so large
 LINE_LIMIT = 2 * MEBI
@@ -45,6 +46,7 @@ class RunRecord:
     result: dict[str, Any] = field(default_factory=dict)
     prompts: list[dict[str, Any]] = field(default_factory=list)
     environment: dict[str, Any] = field(default_factory=dict)
+    judgements: list[dict[str, Any]] = field(default_factory=list)
     recipe_text: str = ""
     notes: tuple[str, ...] = ()
 
@@ -74,6 +76,9 @@ def read_run(folder: Path | str, *, prompts: bool = True, events: bool = True) -
         result=_json(folder, "result.json"),
         prompts=_rows(folder, "prompts.csv", notes) if prompts else [],
         environment=_json(folder, "environment.json"),
+        judgements=[
+            one for one in sequence(_json(folder, "judgements.json").get("judgements")) if isinstance(one, dict)
+        ],
         recipe_text=recipe_text,
         notes=tuple(notes),
     )

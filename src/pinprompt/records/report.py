@@ -51,6 +51,7 @@ def render(record: RunRecord) -> str:
         front=Markup(report_extras.front(record)),  # nosec B704
         pictures=report_extras.pictures(record),
         judges=report_extras.judges(record),
+        judgements=report_extras.judgements(record),
         rewrites=report_extras.rewrites(record),
         examples=report_extras.examples(record),
         confusion=report_extras.confusion(record),

@@ -13,6 +13,7 @@ from pinprompt.records.wording import JOINED, digits, duration, metric, plain, t
 SHOWN = 12  # examples of a kind
 MINUS = "\N{MINUS SIGN}"
 LABELS = 30  # classes of a confusion matrix that is still drawn
+MARKS = ("relevance", "interpretability")
 BEFORE, AFTER = ("source", "before", "text", "input"), ("rewrite", "after", "output", "best")
 
 
@@ -114,6 +115,26 @@ def judges(record: RunRecord) -> list[tuple[str, str]]:
     return [
         (text(name, 60), text(value, 300)) for name, value in list(mapping(record.result.get("judges")).items())[:20]
     ]
+
+
+def judgements(record: RunRecord) -> list[Part]:
+    """Marks of the prompts as captions, by each vision model that was asked."""
+    found = []
+    for given in record.judgements[:SHOWN]:
+        rows = [
+            {
+                "prompt": text(row.get("prompt", ""), 300).strip(" "),
+                "picture": text(row.get("picture", ""), 80),
+                "marks": ["\N{EN DASH}" if (mark := number(row.get(name))) is None else plain(mark) for name in MARKS],
+                "failure": text(row.get("failure") or "", 300),
+            }
+            for row in sequence(given.get("opinions"))[: 10 * SHOWN]
+            if isinstance(row, dict)
+        ]
+        if rows:
+            several = len({row["picture"] for row in rows}) > 1
+            found.append({"model": text(given.get("model", ""), 120), "rows": rows, "several": several})
+    return found
 
 
 def rewrites(record: RunRecord) -> Part | None:

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from pinprompt.errors import RunError
+from pinprompt.inplace import opener
 from pinprompt.records.checkpoint import Checkpoint
 from pinprompt.records.files import AppendOnly, write_atomically, write_json
 from pinprompt.values import Event
@@ -20,6 +21,9 @@ from pinprompt.values import Event
 OURS = ("recipe.toml", "events.jsonl", "costs.jsonl", "prompts.csv", "result.json", "report.html", "environment.json",
         "scores.jsonl", "checkpoint", "vectors.safetensors", "drawings")  # fmt: skip
 """What --force removes; anything else in the folder is the user's and stays."""
+
+FOREVER = 1e12
+"""More seconds than any run has taken: a number beyond it was not measured."""
 
 
 class RunFolder:
@@ -46,7 +50,8 @@ class RunFolder:
             self._lock.close()
             raise
         self._files: dict[str, AppendOnly] = {}
-        self.seconds_before = float(self.checkpoint.provided("seconds") or 0.0)
+        before = self.checkpoint.provided("seconds")
+        self.seconds_before = float(before) if isinstance(before, int | float) and 0 <= before < FOREVER else 0.0
         self._opened = time.monotonic()
         self.checkpoint.providers["seconds"] = self.seconds
 
@@ -110,7 +115,7 @@ def _hold(folder: Path) -> IO[str]:
     """Lock the folder for this process; the second to ask is told which process has it."""
     path = folder / ".lock"
     try:
-        file = path.open("a+")
+        file = open(path, "a+", opener=opener)  # noqa: SIM115  # held as long as the run
     except OSError as error:
         raise RunError(f"{folder} cannot be written: {error.strerror}; choose another folder with --out") from None
     try:

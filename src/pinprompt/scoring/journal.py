@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from pinprompt.errors import RunError
+from pinprompt.inplace import opener
 from pinprompt.scoring.encoding import dumps
 
 SYNC_SECONDS = 1.0
@@ -113,7 +114,8 @@ def _place(row: Row) -> str:
 def read_rows(path: Path) -> list[Row]:
     """All rows of a journal; a last line that a kill tore is left out, any other damage is a RunError."""
     try:
-        data = path.read_bytes()
+        with open(path, "rb", opener=opener) as file:
+            data = file.read()
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -137,7 +139,7 @@ def read_rows(path: Path) -> list[Row]:
 def count_rows(path: Path) -> int:
     """How many whole lines a file has; 0 where there is none."""
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=opener) as file:
             return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
     except FileNotFoundError:
         return 0
@@ -148,14 +150,14 @@ def count_rows(path: Path) -> int:
 def _open_to_append(path: Path) -> IO[bytes]:
     """The file opened at its end, after any torn last line was cut off."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists():
+    if os.path.lexists(path):
         _cut(path, count_rows(path))
-    return path.open("ab")
+    return open(path, "ab", opener=opener)
 
 
 def _cut(path: Path, rows: int) -> None:
     """Keep the first `rows` lines of a file and drop the rest, durably."""
-    with path.open("r+b") as file:
+    with open(path, "r+b", opener=opener) as file:
         end = 0
         for _ in range(rows):
             end += len(file.readline())

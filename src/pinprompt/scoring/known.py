@@ -28,13 +28,13 @@ class Known:
         """Keys of the last question that the memo answered."""
 
     def take(self, spare: Iterable[Row]) -> None:
-        """Take in journal rows from after the last checkpoint; a prompt that could not be scored is asked for again."""
+        """Take in journal rows from after the last checkpoint; what failed, or failed in part, is asked for again."""
         for row in spare:
             if row["kind"] == "evaluation":
                 self._evaluations[row["split"], row["text"]] = encoding.unpack_evaluation(row["evaluation"])
                 continue
             score = encoding.unpack_score(row)
-            if not math.isnan(score.value):
+            if not math.isnan(score.value) and not score.failures:
                 self._scores[self._question(row["n"], row["place"], row["split"], row["text"])] = score
 
     def scores(self, asked: Sequence[tuple[int, Prompt]], split: str, number: int) -> dict[int, Score]:

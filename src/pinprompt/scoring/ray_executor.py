@@ -130,16 +130,17 @@ class Ray:
 
     def evaluate(self, prompt: Prompt, split: str, seed: int) -> Evaluation:
         """One prompt's evaluation, by one worker."""
-        for deaths in range(1, DEATHS + 1):
+        deaths = 0
+        while True:
             try:
                 evaluation, failure = self._ray.get(self.workers[0].evaluate.remote(prompt, split, seed))
             except self._ray.exceptions.RayError as error:
+                deaths += 1
                 self._bury(0, deaths, error)
                 continue
             if failure is not None:
                 raise _as_error(failure)
             return evaluation  # type: ignore[no-any-return]
-        raise AssertionError("unreachable: the last death raises")
 
     def processes(self) -> list[int]:
         """The workers' process ids."""

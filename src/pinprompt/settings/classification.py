@@ -21,7 +21,7 @@ class ClassificationSettings(Section):
     text_column: str = Field("text", description="Column that holds the text.")
     label_column: str = Field("label", description="Column that holds the label.")
     words: dict[str, str] = Field(default_factory=dict, description="Label to word, in the order of the classes.")
-    model: str = Field("roberta-large", description="The task model: hub id, folder, .gguf file or alias.")
+    model: str = Field("roberta-large", description="The task model: hub id, folder, .gguf file, alias or remote:name.")
     model_kind: Literal["auto", "masked", "causal"] = Field("auto", description="How the task model reads.")
     template: str | None = Field(None, description="Text with {text}, {prompt} and {mask}; none: by dataset and model.")
     spacing: Literal["single", "literal"] = Field(

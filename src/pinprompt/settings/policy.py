@@ -24,6 +24,9 @@ class Constraints(Section):
         "any", description="Characters allowed: any, ASCII only, or letters and spaces only."
     )
     whole_words: bool = Field(False, description="Only tokens that are whole words with a space before them.")
+    dictionary: bool = Field(
+        False, description="Only tokens that are whole words of an English dictionary, with a space before them."
+    )
     max_chars: int | None = Field(None, ge=1, description="A prompt's greatest length in characters.")
     no_repeats: bool = Field(False, description="No token twice in one prompt.")
     stable: bool = Field(True, description="Only tokens that come back the same when their text is tokenised again.")

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
 from pinprompt.settings import Section
+
+MANNERS = (
+    "key_env", "concurrency", "requests_per_minute", "timeout", "retries", "resends", "longest_wait", "give_up_after",
+    "max_mb",
+)  # fmt: skip
+"""Settings that say how patiently a server is asked, and not what: a resumed run may change them."""
 
 
 class RemoteSettings(Section):
@@ -43,7 +50,12 @@ class RemoteSettings(Section):
     @field_validator("base_url")
     @classmethod
     def _plain_address(cls, value: str) -> str:
-        parts = urlsplit(value)
+        try:
+            parts = urlsplit(value)
+            parts.port  # noqa: B018  # reading it is what checks it
+        except ValueError:
+            # What exactly is wrong is not repeated: a password may stand where a port is looked for.
+            raise ValueError("the address of a server cannot be read; an example: http://127.0.0.1:8000/v1") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("the address of a server begins with http:// or https:// and names a host")
         if parts.username or parts.password or parts.query or parts.fragment:
@@ -53,7 +65,7 @@ class RemoteSettings(Section):
     @field_validator("key_env")
     @classmethod
     def _a_name(cls, value: str) -> str:
-        if value and not (value.replace("_", "a").isalnum() and value.isascii() and len(value) <= 80):
+        if value and not re.fullmatch(r"[A-Z_][A-Z0-9_]{0,79}", value):
             # Not repeated here: somebody may have put the key itself in its place.
-            raise ValueError("key_env is the name of an environment variable (letters, digits, _), not the key")
+            raise ValueError("key_env is the name of an environment variable (capitals, digits, _), not the key")
         return value

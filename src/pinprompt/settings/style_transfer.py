@@ -21,7 +21,7 @@ class StyleTransferSettings(Section):
     test: str | None = Field(None, description="File with texts to report on; none: held out of the source file.")
     references: str | None = Field(None, description="File with human rewrites of the test texts, line by line.")
     split: int = Field(13, ge=0, description="Which draw of training, dev and judge texts; or of a published folder.")
-    model: str = Field("facebook/opt-125m", description="The task model, a causal LM: hub id, folder, .gguf or alias.")
+    model: str = Field("facebook/opt-125m", description="The task model: hub id, folder, .gguf, alias or remote:name.")
     template: str = Field('{prompt} "{text}" "', description="Text with {prompt} and {text}; it ends in an open quote.")
     top_k: int = Field(10, ge=1, description="Tokens that the task model samples among.")
     temperature: float = Field(1.0, gt=0, description="Temperature of the task model.")
@@ -56,7 +56,10 @@ class StyleTransferSettings(Section):
     force_judge: bool = Field(False, description="Use a trained style judge even if it cannot tell the styles apart.")
     fluency: str = Field("perplexity", description="Fluency judge: an acceptability classifier, or perplexity.")
     fluency_label: str = Field("0", description="The acceptability classifier's label for an acceptable text.")
-    fluency_model: str | None = Field(None, description="The LM whose perplexity is reported; none: the task model.")
+    fluency_model: str | None = Field(
+        None,
+        description="The LM whose perplexity is reported; none: the task model, or the writer where that is remote.",
+    )
     manual: str | None = Field(None, description="A hand-written prompt to compare with; none: by dataset.")
     instruction: str | None = Field(None, description="A hand-written instruction to compare with; none: by dataset.")
     context_examples: int = Field(2, ge=0, description="Texts per style in the context offered to the writer.")

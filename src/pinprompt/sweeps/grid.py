@@ -55,22 +55,38 @@ def read_sweep(path: Path | str, out: Path | str | None = None, overrides: list[
         if name not in SECTIONS:
             raise SettingError(f"{path}: a sweep has no '{name}': {did_you_mean(name, SECTIONS)}")
     name = str(tree.get("name", Path(path).stem))
-    folder = Path(out or tree.get("out", Path("runs") / name))
+    folder = Path(out or str(tree.get("out", Path("runs") / recipes.file_name(name))))
     base = recipes.merge(_tree(tree, "base", path), recipes.parse_overrides(overrides or []))
+    rules = _rules(tree, path)
+    threads = tree.get("threads", 1)
+    if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
+        raise SettingError(f"{path}: threads is a whole number from 1; given: {threads!r}")
     cells: dict[str, Cell] = {}
-    for varied in _combinations(tree, path):
+    for tried, varied in enumerate(_combinations(tree, path)):
+        if tried >= LARGEST:
+            raise SettingError(f"{path}: more than {LARGEST:,} cells; make the grid smaller")
         raw = base
         for setting, value in varied.items():
             raw = recipes.merge(raw, _nested(setting, value))
-        for rule in tree.get("where", []):
-            if all(_at(raw, setting) == value for setting, value in rule.get("when", {}).items()):
-                for setting, value in rule.get("set", {}).items():
+        for when, over in rules:
+            if all(_at(raw, setting) == value for setting, value in when.items()):
+                for setting, value in over.items():
                     raw = recipes.merge(raw, _nested(setting, value))
         recipe = recipes.resolve(raw)
         cells.setdefault(recipe.hash, Cell(recipe, folder / _folder_name(recipe), varied))
-        if len(cells) > LARGEST:
-            raise SettingError(f"{path}: more than {LARGEST:,} cells; make the grid smaller")
-    return Sweep(name, folder, list(cells.values()), int(tree.get("threads", 1)))
+    return Sweep(name, folder, list(cells.values()), threads)
+
+
+def _rules(tree: Mapping[str, Any], path: Path | str) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """What `[[where]]` says: settings over the cells that match others."""
+    found = []
+    rules = tree.get("where", [])
+    for rule in rules if isinstance(rules, list) else [rules]:
+        parts = (rule.get("when", {}), rule.get("set", {})) if isinstance(rule, Mapping) else (None, None)
+        if not isinstance(parts[0], Mapping) or not isinstance(parts[1], Mapping):
+            raise SettingError(f"{path}: a [[where]] has a table 'when' and a table 'set'; given: {rule!r}")
+        found.append((parts[0], parts[1]))
+    return found
 
 
 def _combinations(tree: Mapping[str, Any], path: Path | str) -> Iterator[dict[str, Any]]:
@@ -90,9 +106,12 @@ def _combinations(tree: Mapping[str, Any], path: Path | str) -> Iterator[dict[st
 def _draws(section: Mapping[str, Any], path: Path | str) -> Iterator[dict[str, Any]]:
     if not section:
         return
-    source = random.Random(derive(int(section.get("seed", 0)), "sweep"))  # nosec: not for secrets
+    seed, samples = section.get("seed", 0), section.get("samples", 1)
+    if not isinstance(seed, int) or not isinstance(samples, int) or not 1 <= samples <= LARGEST:
+        raise SettingError(f"{path}: random.samples goes from 1 to {LARGEST:,}, and random.seed is a whole number")
+    source = random.Random(derive(seed, "sweep"))  # nosec: not for secrets
     ranges = {name: value for name, value in section.items() if name not in ("samples", "seed")}
-    for _ in range(int(section.get("samples", 1))):
+    for _ in range(samples):
         yield {name: _draw(value, source, f"{path}: random.{name}") for name, value in _flat(ranges)}
 
 
@@ -100,8 +119,11 @@ def _draw(value: Any, source: random.Random, where: str) -> Any:
     if isinstance(value, list) and value:
         return source.choice(value)
     if isinstance(value, Mapping) and {"low", "high"} <= set(value):
-        low, high = float(value["low"]), float(value["high"])
-        if not low < high or (value.get("log") and low <= 0):
+        try:
+            low, high = float(value["low"]), float(value["high"])
+        except (TypeError, ValueError, OverflowError):
+            raise SettingError(f"{where}: low and high are numbers; given: {value!r}") from None
+        if not -math.inf < low < high < math.inf or (value.get("log") and low <= 0):
             raise SettingError(f"{where}: low must be below high (and above 0 with log); given {low} and {high}")
         drawn = (
             math.exp(source.uniform(math.log(low), math.log(high))) if value.get("log") else source.uniform(low, high)
@@ -148,4 +170,4 @@ def _at(tree: Any, setting: str) -> Any:
 
 def _folder_name(recipe: Recipe) -> str:
     what = getattr(recipe.task, "dataset", None) or recipe.task.kind
-    return f"{what}-{recipe.method}-{recipe.hash}"
+    return recipes.file_name(f"{what}-{recipe.method}-{recipe.hash}")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from pinprompt.errors import ModelError
 from pinprompt.models.remote import open_classifier
 from pinprompt.settings.classification import ClassificationSettings
 from pinprompt.settings.remote import RemoteSettings
@@ -25,12 +26,17 @@ class RemoteClassificationTask(ClassificationTask):
     differentiable = None  # type: ignore[assignment]  # a model behind an API has no gradients
 
     @classmethod
-    def open(cls, settings: ClassificationSettings, remote: RemoteSettings, seed: int = 0) -> RemoteClassificationTask:
-        """The task that the settings describe; the data are checked before the server is asked anything."""
+    def open(
+        cls, settings: ClassificationSettings, remote: RemoteSettings, seed: int = 0, contact: bool = True
+    ) -> RemoteClassificationTask:
+        """The task that the settings describe; the data are checked before the server is asked anything.
+
+        Without `contact` it is asked nothing at all: such a task can count, but not yet score.
+        """
         data = load_data(settings)
         source = settings.template or handwritten.default_template(data.card, "causal")
         template = parse(source, "causal", settings.spacing)
-        model: Any = open_classifier(settings.model, remote, data.words)  # has the interface of a local model
+        model: Any = open_classifier(settings.model, remote, data.words, contact)  # has the interface of a local model
         task = cls(settings, data, template, model, model.revision, seed)
         task.notes += model.notes
         return task
@@ -65,6 +71,18 @@ class RemoteClassificationTask(ClassificationTask):
         usage = self._server.take()
         taken = {"tokens_in": usage.tokens_in, "tokens_out": usage.tokens_out}
         return replace(evaluation, tables={**evaluation.tables, "usage": taken, "failures": list(usage.failures)[:20]})
+
+    def predict(self, prompt: Prompt, texts: Sequence[str]) -> list[tuple[str, dict[str, float]]]:
+        """As the task predicts; a text without a usable answer is refused rather than given a made-up label."""
+        self._server.take()
+        predicted = super().predict(prompt, texts)
+        failures = self._server.take().failures
+        if failures:
+            raise ModelError(
+                f"{self._server.client.settings.base_url} gave no usable answer for {len(failures)} of {len(texts)} "
+                f"texts; the first: {failures[0]}"
+            )
+        return predicted
 
     @property
     def _server(self) -> Any:

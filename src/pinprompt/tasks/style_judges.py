@@ -54,14 +54,21 @@ class StyleJudges:
         }
 
 
-def build_judges(settings: StyleTransferSettings, data: StyleData, device: str, task_lm: LanguageModel) -> StyleJudges:
-    """Load and train the judges; the report's style judge too, so that a refusal comes before the search."""
+def build_judges(
+    settings: StyleTransferSettings, data: StyleData, device: str, task_lm: LanguageModel | None
+) -> StyleJudges:
+    """Load and train the judges; the report's style judge too, so that a refusal comes before the search.
+
+    A task model that tells no probabilities (`task_lm` is None) leaves perplexity to `settings.fluency_model`.
+    """
     encoder = Encoder(*load_encoder(settings.encoder, device), name=_named(settings.encoder))
     first, second = data.halves
     known: dict[str, Classifier] = {}
     lm = task_lm
     if settings.fluency_model is not None:
         lm = LanguageModel(*load_causal_lm(settings.fluency_model, device), name=_named(settings.fluency_model))
+    if lm is None:
+        raise SettingError("a model behind an API tells no perplexity; name a local one as task.fluency_model")
     read = Embedding(_layer(encoder, settings.style_layer))
     search = _style(settings, data, settings.style, settings.style_label, known, read, first, device)
     wide = Together([read, Words()])

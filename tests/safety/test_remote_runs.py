@@ -1,0 +1,148 @@
+"""A model behind an API, from the command line: searching, using what was found, and a server that dies."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.safety.remote_runs import Action, call, labelled, labeller, rewriter, server_at, styled, writer
+
+from remote_servers import hang_up, reply, serving  # isort: skip
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PINPROMPT_HOME", str(tmp_path / "home"))
+
+
+def test_classify_and_use_what_was_found(tmp_path: Path, lm_folder: Path) -> None:
+    with serving(labeller) as server:
+        asked = ["classify", *labelled(tmp_path), *writer(lm_folder), *server_at(server.url)]
+        estimate = call(*asked, "--estimate", "--json")
+        assert estimate.exit_code == 0, estimate.output
+        figures = json.loads(estimate.stdout)
+        assert server.seen == []
+        assert "was not asked" in figures["note"]
+        assert figures["calls"] > 0
+        assert figures["minutes"] is None
+        done = call(*asked, "--out", tmp_path / "run", "--json")
+        assert done.exit_code == 0, done.output
+        assert "labels by log-probabilities of the label words in completions" in done.stderr
+        result = json.loads(done.stdout)
+        assert result["calls"] <= figures["calls"]
+        assert result["test"]["accuracy"] == 1.0
+        usage = result["tables"]["usage"]
+        assert usage == {"tokens_in": 12 * 2, "tokens_out": 2 * 2}
+        again = call("evaluate", tmp_path / "run", "--json")
+        assert json.loads(again.stdout)["models"]["remote:toy"]["accuracy"] == 1.0
+        assert "labels by log-probabilities" in again.stderr
+        labels = call("predict", tmp_path / "run", "a fine film", "a dull film", "--json")
+        assert [row["label"] for row in json.loads(labels.stdout)["predictions"]] == ["1", "0"]
+    gone = call("predict", tmp_path / "run", "a fine film")
+    assert gone.exit_code == 2
+    assert "no connection" in gone.stderr
+
+
+def test_a_label_that_could_not_be_had_is_not_made_up(tmp_path: Path, lm_folder: Path) -> None:
+    def script(number: int, path: str, body: dict[str, Any]) -> Action:
+        return reply({"choices": []}) if "a dull film" in body["prompt"] else labeller(number, path, body)
+
+    with serving(labeller) as server:
+        asked = ["classify", *labelled(tmp_path), *writer(lm_folder), *server_at(server.url)]
+        assert call(*asked, "--out", tmp_path / "run", "--calls", 60).exit_code == 0
+        server.script = script
+        labels = call("predict", tmp_path / "run", "a fine film", "a dull film")
+        assert labels.exit_code == 2
+        assert "no usable answer for 1 of 2 texts" in labels.stderr
+
+
+def test_restyle_and_use_what_was_found(tmp_path: Path, lm_folder: Path) -> None:
+    with serving(rewriter) as server:
+        asked = ["restyle", *styled(tmp_path), *writer(lm_folder), *server_at(server.url), "--calls", 60]
+        estimate = call(*asked, "--estimate")
+        assert estimate.exit_code == 0, estimate.output
+        assert "was not asked" in estimate.stdout
+        assert server.seen == []
+        done = call(*asked, "--out", tmp_path / "run", "--json")
+        assert done.exit_code == 0, done.output
+        assert "rewrites by completions, 3 samples a request" in done.stderr
+        assert "task.top_k = 10 is not sent" in done.stderr
+        result = json.loads(done.stdout)
+        assert "tiny-gpt2@" in result["judges"]["perplexity"]
+        assert result["tables"]["rewrites"][0]["rewrite"].endswith(".")
+        assert result["tables"]["failures"] == []
+        bodies = [body for _, body, _ in server.seen[1:]]
+        assert {body["n"] for body in bodies} == {3}
+        # What is asked once more (the same prompt, in the report) has the same seed, what is asked anew has its own.
+        assert len({body["seed"] for body in bodies}) > len(bodies) / 4
+        first = call("rewrite", tmp_path / "run", "it was bad food .", "--json", "--n", 2)
+        assert first.exit_code == 0, first.output
+        assert call("rewrite", tmp_path / "run", "it was bad food .", "--json", "--n", 2).stdout == first.stdout
+        assert call("evaluate", tmp_path / "run").exit_code == 0
+        twin = call(*asked, "--out", tmp_path / "twin", "--json")
+        assert json.loads(twin.stdout)["prompt"] == result["prompt"]
+    events = [(tmp_path / name / "events.jsonl").read_bytes() for name in ("run", "twin")]
+    assert events[0] == events[1]
+
+
+def test_a_rewrite_that_fails_is_recorded_and_the_run_goes_on(tmp_path: Path, lm_folder: Path) -> None:
+    def script(number: int, path: str, body: dict[str, Any]) -> Action:
+        return reply({"oops": 1}) if number % 5 == 4 else rewriter(number, path, body)
+
+    with serving(script) as server:
+        asked = ["restyle", *styled(tmp_path), *writer(lm_folder), *server_at(server.url), "--calls", 60]
+        done = call(*asked, "--out", tmp_path / "run", "--json")
+        assert done.exit_code == 0, done.output
+    rows = [json.loads(line) for line in (tmp_path / "run" / "scores.jsonl").read_text("utf-8").splitlines()]
+    failures = [failure for row in rows for failure in row.get("failures", [])]
+    assert failures
+    assert all("the answer has no text" in failure for failure in failures)
+
+
+@pytest.mark.parametrize("verb", ["classify", "restyle"])
+def test_a_server_that_dies_stops_the_run_which_is_resumed(tmp_path: Path, lm_folder: Path, verb: str) -> None:
+    script = labeller if verb == "classify" else rewriter
+    data = labelled(tmp_path) if verb == "classify" else styled(tmp_path)
+    deaths = (1, 40, 75) if verb == "classify" else (1, 20, 33)
+    with serving(script) as server:
+        port, url = server.server_address[1], server.url
+        asked = [verb, *data, *writer(lm_folder), *server_at(url, give_up_after=2), "--no-memo"]
+        asked += ["--calls", 400]
+        whole = call(*asked, "--out", tmp_path / "whole", "--quiet", "--json")
+        assert whole.exit_code == 0, whole.output
+        requests = len(server.seen)
+    resumed = ["--resume"]
+    for death in deaths:
+
+        def dying(number: int, path: str, body: dict[str, Any], death: int = death) -> Action:
+            if number == death:
+                server.die()
+                return hang_up
+            return script(number, path, body)
+
+        with serving(dying, port) as server:
+            stopped = call(*asked, "--out", tmp_path / "run", "--json", *resumed)
+        assert stopped.exit_code == 2, stopped.output
+        assert stopped.exception is None or isinstance(stopped.exception, SystemExit)
+        assert "without an answer" in json.loads(stopped.stdout)["error"]
+        assert "--resume" in stopped.stderr
+        assert stopped.stderr.count("Traceback") == 0
+    assert "best so far" in stopped.stderr
+    assert call("report", tmp_path / "run").exit_code == 0  # what there is can be looked at
+    with serving(script, port) as server:
+        # More patience may be shown to a server that died; another server would be another run.
+        other = call(*asked, "--out", tmp_path / "run", "--resume", "--set", "remote.window=999")
+        assert other.exit_code == 2
+        assert "other settings (remote)" in other.stderr
+        patient = ["--set", "remote.timeout=20", "--set", "remote.retries=2"]
+        finished = call(*asked, *patient, "--out", tmp_path / "run", "--resume", "--quiet", "--json")
+        assert finished.exit_code == 0, finished.output
+        assert len(server.seen) < requests  # what was paid for is not paid for again
+    for name in ("events.jsonl", "prompts.csv"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    told = [json.loads(one.stdout) for one in (whole, finished)]
+    for name in ("prompt", "score", "dev", "test", "calls", "top", "tables"):
+        assert told[0][name] == told[1][name]

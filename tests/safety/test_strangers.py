@@ -1,0 +1,312 @@
+"""Files from strangers: any bytes give a result or an error of ours, and nothing outside a folder is touched."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pinprompt import api, running
+from pinprompt import recipe as recipes
+from pinprompt.data.readers import read_lines
+from pinprompt.data.style import load_style
+from pinprompt.errors import PinpromptError, RunError, SettingError
+from pinprompt.models.sources import kind_of
+from pinprompt.models.vision_judge import VisionJudge
+from pinprompt.policy.banlist import banned_phrases, seal
+from pinprompt.records.checkpoint import Checkpoint
+from pinprompt.records.compare import compare
+from pinprompt.records.reading import read_run
+from pinprompt.records.report import write_report
+from pinprompt.records.run import RunFolder
+from pinprompt.scoring.journal import Journal
+from pinprompt.settings.policy import Constraints
+from pinprompt.sweeps.grid import read_sweep
+from tests.house.tiny import FindTheWords, recipe
+
+BOUNDED = settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+FEW = settings(BOUNDED, max_examples=25)
+SHORT: dict[str, Any] = {
+    "q_learning": {"steps": 3, "prompts": 4, "batch": 8, "updates": 1, "eval_every": 2, "finalists": 2}
+}
+FILES = ("recipe.toml", "result.json", "events.jsonl", "costs.jsonl", "prompts.csv", "environment.json")
+KEPT = ("scores.jsonl", "checkpoint/state.json", "checkpoint/episodes.jsonl", "checkpoint/state-3.safetensors")
+
+WORDS = "task kind method policy model base grid zip random where when set samples threads low high seed sizes step"
+keys = st.sampled_from([*WORDS.split(" "), "provided", "state"])
+plain = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=8),
+    st.sampled_from(["pin", "custom", "classification", "none", "../../x", "/etc/passwd"]),
+)  # fmt: skip
+trees = st.recursive(
+    plain,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.one_of(keys, st.text(max_size=5)), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+def ours(function: Callable[[], object]) -> None:
+    """A result, or an error of our family."""
+    with contextlib.suppress(PinpromptError):
+        function()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, lm_folder: Path) -> Path:
+    """A run of ours that a stranger has changed."""
+    folder = tmp_path_factory.mktemp("stranger") / "run"
+    running.run(recipe(lm_folder, **SHORT), folder, task=FindTheWords(), device="cpu")
+    assert all((folder / name).is_file() for name in (*FILES, *KEPT))
+    return folder
+
+
+@pytest.fixture
+def changed(finished: Path) -> Iterator[Callable[[str, bytes], Path]]:
+    """Puts bytes into one file of the run; the run is whole again afterwards."""
+    shutil.copytree(finished, finished.with_name("whole"), dirs_exist_ok=True)
+
+    def change(name: str, content: bytes) -> Path:
+        shutil.rmtree(finished)
+        shutil.copytree(finished.with_name("whole"), finished)
+        (finished / name).write_bytes(content)
+        return finished
+
+    yield change
+    shutil.rmtree(finished)
+    shutil.copytree(finished.with_name("whole"), finished)
+
+
+@st.composite
+def damage(draw: Any) -> Callable[[bytes], bytes]:
+    """A way to change a file: junk put in or over it, a cut, or JSON of any shape in its place."""
+    way = draw(st.sampled_from(["insert", "over", "cut", "all", "tree", "lines"]))
+    junk, place, tree = draw(st.binary(max_size=40)), draw(st.floats(0, 1)), draw(trees)
+
+    def change(content: bytes) -> bytes:
+        at = int(place * len(content))
+        text = json.dumps(tree).encode()
+        return {
+            "insert": content[:at] + junk + content[at:], "over": content[:at] + junk + content[at + len(junk) :],
+            "cut": content[:at], "all": junk, "tree": text, "lines": text + b"\n" + content,
+        }[way]  # fmt: skip
+
+    return change
+
+
+@BOUNDED
+@given(content=st.one_of(st.binary(max_size=200), st.text(max_size=200).map(str.encode)))
+def test_recipe_and_sweep_files(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "file.toml"
+    path.write_bytes(content)
+    ours(lambda: recipes.load(path))
+    ours(lambda: read_sweep(path))
+
+
+@BOUNDED
+@given(tree=st.dictionaries(keys, trees, max_size=5))
+def test_recipes_and_sweeps_of_any_shape(tmp_path: Path, tree: dict[str, Any]) -> None:
+    ours(lambda: api.default_folder(recipes.resolve(tree)))
+    ours(lambda: recipes.validate(tree))
+    path = tmp_path / "sweep.toml"
+    lines = [f"{name} = {_toml(value)}" for name, value in tree.items() if value is not None]
+    path.write_text("\n".join(lines), "utf-8", "replace")
+    ours(lambda: read_sweep(path))
+    base = 'base = {method = "pin", task = {kind = "custom", function = "a:b"}}'
+    path.write_text("\n".join([base, *(line for line in lines if not line.startswith("base"))]), "utf-8", "replace")
+    ours(lambda: read_sweep(path, tmp_path / "out"))
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML has it; None, which TOML lacks, is a text."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(name)} = {_toml(inner)}" for name, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    if isinstance(value, float):
+        return repr(value)
+    return json.dumps("null" if value is None else value)
+
+
+def test_the_toml_of_these_tests_is_toml() -> None:
+    tree = {"a": [1, 2.5, float("inf"), {"b": True}], "c": "x"}
+    assert tomllib.loads("\n".join(f"{name} = {_toml(value)}" for name, value in tree.items())) == tree
+
+
+@BOUNDED
+@given(name=st.sampled_from(FILES), change=damage())
+def test_a_run_folder_can_be_looked_at(
+    changed: Callable[[str, bytes], Path], finished: Path, name: str, change: Callable[[bytes], bytes]
+) -> None:
+    folder = changed(name, change((finished.with_name("whole") / name).read_bytes()))
+    ours(lambda: read_run(folder))
+    ours(lambda: write_report(folder))
+    ours(lambda: running.result_of(folder))
+    ours(lambda: api.recipe_of(folder))
+    ours(lambda: compare([folder]))
+
+
+@FEW
+@given(name=st.sampled_from([*KEPT, "recipe.toml", "result.json", "events.jsonl"]), change=damage())
+def test_a_run_folder_can_be_gone_on_with(
+    changed: Callable[[str, bytes], Path],
+    finished: Path,
+    lm_folder: Path,
+    name: str,
+    change: Callable[[bytes], bytes],
+) -> None:
+    folder = changed(name, change((finished.with_name("whole") / name).read_bytes()))
+    (folder / "result.json").unlink()
+    ours(lambda: running.run(recipe(lm_folder, **SHORT), folder, task=FindTheWords(), device="cpu", resume=True))
+
+
+@BOUNDED
+@given(state=trees, content=st.binary(max_size=60))
+def test_checkpoints_and_journals(tmp_path: Path, state: Any, content: bytes) -> None:
+    folder = tmp_path / "checkpoint"
+    folder.mkdir(exist_ok=True)
+    (folder / "state.json").write_text(json.dumps(state), "utf-8")
+    (folder / "state-1.safetensors").write_bytes(content)
+    (folder / "episodes.jsonl").write_bytes(content)
+    (tmp_path / "scores.jsonl").write_bytes(content)
+    (tmp_path / "scores.spare.jsonl").write_bytes(json.dumps(state).encode() + b"\n" + content)
+
+    def look() -> None:
+        checkpoint = Checkpoint(folder)
+        checkpoint.load()
+        list(checkpoint.stream("episodes"))
+
+    ours(look)
+    ours(lambda: Journal(tmp_path / "scores.jsonl").split_at(0))
+
+
+@BOUNDED
+@given(content=st.one_of(st.binary(max_size=200), st.text(max_size=80).map(str.encode)))
+def test_texts_and_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    path = tmp_path / "list.txt"
+    path.write_bytes(content)
+    monkeypatch.setenv("PINPROMPT_BAN_FILE", str(path))
+    ours(lambda: banned_phrases(Constraints(banned_file=str(path))))
+    ours(seal)
+    ours(lambda: read_lines(path))
+    for name in ("train.0", "train.1", "dev.0", "dev.1", "test.0", "test.1"):
+        (tmp_path / f"sentiment.{name}.clean").write_bytes(content)
+    for part in ("train", "dev", "test"):
+        ours(lambda part=part: load_style("yelp", tmp_path, part))  # type: ignore[misc]
+    (tmp_path / "kept.json").write_bytes(content)
+    ours(lambda: VisionJudge(Any, tmp_path / "kept.json"))  # type: ignore[arg-type]  # nobody is asked
+
+
+@BOUNDED
+@given(content=st.one_of(st.binary(max_size=60), trees.map(lambda tree: json.dumps(tree).encode())))
+def test_a_models_description(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "model").mkdir(exist_ok=True)
+    (tmp_path / "model" / "config.json").write_bytes(content)
+    ours(lambda: kind_of(str(tmp_path / "model")))
+
+
+# What lies outside a folder is not read and not written.
+
+OUTSIDE = b"not yours\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "O_NOFOLLOW"), reason="needs links that can be refused")
+@pytest.mark.parametrize(
+    "name",
+    [".lock", "events.jsonl", "costs.jsonl", "scores.jsonl", "scores.spare.jsonl", "checkpoint/state.json",
+     "checkpoint/episodes.jsonl", "checkpoint/state-3.safetensors", "recipe.toml", "report.html", "prompts.csv",
+     "environment.json", "result.json"],
+)  # fmt: skip
+def test_a_link_in_a_run_folder_leads_nowhere(
+    changed: Callable[[str, bytes], Path], lm_folder: Path, tmp_path: Path, name: str
+) -> None:
+    folder = changed("result.json", b"{}")
+    outside = tmp_path / "outside"
+    outside.write_bytes(OUTSIDE)
+    (folder / "result.json").unlink()
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(outside)
+    ours(lambda: write_report(folder))
+    ours(lambda: running.run(recipe(lm_folder, **SHORT), folder, task=FindTheWords(), device="cpu", resume=True))
+    ours(lambda: running.run(recipe(lm_folder, **SHORT), folder, task=FindTheWords(), device="cpu", force=True))
+    assert outside.read_bytes() == OUTSIDE
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "drawings"])
+def test_a_linked_folder_is_not_followed(
+    changed: Callable[[str, bytes], Path], lm_folder: Path, tmp_path: Path, name: str
+) -> None:
+    folder = changed("result.json", b"{}")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "state-1.safetensors").write_bytes(OUTSIDE)
+    shutil.rmtree(folder / name, ignore_errors=True)
+    (folder / name).symlink_to(outside)
+    if name == "checkpoint":
+        with pytest.raises(RunError, match="is a link"):
+            running.run(recipe(lm_folder, **SHORT), folder, task=FindTheWords(), device="cpu", resume=True)
+    running.run(recipe(lm_folder, **SHORT), folder, task=FindTheWords(), device="cpu", force=True)
+    assert [path.name for path in outside.iterdir()] == ["state-1.safetensors"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "name", [".lock", "events.jsonl", "scores.jsonl", "checkpoint/state.json", "checkpoint/state-3.safetensors"]
+)
+def test_a_pipe_in_a_run_folder_does_not_hang(
+    changed: Callable[[str, bytes], Path], lm_folder: Path, name: str
+) -> None:
+    folder = changed("result.json", b"{}")
+    (folder / "result.json").unlink()
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    with pytest.raises(PinpromptError):
+        running.run(recipe(lm_folder, **SHORT), folder, task=FindTheWords(), device="cpu", resume=True)
+
+
+def test_names_in_a_recipe_stay_within_the_runs_folder(tmp_path: Path) -> None:
+    task = {"kind": "classification", "dataset": "../../../outside", "model": "smollm2"}
+    assert len(api.default_folder(recipes.resolve({"task": task})).parts) == 2
+    path = tmp_path / "sweep.toml"
+    path.write_text('name = "../../x"\n[base.task]\ndataset = "../../../outside"\nmodel = "smollm2"\n', "utf-8")
+    sweep = read_sweep(path)
+    assert len(sweep.out.parts) == 2
+    assert [cell.folder.parent for cell in sweep.cells] == [sweep.out]
+
+
+@pytest.mark.parametrize("place", ["os:system", "subprocess:run", "builtins:eval", "shutil:rmtree", "torch:os.system"])
+def test_a_recipe_cannot_name_a_tool_as_its_score(tmp_path: Path, place: str) -> None:
+    proof = tmp_path / "proof"
+    made = recipes.resolve({"method": "manual", "task": {"kind": "custom", "function": place}})
+    RunFolder(tmp_path / "run").close()
+    (tmp_path / "run" / "recipe.toml").write_text(recipes.to_toml(made), "utf-8")
+    result = {"prompt": f"touch {proof}", "score": 1, "dev": None, "test": None, "calls": 1, "seconds": 1}
+    (tmp_path / "run" / "result.json").write_text(json.dumps(result), "utf-8")
+    with pytest.raises(SettingError, match="scores no prompts"):
+        api.evaluate(tmp_path / "run", split="train")
+    assert not proof.exists()
+
+
+def test_a_grid_without_end_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.toml"
+    path.write_text("[grid]\n" + "\n".join(f'"a{n}" = [1, 1, 1, 1]' for n in range(40)), "utf-8")
+    with pytest.raises(SettingError):
+        read_sweep(path)
+    path.write_text("[base.task]\nkind = 'custom'\n[random]\nsamples = 1000000000000\nseed = 1\n", "utf-8")
+    with pytest.raises(SettingError, match="samples"):
+        read_sweep(path)

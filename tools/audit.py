@@ -1,0 +1,51 @@
+"""Ask pip-audit for known vulnerabilities of what is installed, and say in one line what could be asked and what not.
+
+`make check` runs it. Where the index of vulnerabilities cannot be reached, that is a sentence and not a failure; a
+known vulnerability is a failure.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+UNREACHED = "pip-audit: the index of vulnerabilities cannot be reached from here; nothing was audited"
+SECONDS = 300
+
+
+def verdict(report: dict[str, Any]) -> tuple[list[str], int]:
+    """What pip-audit's JSON says, in lines, and the exit code."""
+    packages = report.get("dependencies", [])
+    asked = [package for package in packages if "skip_reason" not in package]
+    if not asked:
+        return [UNREACHED], 0
+    lines = [
+        f"pip-audit: {package['name']} {package['version']}: {found['id']}"
+        + (f", fixed in {', '.join(found['fix_versions'])}" if found.get("fix_versions") else "")
+        for package in asked
+        for found in package.get("vulns", [])
+    ]
+    skipped = len(packages) - len(asked)
+    told = f"pip-audit: {len(asked)} packages audited, {len(lines)} known vulnerabilities"
+    return [*lines, told + (f"; {skipped} are not known to the index" if skipped else "")], int(bool(lines))
+
+
+def main() -> int:
+    """Run pip-audit beside this interpreter."""
+    command = [str(Path(sys.executable).with_name("pip-audit")), "--progress-spinner", "off", "--skip-editable"]
+    try:
+        done = subprocess.run([*command, "--format", "json"], capture_output=True, text=True, timeout=SECONDS)
+        report = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        print(UNREACHED)
+        return 0
+    lines, code = verdict(report)
+    print("\n".join(lines))
+    return code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,50 @@
+"""The branch coverage of each room that must be covered, from coverage's JSON report: the last step of `make coverage`.
+
+    python tools/coverage_rooms.py coverage.json [least]      exit code 1 where a room is below (95 unless told)
+
+A room's figure is coverage's own: statements and branches that ran, of all statements and branches in its files.
+Statements alone and branches alone are printed beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+ROOMS = ("maths", "policy", "scoring", "methods/q_learning", "records")
+
+
+def main(report: str = "coverage.json", least: str = "95") -> int:
+    """Print a line for each room; 1 where one is below what is asked."""
+    files: Mapping[str, Any] = json.loads(Path(report).read_text())["files"]
+    print(f"{'room':<20}{'covered':>9}{'statements':>12}{'branches':>10}")
+    low = []
+    for room in ROOMS:
+        parts = [row["summary"] for path, row in files.items() if f"pinprompt/{room}/" in path.replace("\\", "/")]
+        if not parts:
+            print(f"{room}: not in {report}; was it measured with --cov=pinprompt?")
+            return 2
+        total = {key: sum(part[key] for part in parts) for key in parts[0] if isinstance(parts[0][key], int)}
+        statements = share(total["covered_lines"], total["num_statements"])
+        branches = share(total["covered_branches"], total["num_branches"])
+        covered = share(
+            total["covered_lines"] + total["covered_branches"], total["num_statements"] + total["num_branches"]
+        )
+        print(f"{room:<20}{covered:>8.1f}%{statements:>11.1f}%{branches:>9.1f}%")
+        if min(covered, branches) < float(least):
+            low.append(room)
+    if low:
+        print(f"below {least} %: {', '.join(low)}")
+    return 1 if low else 0
+
+
+def share(part: int, whole: int) -> float:
+    """A part in percent; nothing to cover is covered."""
+    return 100 * part / whole if whole else 100.0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
