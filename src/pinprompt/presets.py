@@ -96,7 +96,6 @@ PROFILES: dict[str, Tree] = {
         "soft_prompt": {"epochs": 50},
         "autoprompt": {"steps": 40},
         "pez": {"steps": 300, "eval_every": 20},
-        "grips": {"steps": 18, "candidates": 10, "patience": 5},
     },
 }
 
