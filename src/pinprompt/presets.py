@@ -113,7 +113,7 @@ QUICK_TASKS: dict[str, Tree] = {
         },
         "q_learning": {"prompts": 8, "finalists": 8},
     },
-    "inversion": {"policy": {"k": 2000}, "q_learning": {"steps": 1000}},
+    "inversion": {"policy": {"k": 2000, "rows": 32}, "q_learning": {"steps": 1000}},
     "custom": {},
 }
 
