@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -145,13 +146,20 @@ def test_ctrl_c_leaves_the_run_resumable(tiny_recipe: Path, tmp_path: Path) -> N
         "--quiet",
     ]
     slow = ["--set", "q_learning.steps=4000", "--set", "q_learning.updates=40"]
-    child = subprocess.Popen([*command, *slow], cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    events = tmp_path / "run" / "events.jsonl"
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and not (events.exists() and b'"step": 2' in events.read_bytes()):
-        time.sleep(0.05)
-    os.kill(child.pid, signal.SIGINT)
-    _, said = child.communicate(timeout=60)
+    # What a shell starts in the background ignores Ctrl-C, and so would what it starts in turn.
+    heeding = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(
+        [*command, *slow], cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=heeding
+    ) as child:
+        try:
+            events = tmp_path / "run" / "events.jsonl"
+            deadline = time.monotonic() + 120
+            while time.monotonic() < deadline and not (events.exists() and b'"step": 2' in events.read_bytes()):
+                time.sleep(0.05)
+            os.kill(child.pid, signal.SIGINT)
+            _, said = child.communicate(timeout=60)
+        finally:
+            child.kill()
     assert child.returncode == 130, said
     assert "--resume" in said
     assert "Traceback" not in said
