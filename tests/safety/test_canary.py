@@ -108,7 +108,7 @@ def test_no_run_writes_or_says_the_key(tmp_path: Path, lm_folder: Path, told: di
         return act
 
     with serving(moody(labeller)) as server:
-        asked = ["classify", *labelled(tmp_path), *writer(lm_folder), *server_at(server.url)]
+        asked = ["classify", *labelled(tmp_path), *writer(lm_folder), *server_at(server.url, give_up_after=50)]
         assert tell(told, *asked, "--out", tmp_path / "labels", "--json").exit_code == 0
         assert all(headers["Authorization"] == f"Bearer {CANARY}" for _, _, headers in server.seen)
         assert len(server.seen) > 60
@@ -116,7 +116,14 @@ def test_no_run_writes_or_says_the_key(tmp_path: Path, lm_folder: Path, told: di
         for _ in range(3):
             tell(told, "predict", tmp_path / "labels", "a fine film", "a dull film", "--json")
     with serving(moody(rewriter)) as server:
-        asked = ["restyle", *styled(tmp_path), *writer(lm_folder), *server_at(server.url), "--calls", 100]
+        asked = [
+            "restyle",
+            *styled(tmp_path),
+            *writer(lm_folder),
+            *server_at(server.url, give_up_after=50),
+            "--calls",
+            100,
+        ]
         assert tell(told, *asked, "--out", tmp_path / "style").exit_code == 0
         for _ in range(3):
             tell(told, "rewrite", tmp_path / "style", "it was bad food .", "--n", 3)
