@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinprompt import assembly, running
 from pinprompt import recipe as recipes
-from pinprompt.errors import SettingError
+from pinprompt.errors import RunError, SettingError
 from pinprompt.recipe import Recipe
 from pinprompt.running import Result
 from pinprompt.tasks.protocol import Task
@@ -126,12 +127,15 @@ def draw(run: Path | str, *, model: str | None = None, device: str | None = None
     """Draw pictures for the prompt of an inversion run (extra `diffusion`) and put them into its result and report."""
     from pinprompt.models.diffusion import load_painter
     from pinprompt.models.images import data_uri
-    from pinprompt.records.files import write_json
+    from pinprompt.records.files import write_atomically, write_json
     from pinprompt.records.report import write_report
 
     recipe, found = recipe_of(run), running.result_of(Path(run))
     if recipe.task.kind != "inversion":
         raise SettingError(f"{run} is a {recipe.task.kind} run; pictures are drawn for the prompt of an inversion run")
+    folder = Path(run) / "drawings"
+    if folder.is_symlink():
+        raise RunError(f"{folder} is a link, and files are used where they stand; remove it, then draw again")
     device, settings = assembly.choose_device(device), recipe.task.drawing
     painter = load_painter(model or settings.model, device, settings.scheduler)
     pictures = painter.draw(
@@ -143,11 +147,12 @@ def draw(run: Path | str, *, model: str | None = None, device: str | None = None
         size=settings.size,
     )
     task: Any = assembly.build_task(recipe, device)
-    folder = Path(run) / "drawings"
     folder.mkdir(exist_ok=True)
     drawings = []
     for number, (picture, similarity) in enumerate(zip(pictures, task.image_similarities(pictures), strict=True)):
-        picture.save(folder / f"{number}.png")
+        content = io.BytesIO()
+        picture.save(content, "PNG")
+        write_atomically(folder / f"{number}.png", content.getvalue())
         drawings.append({"name": f"{number}.png", "data_uri": data_uri(picture), "similarity": similarity})
     write_json(Path(run) / "result.json", {**found.data, "drawings": drawings})
     write_report(Path(run))

@@ -58,6 +58,24 @@ def test_a_seed_draws_the_same_again(drawn: tuple[Path, dict[str, Any]], pipelin
     assert (run / "drawings" / "0.png").read_bytes() == before
 
 
+def test_nothing_is_drawn_through_a_link(drawn: tuple[Path, dict[str, Any]], pipeline: str, tmp_path: Path) -> None:
+    run, outside = tmp_path / "run", tmp_path / "outside"
+    shutil.copytree(drawn[0], run)
+    outside.mkdir()
+    (outside / "kept.png").write_bytes(b"kept")
+    command = ["draw", str(run), "--model", pipeline, "--device", "cpu"]
+    (run / "drawings" / "0.png").unlink()
+    (run / "drawings" / "0.png").symlink_to(outside / "kept.png")
+    assert CliRunner().invoke(app, command).exit_code == 0
+    assert (outside / "kept.png").read_bytes() == b"kept"
+    shutil.rmtree(run / "drawings")
+    (run / "drawings").symlink_to(outside)
+    refused = CliRunner().invoke(app, command)
+    assert refused.exit_code == 2
+    assert "is a link" in refused.stderr
+    assert [path.name for path in outside.iterdir()] == ["kept.png"]
+
+
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium here: apt-get install chromium")
 def test_the_opened_report_shows_target_and_drawings_side_by_side(
     drawn: tuple[Path, dict[str, Any]], tmp_path: Path
