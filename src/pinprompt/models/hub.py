@@ -38,7 +38,7 @@ def unreachable(seconds: float = 3.0) -> str | None:
     def ask() -> None:
         try:
             request = urllib.request.Request(endpoint(), method="HEAD")
-            urllib.request.urlopen(request, timeout=seconds).close()  # nosec B310: the user's own endpoint
+            urllib.request.urlopen(request, timeout=seconds).close()  # nosec B310
             answer.append(None)
         except urllib.error.HTTPError as error:
             # The hub itself answers HEAD with 200; a proxy that forbids it says 403 or 407, a broken one 5xx.

@@ -116,7 +116,7 @@ class RemoteClient:
         """Send until there is an answer; BadAnswer for this request alone, an error of ours when nothing would help."""
         with self._lock:
             number, self._number = self._number, self._number + 1
-        draw = random.Random(derive(self._seed, "remote", number))  # nosec: spreads load, hides nothing
+        draw = random.Random(derive(self._seed, "remote", number))  # nosec B311
         refused = resent = 0
         most = most_out * int(body.get("n", 1))
         while True:

@@ -109,7 +109,7 @@ def _draws(section: Mapping[str, Any], path: Path | str) -> Iterator[dict[str, A
     seed, samples = section.get("seed", 0), section.get("samples", 1)
     if not isinstance(seed, int) or not isinstance(samples, int) or not 1 <= samples <= LARGEST:
         raise SettingError(f"{path}: random.samples goes from 1 to {LARGEST:,}, and random.seed is a whole number")
-    source = random.Random(derive(seed, "sweep"))  # nosec: not for secrets
+    source = random.Random(derive(seed, "sweep"))  # nosec B311
     ranges = {name: value for name, value in section.items() if name not in ("samples", "seed")}
     for _ in range(samples):
         yield {name: _draw(value, source, f"{path}: random.{name}") for name, value in _flat(ranges)}
