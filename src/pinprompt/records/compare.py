@@ -105,7 +105,8 @@ def compare(folders: Iterable[Path | str], metric: str | None = None) -> Compari
     groups: dict[tuple[tuple[str, str], ...], list[Entry]] = {}
     for entry in _budgets_by_column(entries):
         groups.setdefault(tuple(entry.facts.items()), []).append(entry)
-    tables = [_table(dict(key), group, notes) for key, group in sorted(groups.items())]
+    columns = _column_labels(entries)
+    tables = [_table(dict(key), group, columns, notes) for key, group in sorted(groups.items())]
     if len(tables) > 1:
         notes.append(f"{len(tables)} tables: runs that differ in {_differing(tables)} are not mixed.")
     titled = tuple(_titled(table, tables) for table in tables)
@@ -147,8 +148,7 @@ def _same_data(entries: Sequence[Entry]) -> None:
             )
 
 
-def _table(facts: dict[str, str], entries: list[Entry], notes: list[str]) -> ScoreTable:
-    columns = _column_labels(entries)
+def _table(facts: dict[str, str], entries: list[Entry], columns: dict[Path, str], notes: list[str]) -> ScoreTable:
     rows = _row_labels(entries)
     cells: dict[tuple[str, str], dict[Unit, Entry]] = {}
     for entry in entries:
@@ -170,7 +170,7 @@ def _table(facts: dict[str, str], entries: list[Entry], notes: list[str]) -> Sco
         facts=facts,
         metric=facts["metric"],
         split=facts["split"],
-        columns=tuple(dict.fromkeys(sorted(columns.values()))),
+        columns=tuple(sorted({columns[entry.folder] for entry in entries})),
         rows=tuple(names),
         cells=values,
         readability=readability,
@@ -240,17 +240,19 @@ def _by_hand(
                 place = found.setdefault((row, columns[entry.folder], name), {})
                 if place.setdefault(entry.unit, value) != value:
                     notes.append(f"The {row} prompt has another {name} in {entry.folder}; the first was kept.")
-    return {place: Cell(_once_a_split(values)) for place, values in found.items()}
+    noisy = {(row, column) for (row, column, _), values in found.items() if _by_split(values) is None}
+    return {
+        place: Cell(values if place[:2] in noisy else _by_split(values) or values) for place, values in found.items()
+    }
 
 
-def _once_a_split(values: dict[Unit, float]) -> dict[Unit, float]:
-    """A prompt that no seed can change is measured once a split, however many runs did it."""
-    splits: dict[str, set[float]] = {}
+def _by_split(values: dict[Unit, float]) -> dict[Unit, float] | None:
+    """One value a split, for a prompt that no seed changes; None where seeds do."""
+    splits: dict[Unit, float] = {}
     for (split, _), value in values.items():
-        splits.setdefault(split, set()).add(value)
-    if any(len(some) > 1 for some in splits.values()):
-        return values
-    return {(split, None): value for split, (value,) in splits.items()}
+        if splits.setdefault((split, None), value) != value:
+            return None
+    return splits
 
 
 def _readability(cells: dict[tuple[str, str], dict[Unit, Entry]]) -> dict[tuple[str, str], Cell]:
@@ -299,5 +301,6 @@ def _titled(table: ScoreTable, tables: Sequence[ScoreTable]) -> ScoreTable:
     """The task and the split, and what tells this table from the others."""
     differing = sorted(varying([other.facts for other in tables]) - {"task", "split", "metric"})
     said = [f"{table.facts['task'].replace('_', ' ')}, {table.metric.replace('_', ' ')} on {table.split}"]
-    said += [f"{name} {table.facts[name] or 'none'}" for name in differing]
+    # Judges are many words: they stand below the table.
+    said += ["its own judges" if name == "judges" else f"{name} {table.facts[name] or 'none'}" for name in differing]
     return replace(table, title="; ".join(said))

@@ -9,6 +9,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from pinprompt.errors import SettingError, did_you_mean
+from pinprompt.recipe import BASELINES, SEARCHES
 from pinprompt.records.paired import Unit
 from pinprompt.records.reading import RunRecord, inside, mapping, number, read_run
 from pinprompt.records.wording import text
@@ -106,7 +107,9 @@ def _entry(record: RunRecord, metric: str | None) -> Entry | None:
     shared = {
         key: said for key, said in flat.items() if key not in (*UNIT_KEYS, *SEARCH_KEYS, "kind", "model", "dataset")
     }
-    rest = flatten({key: part for key, part in recipe.items() if key not in NOT_VARIANTS})
+    method = text(result.get("method") or recipe.get("method") or "unknown", 60)
+    moot = {*NOT_VARIANTS, *SEARCHES} - {method.replace("-", "_") if method in BASELINES else "q_learning"}
+    rest = flatten({key: part for key, part in recipe.items() if key not in moot})
     rest |= {f"task.{key}": flat[key] for key in SEARCH_KEYS if key in flat}
     seed = result.get("seed", recipe.get("seed"))
     facts = {
@@ -119,7 +122,7 @@ def _entry(record: RunRecord, metric: str | None) -> Entry | None:
     }
     return Entry(
         folder=record.folder,
-        method=text(result.get("method") or recipe.get("method") or "unknown", 60),
+        method=method,
         dataset=_dataset(task, kind),
         unit=(", ".join(flat[key] for key in UNIT_KEYS if key in flat), seed if isinstance(seed, int) else None),
         value=value,

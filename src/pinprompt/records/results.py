@@ -92,7 +92,6 @@ def full(comparison: Comparison, command: str | None = None) -> str:
     parts = []
     for table in comparison.tables:
         parts += [grid_markdown(grid) for grid in grids(table)]
-        parts += [f"Judges: {_inert(table.facts['judges'])}." if table.facts["judges"] else ""]
         parts += [_prompts(table), _every_prompt(table), _rewrites(table), _commands(table, command)]
     parts += [f"*{_inert(note)}*" for note in comparison.notes]
     return _inert("\n\n".join(part for part in parts if part))

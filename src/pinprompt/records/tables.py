@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 PLAIN, BEST, SECOND = 0, 1, 2
-MANY = 3
+MANY = 4
 """Measures from which on a table shows them all."""
 
 
@@ -170,7 +170,8 @@ def _scores(table: ScoreTable) -> Grid:
     runs = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     heads = ("method", *table.columns, *(("average",) if average else ()))
     note = f"Mean ± standard error over splits and seeds ({runs} a cell{_scale(table.metric)})."
-    return Grid(table.title, heads, tuple(rows), note)
+    judges = f" Judges: {table.facts['judges']}." if table.facts["judges"] else ""
+    return Grid(table.title, heads, tuple(rows), note + judges)
 
 
 def _significance(table: ScoreTable) -> Grid | None:
