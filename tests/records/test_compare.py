@@ -133,6 +133,16 @@ def test_data_with_a_larger_budget_may_stand_beside_others(tmp_path: Path) -> No
     assert sorted(table.columns for table in compare(folders).tables) == [("agnews",), ("agnews", "sst-2")]
 
 
+def test_a_switch_that_an_older_run_did_not_have_is_off(tmp_path: Path) -> None:
+    folders = runs(tmp_path / "a", {"pin": [0.7, 0.8]})
+    recipe = folders[0] / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace("k = 256", "k = 256\ndictionary = false"))
+    assert "dictionary = false" in recipe.read_text()
+    assert [row for row in only(compare(folders)).rows if "pin" in row] == ["pin"]
+    recipe.write_text(recipe.read_text().replace("false", "true"))
+    assert len([row for row in only(compare(folders)).rows if "pin" in row]) == 2
+
+
 def test_a_task_with_many_measures_shows_all_of_them(tmp_path: Path) -> None:
     folders = runs(tmp_path, {"pin": [0.7, 0.8], "manual": [0.5, 0.5]})
     few = tables.write_as(compare(folders), "markdown")

@@ -218,9 +218,14 @@ def _row_labels(entries: Sequence[Entry]) -> dict[Path, str]:
 
 
 def varying(trees: Sequence[dict[str, str]]) -> set[str]:
-    """The names whose values differ between the trees."""
+    """The names whose values differ between the trees; a switch that is off is as good as one not there."""
     names = {name for tree in trees for name in tree}
-    return {name for name in names if len({tree.get(name, "none") for tree in trees}) > 1}
+    off = {"false": "none"}
+    return {
+        name
+        for name in names
+        if len({off.get(value, value) for value in (tree.get(name, "none") for tree in trees)}) > 1
+    }
 
 
 def labelled(name: str, tree: dict[str, str], differing: set[str]) -> str:
