@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from pinprompt import presets
 from pinprompt import recipe as recipes
+from pinprompt.data.cards import CARDS
 from pinprompt.errors import SettingError
+from pinprompt.methods.text_rules import TextRules
 
 
 @pytest.mark.parametrize("method", presets.METHODS)
@@ -43,6 +45,12 @@ def test_presets_differ_where_the_paper_says() -> None:
     assert rlprompt.policy.k is None
     fluent = recipes.resolve({"method": "rlprompt-rb-fluency", "task": {}})
     assert (fluent.policy.k, fluent.q_learning.filter, fluent.q_learning.replay) == (256, "sampling", True)
+
+
+def test_grips_can_start_from_every_instruction_in_both_profiles() -> None:
+    for profile in presets.PROFILES:
+        rules = TextRules(recipes.resolve({"method": "grips", "profile": profile}).policy.constraints)
+        assert [rules.broken(card.instruction) for card in CARDS.values()] == [None] * len(CARDS)
 
 
 def test_what_the_user_says_wins_over_presets() -> None:

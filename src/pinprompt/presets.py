@@ -67,8 +67,13 @@ METHODS_ON_TASKS: dict[tuple[str, str], Tree] = {
     },
 }
 
-UNFILTERED = ("pin-no-fluency", "rlprompt", "rlprompt-rb")
-"""Methods without the filter of unlikely tokens."""
+# What makes a method the method it is stays, however short the schedule.
+QUICK_METHODS: dict[str, Tree] = {
+    "pin-no-fluency": {"policy": {"k": None}},
+    "rlprompt": {"policy": {"k": None}},
+    "rlprompt-rb": {"policy": {"k": None}},
+    "grips": {"policy": {"constraints": {"no_repeats": False}}},  # an instruction says "the" more than once
+}
 
 PROFILES: dict[str, Tree] = {
     "paper": {},
@@ -126,5 +131,4 @@ def layers(method: str, kind: str, profile: str) -> Iterator[Tree]:
     yield PROFILES.get(profile, {})
     if profile == "quick":
         yield QUICK_TASKS.get(kind, {})
-        # What makes a method the method it is stays, however short the schedule.
-        yield {"policy": {"k": METHODS[method]["policy"]["k"]}} if method in UNFILTERED else {}
+        yield QUICK_METHODS.get(method, {})
