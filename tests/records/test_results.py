@@ -66,7 +66,7 @@ def test_a_changed_run_changes_the_page(pages: tuple[Path, Path, Path]) -> None:
 def test_one_command_for_the_whole_sweep(pages: tuple[Path, Path, Path]) -> None:
     sweep, results, readme = pages
     regenerate(sweep, results, readme, command="pinprompt sweep recipes/small/sst-2.toml")
-    assert "- pin: `pinprompt sweep recipes/small/sst-2.toml`" in readme.read_text()
+    assert "- random, rlprompt, pin: `pinprompt sweep recipes/small/sst-2.toml`" in readme.read_text()
 
 
 def test_a_readme_without_the_block_is_left_alone(pages: tuple[Path, Path, Path]) -> None:

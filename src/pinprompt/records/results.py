@@ -164,14 +164,13 @@ def _median(runs: list[Entry]) -> Entry:
 
 
 def _commands(table: ScoreTable, command: str | None) -> str:
-    lines = ["Each row was made by:", ""]
+    """What made each row; rows that one command made stand together."""
+    rows: dict[str, list[str]] = {}
     for row in table.rows:
         runs = table.runs_of(row)
-        if runs:
-            lines.append(f"- {_inert(row)}: {_said(runs, command)}")
-        else:
-            lines.append(f"- {_inert(row)}: measured by every run above, beside its own prompt")
-    return "\n".join(lines)
+        made = _said(runs, command) if runs else "measured by every other run, beside its own prompt"
+        rows.setdefault(made, []).append(_inert(row))
+    return "\n".join(["Each row was made by:", "", *(f"- {', '.join(names)}: {made}" for made, names in rows.items())])
 
 
 def _said(runs: list[Entry], command: str | None) -> str:
