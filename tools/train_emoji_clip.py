@@ -20,6 +20,7 @@ import random
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -102,6 +103,16 @@ def augment(pictures: torch.Tensor, may_flip: torch.Tensor, size: int) -> torch.
     return (image.clamp(0, 1) - 0.5) / 0.5
 
 
+def picture_weights(concepts: list[dict[str, Any]], shown: list[bool]) -> torch.Tensor:
+    """How often each concept is drawn: flags, and the many men and women of each profession, would be half of all."""
+    return torch.tensor(
+        [
+            0.0 if not there else 0.3 if concept["group"] == 9 else 0.6 if concept["group"] == 1 else 1.0
+            for concept, there in zip(concepts, shown, strict=True)
+        ]
+    )
+
+
 def go_on(model: CLIPModel, tokenizer: PreTrainedTokenizerFast, start: Path, names: list[str]) -> torch.Tensor:
     """Take over an earlier model, but its text tower only where the tokens are the same; gives its vectors of names."""
     earlier = CLIPModel.from_pretrained(start, dtype=torch.float32).eval()
@@ -151,13 +162,7 @@ def main() -> None:
     for name in sets:
         for at, owner in enumerate(data[f"{name}/concepts"]):
             shown[owner].append((name, at))
-    # Flags and the many men and women of each profession would otherwise be half of all that is seen.
-    weights = torch.tensor(
-        [
-            0.0 if not places else 0.3 if concept["group"] == 9 else 0.6 if concept["group"] == 1 else 1.0
-            for concept, places in zip(concepts, shown, strict=True)
-        ]
-    )
+    weights = picture_weights(concepts, [bool(places) for places in shown])
     fixed = torch.tensor([bool(FIXED.search(concept["name"])) for concept in concepts])
     captions, draw = Captions(concepts, words, given.seed), random.Random(given.seed + 1)
     anchors = torch.nn.Parameter(prototypes(concepts))

@@ -118,8 +118,16 @@ QUICK_TASKS: dict[str, Tree] = {
         },
         "q_learning": {"prompts": 8, "finalists": 8},
     },
-    "inversion": {"policy": {"k": 2000, "rows": 32}, "q_learning": {"steps": 1000}},
+    "inversion": {"policy": {"k": 100, "rows": 32}, "q_learning": {"steps": 1000}},
     "custom": {},
+}
+
+# More entropy and more updates than elsewhere: the first good words would else end the search.
+_EXPLORING = {"q_learning": {"alpha": 4.0, "updates": 8}}
+
+QUICK_METHODS_ON_TASKS: dict[tuple[str, str], Tree] = {
+    ("pin", "inversion"): _EXPLORING,
+    ("pin-no-fluency", "inversion"): _EXPLORING,
 }
 
 
@@ -132,3 +140,4 @@ def layers(method: str, kind: str, profile: str) -> Iterator[Tree]:
     if profile == "quick":
         yield QUICK_TASKS.get(kind, {})
         yield QUICK_METHODS.get(method, {})
+        yield QUICK_METHODS_ON_TASKS.get((method, kind), {})
