@@ -111,6 +111,17 @@ def test_colours_are_okabe_and_itos() -> None:
     }  # fmt: skip
 
 
+def test_twenty_methods_look_different() -> None:
+    axes = Figure().add_subplot()
+    figures.draw_readability(axes, {f"m{place}": [(10.0 + place, 0.5)] for place in range(20)}, "accuracy")
+    looks = {(tuple(marks.get_facecolor()[0]), marks.get_paths()[0].vertices.tobytes()) for marks in axes.collections}
+    assert len(looks) == 20
+    axes = Figure().add_subplot()
+    curves = [Curve(f"m{place}", [1.0, 2.0], [0.0, 1.0], [0.0, 0.0], 1) for place in range(20)]
+    figures.draw_curves(axes, curves, "calls")
+    assert len({(line.get_color(), str(line._dash_pattern)) for line in axes.lines}) == 20
+
+
 def test_other_data_gets_its_own_figure(tmp_path: Path) -> None:
     folders = [sample.classification(tmp_path / name, dataset=name) for name in ("sst-2", "cr")]
     names = {path.name for path in write_figures(folders, tmp_path / "out")}

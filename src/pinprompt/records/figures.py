@@ -91,7 +91,7 @@ def draw_ablation(axes: Any, curves: Sequence[Curve], setting: str, metric: str)
     """Means over a setting with the standard error shaded; a logarithmic axis where it spans a decade or more."""
     for place, curve in enumerate(curves):
         style = _style(place)
-        axes.plot(curve.x, curve.mean, label=curve.name, markersize=3.5, marker=MARKERS[place % 8], **style)
+        axes.plot(curve.x, curve.mean, label=curve.name, markersize=3.5, marker=MARKERS[_look(place)[1]], **style)
         _shade(axes, curve, style["color"])
     xs = sorted({x for curve in curves for x in curve.x})
     if xs[-1] / xs[0] >= 8:
@@ -113,7 +113,9 @@ def draw_readability(axes: Any, points: dict[str, list[Point]], metric: str) -> 
     """One mark per run: higher is better, further left reads better."""
     for place, (name, found) in enumerate(points.items()):
         xs, ys = zip(*found, strict=True)
-        axes.scatter(xs, ys, s=16, label=name, color=COLOURS[place % 8], marker=MARKERS[place % 8], linewidths=0.4, edgecolors="white")  # fmt: skip  # noqa: E501
+        colour, shape = _look(place)
+        kind = {"color": COLOURS[colour], "marker": MARKERS[shape]}
+        axes.scatter(xs, ys, s=16, label=name, linewidths=0.4, edgecolors="white", **kind)
     axes.set_xscale("log")
     ticks = decades(*axes.get_xlim())
     axes.set_xticks(ticks, [compact(tick) for tick in ticks])
@@ -159,8 +161,14 @@ def _legend(axes: Any, names: list[str]) -> None:
     axes.legend(ncols=columns, handlelength=2.2, columnspacing=1.0, **place)
 
 
+def _look(place: int) -> tuple[int, int]:
+    """Which colour, and which dash or mark: the ninth has the first's colour, but not its mark."""
+    return place % 8, (place + place // 8) % 8
+
+
 def _style(place: int) -> dict[str, Any]:
-    return {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place % len(DASHES)]}
+    colour, dash = _look(place)
+    return {"color": COLOURS[colour], "linestyle": DASHES[dash]}
 
 
 def _measure(axes: Any, metric: str) -> None:
