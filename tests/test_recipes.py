@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from pinprompt.errors import SettingError
-from pinprompt.estimating import rough
+from pinprompt.estimating import multiplications, parameters, rough
+from pinprompt.recipe import resolve
 from pinprompt.sweeps.grid import read_sweep
 
 ROOT = Path(__file__).parents[1]
@@ -19,7 +20,50 @@ def test_the_sweeps_that_come_along_can_be_read(path: Path) -> None:
     sweep = read_sweep(path)
     assert sweep.cells
     assert len({cell.folder for cell in sweep.cells}) == len(sweep.cells)
-    assert all(rough(cell.recipe)["prompts"] > 0 for cell in sweep.cells)
+    figures = [rough(cell.recipe, speed=1e9) for cell in sweep.cells]
+    assert all(row["prompts"] > 0 and row["calls"] > 0 and row["minutes"] > 0 for row in figures)
+
+
+def test_a_dry_run_counts_calls_and_multiplications() -> None:
+    task = {"kind": "classification", "dataset": "sst-2", "model": "smollm2"}
+    fixed = resolve({"method": "manual", "task": task, "policy": {"model": "distilgpt2", "length": 5}})
+    # One prompt on 32 training and 32 dev rows, 5 tokens and 4 around them through 135 million parameters.
+    assert rough(fixed, speed=1e9) == {"prompts": 2, "calls": 64, "minutes": pytest.approx(64 * 9 * 0.135 / 60)}
+    short = fixed.model_copy(update={"method": "random", "budget": fixed.budget.model_copy(update={"calls": 320})})
+    # Ten prompts at the most, each written by a model of 82 million parameters.
+    assert rough(short, speed=1e9)["minutes"] == pytest.approx((320 * 9 * 0.135 + 10 * 5 * 0.082) / 60)
+    style = {
+        "kind": "style-transfer",
+        "sources": 3,
+        "samples": 4,
+        "bootstraps": 2,
+        "dev_sources": 5,
+        "dev_bootstraps": 1,
+    }
+    random = {"prompts": 10, "finalists": 2}
+    figures = rough(resolve({"method": "random", "task": style, "random": random, "policy": {"model": "?"}}), speed=1e9)
+    assert figures["calls"] == 10 * 3 * 4 * 2 + 2 * 5 * 4
+    assert figures["minutes"] is None, "the size of the model is not known"
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("facebook/opt-1.3b", 1.3e9),
+        ("facebook/opt-125m", 125e6),
+        ("roberta-large", 355e6),
+        ("/models/smollm2", 135e6),
+        ("Qwen2.5-0.5B-Instruct", 0.5e9),
+        ("my-model", None),
+        ("clip4max", None),
+    ],
+)
+def test_sizes_by_name(name: str, size: float | None) -> None:
+    assert parameters(name) == size
+
+
+def test_this_machine_multiplies() -> None:
+    assert 1e7 < multiplications("cpu") < 1e14
 
 
 def write(tmp_path: Path, text: str) -> Path:

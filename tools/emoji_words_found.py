@@ -3,7 +3,8 @@
     python tools/emoji_words_found.py runs/inversion /tmp/emoji-data
 
 The second folder is tools/emoji_pictures.py's (its concepts.json has the names and keywords). Prints a line for each
-method, and the words that were found. Words are compared without case and otherwise as they stand.
+method, and the words that were found. Words are compared without case and otherwise as they stand; function words of
+a name ("statue of liberty") do not count.
 """
 
 from __future__ import annotations
@@ -15,13 +16,32 @@ import tomllib
 from collections import defaultdict
 from pathlib import Path
 
+FUNCTION_WORDS = {
+    "a",
+    "an",
+    "and",
+    "at",
+    "for",
+    "from",
+    "in",
+    "of",
+    "on",
+    "or",
+    "out",
+    "over",
+    "the",
+    "to",
+    "up",
+    "with",
+}
+
 
 def main(sweep: Path, data: Path) -> None:
     """Read every finished run below `sweep`."""
     own = {}
     for concept in json.loads((data / "concepts.json").read_text("utf-8")):
         stem = re.sub(r"[^a-z0-9]+", "-", concept["name"].lower()).strip("-")
-        own[stem] = set(" ".join([concept["name"], *concept["keywords"]]).lower().split())
+        own[stem] = set(" ".join([concept["name"], *concept["keywords"]]).lower().split()) - FUNCTION_WORDS
     found: dict[str, dict[str, list[str]]] = defaultdict(dict)
     for result in sorted(sweep.glob("*/result.json")):
         recipe = tomllib.loads((result.parent / "recipe.toml").read_text("utf-8"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -19,6 +20,14 @@ WORDS = (
     "time", "year", "people", "way", "day", "man", "thing", "woman", "life",
     "child", "world", "school", "state", "family", "student", "group", "country", "problem",
 )  # fmt: skip
+
+SIZES = {  # parameters in millions, of models whose name does not say; of an image-text model the text side
+    "smollm2": 135, "minilm": 22, "emoji-clip": 1.4, "gpt2": 124, "distilgpt2": 82, "gpt2-large": 774,
+    "distilroberta-base": 82, "roberta-base": 125, "roberta-large": 355, "bert-base-uncased": 110,
+    "clip-vit-h-14-laion2b-s32b-b79k": 354, "clip-vit-base-patch32": 63,
+}  # fmt: skip
+TOKENS_AROUND = {"classification": 4, "style-transfer": 40, "inversion": 2, "custom": 0}
+"""Tokens beside the prompt that a call runs through the task model: the template's, an output's, start and end."""
 
 
 def prompts_planned(recipe: Recipe) -> tuple[int, int]:
@@ -65,24 +74,73 @@ def estimate(recipe: Recipe, device: str | None = None, probe: bool = True) -> d
     return figures
 
 
-def rough(recipe: Recipe) -> dict[str, Any]:
-    """The same for a dry run of a sweep: without loading a model that is not at hand, and without probing."""
+def rough(recipe: Recipe, speed: float | None = None) -> dict[str, Any]:
+    """The same for a dry run of a sweep: without loading a model that is not at hand, and without probing.
+
+    Minutes need the machine's speed (`multiplications`) and the sizes of the models: writing and scoring alone, every
+    text read once. They tell an hour from a day, not one hour from two.
+    """
     train, dev = prompts_planned(recipe)
     figures: dict[str, Any] = {"prompts": train + dev, "calls": recipe.budget.calls, "minutes": recipe.budget.minutes}
+    per_prompt = _calls_per_prompt(recipe)
+    if per_prompt is not None:
+        planned = train * per_prompt[0] + dev * per_prompt[1]
+        figures["calls"] = planned if recipe.budget.calls is None else min(planned, recipe.budget.calls)
+    if speed is not None and figures["calls"] and (work := _work(recipe, train, figures["calls"], per_prompt)):
+        minutes = work / speed / 60
+        figures["minutes"] = minutes if recipe.budget.minutes is None else min(minutes, recipe.budget.minutes)
+    return figures
+
+
+def _calls_per_prompt(recipe: Recipe) -> tuple[int, int] | None:
+    """Calls for one prompt on train and on dev; None where only the task itself could say."""
     settings: Any = recipe.task
     if settings.kind == "classification":
-        # 16 examples per class by two to fourteen classes; the number of words says which.
+        # So many examples per class by two to fourteen classes; the number of words says which.
         from pinprompt.data.catalogue import lookup
 
         try:
-            classes = len(settings.words) or len(lookup(settings.dataset).words)
+            rows = (len(settings.words) or len(lookup(settings.dataset).words)) * settings.shots
         except (PinpromptError, TypeError):
-            return figures
-        planned = (train + dev) * classes * settings.shots
-        figures["calls"] = planned if recipe.budget.calls is None else min(planned, recipe.budget.calls)
-    elif settings.kind == "inversion":
-        figures["calls"] = train if recipe.budget.calls is None else min(train, recipe.budget.calls)
-    return figures
+            return None
+        return rows, rows
+    if settings.kind == "style-transfer":
+        on_train = settings.sources * settings.samples * settings.bootstraps
+        return on_train, settings.dev_sources * settings.samples * (settings.dev_bootstraps or settings.bootstraps)
+    return (1, 0) if settings.kind == "inversion" else None
+
+
+def _work(recipe: Recipe, prompts: int, calls: int, per_prompt: tuple[int, int] | None) -> float | None:
+    """Multiplications that a search takes: each token once through each parameter; None for models of unknown size."""
+    kind, length = recipe.task.kind, recipe.policy.length
+    task, writer = parameters(getattr(recipe.task, "model", "") or ""), parameters(recipe.policy.model)
+    if task is None or writer is None or per_prompt is None:
+        return None
+    read = length + TOKENS_AROUND[kind]
+    written = min(prompts, calls // per_prompt[0]) * length if recipe.method not in FIXED else 0
+    return calls * read * task + written * writer
+
+
+def parameters(model: str) -> float | None:
+    """How many parameters a model has, by its name: one that is known here, or one that says it ("opt-1.3b")."""
+    name = model.removeprefix("remote:").rsplit("/", 1)[-1].lower()
+    if name in SIZES:
+        return SIZES[name] * 1e6
+    said = re.search(r"(\d+(?:\.\d+)?)([mb])(?![a-z])", name)
+    return None if said is None else float(said[1]) * {"m": 1e6, "b": 1e9}[said[2]]
+
+
+def multiplications(device: str | None = None) -> float:
+    """Multiplications a second on this machine, measured in a blink: a few rows through a layer of a small LM."""
+    import torch
+
+    place = assembly.choose_device(device)
+    rows, weights = torch.randn(32, 1024, device=place), torch.randn(1024, 4096, device=place)
+    done, started = 0, time.perf_counter()
+    while (spent := time.perf_counter() - started) < 0.2:
+        float((rows @ weights).sum())  # the sum waits for a GPU
+        done += rows.shape[0] * weights.numel()
+    return done / spent
 
 
 def _seconds_per_call(recipe: Recipe, task: Task) -> float:

@@ -35,7 +35,7 @@ def sweep(
         if threads is not None:
             read = replace(read, threads=threads)
         if dry_run:
-            console.answer(*_planned(read))
+            console.answer(*_planned(read, device))
             return
 
         def tell(cell: Any, what: str) -> None:
@@ -60,23 +60,27 @@ def sweep(
             raise typer.Exit(1)
 
 
-def _planned(read: Any) -> tuple[dict[str, Any], Any, str]:
+def _planned(read: Any, device: str | None) -> tuple[dict[str, Any], Any, str]:
     from rich.table import Table
 
-    from pinprompt.estimating import rough
+    from pinprompt.estimating import multiplications, rough
 
     table = Table("cell", "varied", "prompts", "calls", "minutes", "", show_edge=False)
-    rows = []
+    rows, speed = [], multiplications(device)
     for cell in read.cells:
-        figures = rough(cell.recipe)
+        figures = rough(cell.recipe, speed)
         varied = ", ".join(f"{name}={value}" for name, value in cell.varied.items())
-        known = [figures["prompts"], figures["calls"], figures["minutes"]]
-        shown = ["?" if value is None else f"{value:,}" for value in known]
-        table.add_row(cell.folder.name, varied, *shown, "finished" if cell.done else "")
+        counts = ["?" if figures[name] is None else f"{figures[name]:,}" for name in ("prompts", "calls")]
+        minutes = "?" if figures["minutes"] is None else f"{figures['minutes']:,.1f}"
+        table.add_row(cell.folder.name, varied, *counts, minutes, "finished" if cell.done else "")
         rows.append({"cell": cell.folder.name, "varied": dict(cell.varied), **figures, "done": cell.done})
-    calls = sum(row["calls"] or 0 for row in rows)
-    total = f"{len(rows)} cells, at most {calls:,} calls"
-    return {"cells": rows, "calls": calls}, table, total
+    left = [row for row in rows if not row["done"]]
+    calls, minutes = (sum(row[name] or 0 for row in left) for name in ("calls", "minutes"))
+    unknown = "" if all(row["minutes"] is not None for row in left) else ", and more for cells marked ?"
+    total = (
+        f"{len(rows)} cells, {len(left)} to run: at most {calls:,} calls, roughly {minutes / 60:,.1f} hours{unknown}"
+    )
+    return {"cells": rows, "calls": calls, "minutes": minutes}, table, total
 
 
 def compare(
