@@ -71,16 +71,16 @@ def _planned(read: Any, device: str | None) -> tuple[dict[str, Any], Any, str]:
         figures = rough(cell.recipe, speed)
         varied = ", ".join(f"{name}={value}" for name, value in cell.varied.items())
         counts = ["?" if figures[name] is None else f"{figures[name]:,}" for name in ("prompts", "calls")]
-        minutes = "?" if figures["minutes"] is None else f"{figures['minutes']:,.1f}"
+        spent = figures["minutes"]
+        minutes = "?" if spent is None else "under 1" if spent < 1 else f"{spent:,.0f}"
         table.add_row(cell.folder.name, varied, *counts, minutes, "finished" if cell.done else "")
         rows.append({"cell": cell.folder.name, "varied": dict(cell.varied), **figures, "done": cell.done})
     left = [row for row in rows if not row["done"]]
-    calls, minutes = (sum(row[name] or 0 for row in left) for name in ("calls", "minutes"))
+    calls, total_minutes = (sum(row[name] or 0 for row in left) for name in ("calls", "minutes"))
     unknown = "" if all(row["minutes"] is not None for row in left) else ", and more for cells marked ?"
-    total = (
-        f"{len(rows)} cells, {len(left)} to run: at most {calls:,} calls, roughly {minutes / 60:,.1f} hours{unknown}"
-    )
-    return {"cells": rows, "calls": calls, "minutes": minutes}, table, total
+    ahead = f"at most {calls:,} calls, roughly {total_minutes / 60:,.1f} hours{unknown}"
+    total = f"{len(rows)} cells, {len(left)} to run: {ahead}"
+    return {"cells": rows, "calls": calls, "minutes": total_minutes}, table, total
 
 
 def compare(
