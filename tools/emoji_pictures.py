@@ -23,22 +23,26 @@ import re
 import subprocess
 import tarfile
 import unicodedata
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import resvg_py
 from PIL import Image
+from PIL.Image import Resampling
 
 SIZE = 72
 TEST_SET = "noto"
-SETS = {  # npm package @iconify-json/<name>, exact version: licence of the drawings
-    "twemoji": ("1.2.5", "CC-BY-4.0, Twitter and contributors"),
-    "fluent-emoji-flat": ("1.2.6", "MIT, Microsoft Corporation"),
-    "fluent-emoji": ("1.2.7", "MIT, Microsoft Corporation"),
-    "emojione": ("1.2.3", "CC-BY-4.0, Emoji One 2.3 / EmojiTwo"),
-    "fxemoji": ("1.2.2", "Apache-2.0, Mozilla"),
-    TEST_SET: ("1.2.9", "Apache-2.0, Google"),
+SETS = {  # npm package, exact version; the drawings' licence
+    "twemoji": ("@iconify-json/twemoji", "1.2.5"),  # CC-BY-4.0, Twitter and contributors
+    "fluent-emoji-flat": ("@iconify-json/fluent-emoji-flat", "1.2.6"),  # MIT, Microsoft Corporation
+    "fluent-emoji": ("@iconify-json/fluent-emoji", "1.2.7"),  # MIT, Microsoft Corporation
+    "fluent-3d": ("@lobehub/fluent-emoji-3d", "1.1.0"),  # MIT, Microsoft Corporation; rendered, packed by LobeHub
+    "emojione": ("@iconify-json/emojione", "1.2.3"),  # CC-BY-4.0, Emoji One 2.3 / EmojiTwo
+    "fxemoji": ("@iconify-json/fxemoji", "1.2.2"),  # Apache-2.0, Mozilla
+    "streamline": ("@iconify-json/streamline-emojis", "1.2.4"),  # CC-BY-4.0, Streamline
+    TEST_SET: ("@iconify-json/noto", "1.2.9"),  # Apache-2.0, Google
 }
 CAPTIONS = {"emojibase-data": "17.0.0", "emojilib": "4.0.3"}  # both MIT
 
@@ -116,13 +120,42 @@ def draw(icons: dict[str, Any], name: str) -> np.ndarray | None:
     return pixels[:, ::-1] if flip else pixels
 
 
-def names_in(set_name: str, package: Path, folder: Path, icons: dict[str, Any]) -> dict[str, str]:
-    """Both hexcode and squeezed name to the icon's name in that set."""
-    found = {squeeze(name): name for name in [*icons.get("aliases", {}), *icons["icons"]]}
+def names_in(set_name: str, package: Path, folder: Path, icons: dict[str, Any]) -> dict[str, list[str]]:
+    """Both hexcode and squeezed name to the icon's name in that set, or names: Streamline counts its drawings."""
+    found: dict[str, list[str]] = {}
+    for name in [*icons["icons"], *icons.get("aliases", {})]:
+        counted = re.sub(r"-\d$", "", name) if set_name == "streamline" else name
+        found.setdefault(squeeze(counted), []).append(name)
     if set_name == "fluent-emoji":  # has no table of its own, and the names of its flat sister
-        package = fetch("@iconify-json/fluent-emoji-flat", SETS["fluent-emoji-flat"][0], folder)
+        package = fetch(*SETS["fluent-emoji-flat"], folder)
     chars = json.loads((package / "chars.json").read_text("utf-8"))
-    return found | {"#" + code: name for code, name in chars.items()}
+    return found | {"#" + code: [name] for code, name in chars.items()}
+
+
+def vector_drawings(set_name: str, package: Path, folder: Path) -> Callable[[dict[str, Any]], list[np.ndarray]]:
+    """From a concept to a set's drawings of it, at most three."""
+    icons = json.loads((package / "icons.json").read_text("utf-8"))
+    names = names_in(set_name, package, folder, icons)
+
+    def of(concept: dict[str, Any]) -> list[np.ndarray]:
+        keys = ["#" + concept["hexcode"], *concept["names"]]
+        keys += [name.removesuffix("face") for name in concept["names"]]
+        mine = next((names[key] for key in keys if key in names), [])
+        drawn = [draw(icons, name) for name in (mine[:3] if set_name == "streamline" else mine[:1])]
+        return [picture for picture in drawn if picture is not None and picture[..., 3].any()]
+
+    return of
+
+
+def rendered_drawings(package: Path) -> Callable[[dict[str, Any]], list[np.ndarray]]:
+    """The same for a set of pictures that are files named by their code points."""
+    files = {path.stem.lower().replace("-fe0f", ""): path for path in (package / "assets").glob("*.webp")}
+
+    def of(concept: dict[str, Any]) -> list[np.ndarray]:
+        path = files.get(concept["hexcode"])
+        return [np.asarray(Image.open(path).convert("RGBA").resize((SIZE, SIZE), Resampling.LANCZOS))] if path else []
+
+    return of
 
 
 def file_name(concept: dict[str, Any]) -> str:
@@ -132,24 +165,19 @@ def file_name(concept: dict[str, Any]) -> str:
 
 def draw_set(set_name: str, rows: list[dict[str, Any]], folder: Path) -> tuple[list[np.ndarray], list[int]]:
     """The drawings of a set, and the row of the concept that each shows; the test set's are saved as PNG files too."""
-    package = fetch(f"@iconify-json/{set_name}", SETS[set_name][0], folder)
-    icons = json.loads((package / "icons.json").read_text("utf-8"))
-    names = names_in(set_name, package, folder, icons)
+    package = fetch(*SETS[set_name], folder)
+    rendered = (package / "assets").exists()
+    drawings = rendered_drawings(package) if rendered else vector_drawings(set_name, package, folder)
     pictures, owners = [], []
     for row, concept in enumerate(rows):
-        keys = ["#" + concept["hexcode"], *concept["names"]]
-        keys += [name.removesuffix("face") for name in concept["names"]]
-        name = next((names[key] for key in keys if key in names), None)
-        picture = draw(icons, name) if name else None
-        if picture is None or not picture[..., 3].any():
-            continue
-        pictures.append(picture)
-        owners.append(row)
-        if set_name == TEST_SET:
-            path = folder / TEST_SET / f"{file_name(concept)}.png"
-            path.parent.mkdir(exist_ok=True)
-            Image.fromarray(picture).save(path)
-    print(f"{set_name}: {len(owners)} of {len(rows)} concepts drawn", flush=True)
+        for picture in drawings(concept):
+            pictures.append(picture)
+            owners.append(row)
+            if set_name == TEST_SET:
+                path = folder / TEST_SET / f"{file_name(concept)}.png"
+                path.parent.mkdir(exist_ok=True)
+                Image.fromarray(picture).save(path)
+    print(f"{set_name}: {len(set(owners))} of {len(rows)} concepts drawn, {len(owners)} drawings", flush=True)
     return pictures, owners
 
 

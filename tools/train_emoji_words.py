@@ -103,15 +103,17 @@ class Adversary:
         self.tempting = known[scores.masked_fill(vocabulary.own[:, known], -9).topk(count, 1).indices]
 
     def prompt(self, concept: int, length: int = LENGTH) -> Words:
-        """A fresh one: what a writer would write, tempting words, or some of both and any others."""
+        """A fresh one: what a writer of sentences or tags would write, tempting words, or some of all and any other."""
         draw, vocabulary, kind, found = self.random, self.vocabulary, self.random.random(), []
         assert self.tempting is not None
         while len(found) < length:
-            which = draw.random()
-            if kind < 0.4 or (kind >= 0.7 and 0.4 <= which < 0.8):
+            which = kind if kind < 0.7 else draw.random()
+            if which < 0.2:
                 # Frequent words more often: evenly over the logarithm of the rank.
                 word = vocabulary.written[int(len(vocabulary.written) ** draw.random()) - 1]
-            elif kind < 0.7 or which < 0.4:
+            elif which < 0.4:
+                word = draw.choice(draw.choice(vocabulary.names) or vocabulary.known)
+            elif which < 0.7:
                 word = int(self.tempting[concept, draw.randrange(self.tempting.shape[1])])
             else:
                 word = draw.choice(vocabulary.known)

@@ -56,7 +56,7 @@ def test_it_is_a_task(task: InversionTask) -> None:
     assert task.splits == ("train",)
     assert task.calls() == 1
     assert not task.stochastic
-    assert task.context() == "A picture of"
+    assert task.context() == InversionSettings().context
     assert task.baselines() == {}
     assert task.primary in task.evaluate(Prompt("a red dog"), "train").metrics
 

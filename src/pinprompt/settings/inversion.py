@@ -22,6 +22,14 @@ class DrawingSettings(Section):
     )
 
 
+# After "A picture of" a language model writes a sentence, most of whose words show nothing.
+WORDS_OF_PICTURES = """\
+A picture in words: red apple fruit tree food sweet healthy
+A picture in words: man runs sport fast athlete race
+A picture in words: house home building family door roof
+A picture in words:"""
+
+
 class InversionSettings(Section):
     """Words for a picture: a prompt's score is the cosine of its CLIP embedding and the picture's."""
 
@@ -33,7 +41,10 @@ class InversionSettings(Section):
         "laion/CLIP-ViT-H-14-laion2B-s32B-b79K",
         description="The CLIP or SigLIP model that scores: hub id, folder, or emoji-clip (comes with the package).",
     )
-    context: str = Field("A picture of", description="Text offered to the writer as task context.")
+    context: str = Field(
+        WORDS_OF_PICTURES,
+        description="Text offered to the writer as task context: words of other pictures, so that words follow.",
+    )
     overlong: Literal["refuse", "cut"] = Field(
         "refuse",
         description="A prompt beyond the model's text window: refuse (a recorded failure) or cut (as published).",
