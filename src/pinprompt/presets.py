@@ -118,13 +118,13 @@ QUICK_TASKS: dict[str, Tree] = {
         },
         "q_learning": {"prompts": 8, "finalists": 8},
     },
-    "inversion": {"policy": {"k": 400, "rows": 32}, "q_learning": {"steps": 1000}},
+    "inversion": {"policy": {"k": 100, "rows": 32}, "q_learning": {"steps": 1000}},
     "custom": {},
 }
 
-# More entropy and more updates than elsewhere, or the first good words end the search; and a replay that forgets the
-# first prompts, all of them bad, so that its z-scores tell good from better.
-_EXPLORING = {"q_learning": {"alpha": 2.0, "updates": 8, "capacity": 320}}
+# More entropy, more updates and a few tokens by chance, or the first good words end the search; and a replay that
+# forgets the first prompts, all of them bad, so that its z-scores tell good from better.
+_EXPLORING = {"q_learning": {"alpha": 2.0, "explore": 0.05, "updates": 8, "capacity": 320}}
 
 QUICK_METHODS_ON_TASKS: dict[tuple[str, str], Tree] = {
     ("pin", "inversion"): _EXPLORING,

@@ -96,6 +96,22 @@ def test_top_q_bias_and_filter(make: Callable[[str], Backbone]) -> None:
     assert any(not kept[p.ids[0]] for p in free.prompts)
 
 
+def test_exploring_draws_evenly_from_what_is_kept(make: Callable[[str], Backbone]) -> None:
+    writer = writer_of(make("llama"), length=1, k=10)
+    kept = set(writer.kept([()])[0].nonzero().flatten().tolist())
+    alone = {prompt.ids[0] for prompt in writer.sample(500, draw(3), top_q=1).prompts}
+    assert len(alone) == 1, "without exploring only the largest Q is written"
+    drawn = [prompt.ids[0] for prompt in writer.sample(3000, draw(3), top_q=1, explore=0.4).prompts]
+    assert set(drawn) == kept, "nothing else, and nothing left out"
+    # Of 10 kept tokens each has 0.04, the one of the largest Q 0.6 more; five standard deviations around.
+    shares = {token: drawn.count(token) / len(drawn) for token in kept}
+    (best,) = alone
+    assert shares.pop(best) == pytest.approx(0.64, abs=0.045)
+    assert all(share == pytest.approx(0.04, abs=0.018) for share in shares.values())
+    assert writer.sample(50, draw(3), explore=0.0) == writer.sample(50, draw(3))
+    assert writer.sample(50, draw(3), top_q=1, explore=0.4).support == [1.0], "support is the policy's, not chance's"
+
+
 def test_without_the_filter_everything_allowed_is_kept(make: Callable[[str], Backbone]) -> None:
     writer = writer_of(make("gpt2"), filter_on=False)
     assert torch.equal(writer.kept([(), (40,)]), writer.allowed([(), (40,)]))

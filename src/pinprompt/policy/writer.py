@@ -90,9 +90,11 @@ class Writer:
         top_q: int | None = None,
         logit_bias: float = 0.0,
         filtered: bool = True,
+        explore: float = 0.0,
     ) -> Written:
         """Prompts drawn from the policy; `filtered=False` leaves out the filter of unlikely tokens.
 
+        `explore` is the share of tokens that are drawn evenly from all that may be written instead.
         One number per prompt and position is drawn up front, so that the draw depends on nothing but the generator.
         """
 
@@ -100,7 +102,7 @@ class Writer:
             z = self.q(states) + logit_bias
             return policy(z, entropy, masks if top_q is None else _largest(z, masks, top_q))
 
-        return self._write(choose, self._numbers(count, generator), filtered)
+        return self._write(choose, self._numbers(count, generator), filtered, explore)
 
     def greedy(self, count: int = 1) -> list[Prompt]:
         """The prompt of the largest Q among the kept tokens at each position (`count` times the same)."""
@@ -173,17 +175,18 @@ class Writer:
             raise SettingError(f"the number of prompts to write must be at least 1, but is {count}")
         return torch.rand(count, self.length, generator=generator, dtype=torch.float64).numpy()
 
-    def _write(self, choose: Choose, numbers: Any, filtered: bool) -> Written:
+    def _write(self, choose: Choose, numbers: Any, filtered: bool, explore: float = 0.0) -> Written:
         """Write one prompt per row of numbers [n, L]; the numbers say where in a distribution a token is taken.
 
         In groups whose prefixes the tree can hold at once; the groups change nothing but the work.
         """
         size = self.tree.prompts_at_once()
-        groups = [self._write_group(choose, numbers[i : i + size], filtered) for i in range(0, len(numbers), size)]
+        starts = range(0, len(numbers), size)
+        groups = [self._write_group(choose, numbers[i : i + size], filtered, explore) for i in starts]
         support = np.concatenate([group[1] for group in groups]).mean(axis=0)
         return Written([prompt for group in groups for prompt in group[0]], [float(mean) for mean in support])
 
-    def _write_group(self, choose: Choose, numbers: Any, filtered: bool) -> tuple[list[Prompt], Any]:
+    def _write_group(self, choose: Choose, numbers: Any, filtered: bool, explore: float) -> tuple[list[Prompt], Any]:
         """Prompts and support sizes [n, L] of one group, position by position.
 
         A prefix behind which nothing may be written (constraints can meet like that) is taken back: that row draws
@@ -198,12 +201,14 @@ class Writer:
             for row in unfinished:
                 if len(ids[row]) == depth:
                     level.setdefault(ids[row], []).append(row)
-            for prefix, probabilities in self._distributions(choose, list(level), filtered):
+            for prefix, probabilities, open_to in self._distributions(choose, list(level), filtered):
                 tokens = np.flatnonzero(probabilities)
                 for row in level[prefix]:
-                    token = _drawn(
-                        probabilities, tokens, numbers[row, depth], {p[-1] for p in dead[row] if p[:-1] == prefix}
-                    )
+                    number, shut = numbers[row, depth], {p[-1] for p in dead[row] if p[:-1] == prefix}
+                    if number < explore:
+                        token = _drawn(open_to, np.flatnonzero(open_to), number / explore, shut)
+                    else:
+                        token = _drawn(probabilities, tokens, (number - explore) / (1 - explore), shut)
                     if token is not None:
                         ids[row], support[row, depth] = (*prefix, token), len(tokens)
                     elif prefix:
@@ -215,8 +220,10 @@ class Writer:
                         )
         return [self.prompt(prefix) for prefix in ids], support
 
-    def _distributions(self, choose: Choose, prefixes: list[Prefix], filtered: bool) -> Iterator[tuple[Prefix, Any]]:
-        """Probabilities [V] on the CPU for each prefix, in passes of `rows`; all zero at a dead end."""
+    def _distributions(
+        self, choose: Choose, prefixes: list[Prefix], filtered: bool
+    ) -> Iterator[tuple[Prefix, Any, Any]]:
+        """Probabilities [V] and what may be written [V], on the CPU, in passes of `rows`; all zero at a dead end."""
         states, kept = self.tree.look(prefixes, kept=filtered)
         for first, part in zip(range(0, len(prefixes), self.rows), self._passes(states), strict=True):
             batch = prefixes[first : first + self.rows]
@@ -224,7 +231,7 @@ class Writer:
             masks = _padded(masks, self.rows)
             alive = masks.any(dim=-1, keepdim=True)
             probabilities = choose(batch, part, masks | ~alive) * alive
-            yield from zip(batch, probabilities.cpu().numpy(), strict=False)
+            yield from zip(batch, probabilities.cpu().numpy(), masks.cpu().numpy(), strict=False)
 
     def _passes(self, states: Tensor) -> Iterator[Tensor]:
         """Parts of `rows` rows each, the last one padded."""

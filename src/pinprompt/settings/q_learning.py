@@ -27,6 +27,9 @@ class QLearningSettings(Section):
         "values", description="Where the filter of unlikely tokens works: policy and values, sampling only, or nowhere."
     )
     top_q: int | None = Field(None, ge=1, description="Sample among the tokens with the largest Q only; none: all.")
+    explore: float = Field(
+        0.0, ge=0, lt=1, description="Share of tokens drawn evenly from the kept ones instead of from the policy."
+    )
     alpha: float = Field(1.0, gt=0, description="Weight of the entropy bonus; 1/alpha is the reward scale.")
     reward_shift: float = Field(0.0, description="Added to the scaled reward.")
     logit_bias: float = Field(0.0, description="Added to every Q/alpha (RLPrompt's style transfer uses -10).")

@@ -41,6 +41,7 @@ def search_prompts(search: Search, writer: Writer, settings: QLearningSettings) 
                     top_q=settings.top_q,
                     logit_bias=settings.logit_bias,
                     filtered=settings.filter != "off",
+                    explore=settings.explore,
                 )
             prompts = written.prompts
             # Observe R(y(z, x)) from the task model.
