@@ -26,7 +26,7 @@ from tests.cli.inversion_runs import picture
 from tests.house.tiny import make_lm
 
 SHORT = ("policy.k=none", "policy.length=3", "policy.hidden=16", "q_learning.steps=2", "q_learning.prompts=8",
-         "q_learning.batch=8", "q_learning.finalists=12")  # fmt: skip
+         "q_learning.batch=8", "q_learning.finalists=12", "task.context=A picture of")  # fmt: skip
 
 
 @pytest.fixture(scope="module")

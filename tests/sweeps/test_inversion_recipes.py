@@ -19,7 +19,8 @@ from tests.house.tiny import make_lm
 
 RECIPES = Path(__file__).parents[2] / "recipes" / "small"
 PICTURES = ("octopus", "pizza", "rocket")
-SHORT = ["policy.hidden=16", "budget.calls=24", "q_learning.prompts=8", "q_learning.batch=8", "scoring.memo=false"]
+SHORT = ["policy.hidden=16", "budget.calls=24", "q_learning.prompts=8", "q_learning.batch=8", "scoring.memo=false",
+         "task.context=A picture of"]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ class Backbone:
         if room is not None and length > int(room):
             raise SettingError(
                 f"context and prompt need {length} places, but the writer reads at most {room}; "
-                "shorten policy.context or policy.length"
+                'shorten policy.context (task.context where it is "task") or policy.length'
             )
 
     @torch.no_grad()
