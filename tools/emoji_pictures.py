@@ -42,8 +42,30 @@ SETS = {  # npm package, exact version; the drawings' licence
     "emojione": ("@iconify-json/emojione", "1.2.3"),  # CC-BY-4.0, Emoji One 2.3 / EmojiTwo
     "fxemoji": ("@iconify-json/fxemoji", "1.2.2"),  # Apache-2.0, Mozilla
     "streamline": ("@iconify-json/streamline-emojis", "1.2.4"),  # CC-BY-4.0, Streamline
+    "fluent-contrast": ("@iconify-json/fluent-emoji-high-contrast", "1.2.6"),  # MIT, Microsoft Corporation
+    "emojione-monotone": ("@iconify-json/emojione-monotone", "1.2.1"),  # CC-BY-4.0, Emoji One / EmojiTwo
+    "game-icons": ("@iconify-json/game-icons", "1.2.4"),  # CC-BY-3.0, game-icons.net and its artists
+    "mdi": ("@iconify-json/mdi", "1.2.3"),  # Apache-2.0, Pictogrammers
+    "hugeicons": ("@iconify-json/hugeicons", "1.2.35"),  # MIT, Hugeicons
+    "icon-park": ("@iconify-json/icon-park", "1.2.4"),  # Apache-2.0, ByteDance
+    "ph": ("@iconify-json/ph", "1.2.2"),  # MIT, Phosphor Icons
+    "mingcute": ("@iconify-json/mingcute", "1.2.8"),  # Apache-2.0, MingCute Design
+    "tabler": ("@iconify-json/tabler", "1.2.41"),  # MIT, Pawel Kuna
+    "fa6-solid": ("@iconify-json/fa6-solid", "1.2.4"),  # CC-BY-4.0, Dave Gandy
     TEST_SET: ("@iconify-json/noto", "1.2.9"),  # Apache-2.0, Google
 }
+ICONS = (
+    "game-icons",
+    "mdi",
+    "hugeicons",
+    "icon-park",
+    "ph",
+    "mingcute",
+    "tabler",
+    "fa6-solid",
+)  # named as emoji by chance
+MONOCHROME = ("fluent-contrast", "emojione-monotone", *(name for name in ICONS if name != "icon-park"))
+VARIANT = re.compile(r"-(fill|filled|duotone|\d)$")
 CAPTIONS = {"emojibase-data": "17.0.0", "emojilib": "4.0.3"}  # both MIT
 
 
@@ -121,11 +143,11 @@ def draw(icons: dict[str, Any], name: str) -> np.ndarray | None:
 
 
 def names_in(set_name: str, package: Path, folder: Path, icons: dict[str, Any]) -> dict[str, list[str]]:
-    """Both hexcode and squeezed name to the icon's name in that set, or names: Streamline counts its drawings."""
+    """Both hexcode and squeezed name to the icon's name in that set, or names: some sets have variants."""
     found: dict[str, list[str]] = {}
     for name in [*icons["icons"], *icons.get("aliases", {})]:
-        counted = re.sub(r"-\d$", "", name) if set_name == "streamline" else name
-        found.setdefault(squeeze(counted), []).append(name)
+        plain = VARIANT.sub("", name) if set_name in ("streamline", *ICONS) else name
+        found.setdefault(squeeze(plain), []).append(name)
     if set_name == "fluent-emoji":  # has no table of its own, and the names of its flat sister
         package = fetch(*SETS["fluent-emoji-flat"], folder)
     chars = json.loads((package / "chars.json").read_text("utf-8"))
@@ -141,7 +163,7 @@ def vector_drawings(set_name: str, package: Path, folder: Path) -> Callable[[dic
         keys = ["#" + concept["hexcode"], *concept["names"]]
         keys += [name.removesuffix("face") for name in concept["names"]]
         mine = next((names[key] for key in keys if key in names), [])
-        drawn = [draw(icons, name) for name in (mine[:3] if set_name == "streamline" else mine[:1])]
+        drawn = [draw(icons, name) for name in (mine[:3] if set_name in ("streamline", *ICONS) else mine[:1])]
         return [picture for picture in drawn if picture is not None and picture[..., 3].any()]
 
     return of
@@ -156,6 +178,20 @@ def rendered_drawings(package: Path) -> Callable[[dict[str, Any]], list[np.ndarr
         return [np.asarray(Image.open(path).convert("RGBA").resize((SIZE, SIZE), Resampling.LANCZOS))] if path else []
 
     return of
+
+
+def paint(arrays: dict[str, np.ndarray]) -> None:
+    """Give the drawings of one colour the mean colour of their concept in the coloured sets: more like an emoji."""
+    sums: dict[int, np.ndarray] = {}
+    for name in (name for name in SETS if name not in MONOCHROME and name != TEST_SET):
+        for picture, owner in zip(arrays[name].astype(float), arrays[f"{name}/concepts"].tolist(), strict=True):
+            weight = picture[..., 3:]
+            mean = (picture[..., :3] * weight).sum((0, 1)) / weight.sum()
+            sums[owner] = sums.get(owner, np.zeros(4)) + np.append(mean, 1)
+    for name in MONOCHROME:
+        for picture, owner in zip(arrays[name], arrays[f"{name}/concepts"].tolist(), strict=True):
+            if owner in sums:
+                picture[..., :3] = sums[owner][:3] / sums[owner][3]
 
 
 def file_name(concept: dict[str, Any]) -> str:
@@ -196,6 +232,7 @@ def main(folder: Path, only: list[str] | None) -> None:
     for set_name in SETS:
         pictures, owners = draw_set(set_name, rows, folder)
         arrays[set_name], arrays[f"{set_name}/concepts"] = np.stack(pictures), np.array(owners)
+    paint(arrays)
     np.savez(folder / "pictures.npz", **arrays)  # type: ignore[arg-type]
     (folder / "concepts.json").write_text(json.dumps(rows, indent=0), encoding="utf-8")
 

@@ -19,6 +19,7 @@ import math
 import random
 import re
 import time
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,9 @@ from muon import Muon
 from transformers import AutoTokenizer, CLIPConfig, CLIPModel, PreTrainedTokenizerFast
 
 FIXED = re.compile(r"left|right|arrow|clock|thirty|flag|button|keycap|input|letters|abc|symbol|sign|mark|back|soon|end")
+
+FULL_COLOUR = {"twemoji", "fluent-emoji-flat", "fluent-emoji", "fluent-3d", "emojione", "fxemoji", "streamline"}
+BEND, CROSSED, COLOURED = 0.06, 0.25, 0.65  # how far drawings are bent; shares of crossed ones, of ones in full colour
 
 
 def make_model(tokenizer: PreTrainedTokenizerFast, size: int, patch: int, width: int, layers: int) -> CLIPModel:
@@ -75,7 +79,7 @@ def make_optimizers(model: CLIPModel, anchors: torch.nn.Parameter) -> list[torch
 
 
 def augment(pictures: torch.Tensor, may_flip: torch.Tensor, size: int) -> torch.Tensor:
-    """RGBA drawings [n, 4, 72, 72] to RGB [n, 3, size, size]: moved, turned, on some ground, with other colours."""
+    """RGBA drawings [n, 4, 72, 72] to RGB [n, 3, size, size]: moved, turned, bent, on some ground, in other colours."""
     count = len(pictures)
     angle = (torch.rand(count) - 0.5) * 0.4
     zoom, stretch = 1 / torch.empty(count).uniform_(0.75, 1.1), torch.empty(count).uniform_(0.9, 1.1)
@@ -84,6 +88,8 @@ def augment(pictures: torch.Tensor, may_flip: torch.Tensor, size: int) -> torch.
     cos, sin = angle.cos() * zoom, angle.sin() * zoom
     theta = torch.stack([cos * mirror * stretch, -sin, shift[:, 0], sin * mirror * stretch, cos, shift[:, 1]], 1)
     grid = F.affine_grid(theta.view(count, 2, 3), [count, 4, size, size], align_corners=False)
+    # Bent a little, for vendors draw the same thing in other proportions.
+    grid = grid + F.interpolate(torch.randn(count, 2, 4, 4) * BEND, size, mode="bicubic").permute(0, 2, 3, 1)
     alpha_first = pictures.clone()
     alpha_first[:, :3] *= pictures[:, 3:]  # premultiplied, so that clear pixels do not bleed colour
     moved = F.grid_sample(alpha_first, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
@@ -103,6 +109,16 @@ def augment(pictures: torch.Tensor, may_flip: torch.Tensor, size: int) -> torch.
     return (image.clamp(0, 1) - 0.5) / 0.5
 
 
+def crossed(pictures: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+    """Some drawings go on as another vendor's of the same concept beyond a straight line: parts vary apart."""
+    count, size = len(pictures), pictures.shape[-1]
+    along = torch.linspace(-1, 1, size)
+    turn, offset = torch.rand(count, 1, 1) * 2 * math.pi, torch.empty(count, 1, 1).uniform_(-0.5, 0.5)
+    beyond = turn.cos() * along[:, None] + turn.sin() * along > offset
+    beyond &= (torch.rand(count) < CROSSED)[:, None, None]
+    return torch.where(beyond[:, None], others, pictures)
+
+
 def picture_weights(concepts: list[dict[str, Any]], shown: list[bool]) -> torch.Tensor:
     """How often each concept is drawn: flags, and the many men and women of each profession, would be half of all."""
     return torch.tensor(
@@ -111,6 +127,31 @@ def picture_weights(concepts: list[dict[str, Any]], shown: list[bool]) -> torch.
             for concept, there in zip(concepts, shown, strict=True)
         ]
     )
+
+
+class Drawings:
+    """Drawings of each concept to choose from, most of them from the sets in full colour."""
+
+    def __init__(self, sets: dict[str, np.ndarray], owners: dict[str, np.ndarray], seed: int) -> None:
+        self.sets, self.random = sets, random.Random(seed + 2)
+        self.places: dict[tuple[int, bool], list[tuple[str, int]]] = defaultdict(list)
+        for name in sets:
+            for at, owner in enumerate(owners[name].tolist()):
+                self.places[owner, name in FULL_COLOUR].append((name, at))
+
+    def has(self, concept: int) -> bool:
+        """Whether there is any."""
+        return (concept, True) in self.places or (concept, False) in self.places
+
+    def of(self, concepts: list[int]) -> torch.Tensor:
+        """One for each concept, RGBA [n, 4, 72, 72]."""
+        chosen = []
+        for concept in concepts:
+            coloured = self.random.random() < COLOURED
+            some = self.places.get((concept, coloured)) or self.places[concept, not coloured]
+            name, at = self.random.choice(some)
+            chosen.append(self.sets[name][at])
+        return torch.from_numpy(np.stack(chosen)).permute(0, 3, 1, 2).float() / 255
 
 
 def go_on(model: CLIPModel, tokenizer: PreTrainedTokenizerFast, start: Path, names: list[str]) -> torch.Tensor:
@@ -158,11 +199,10 @@ def main() -> None:
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer)} tokens", flush=True)
 
     sets = [name for name in data if "/" not in name and name != TEST_SET]
-    shown: list[list[tuple[str, int]]] = [[] for _ in concepts]
-    for name in sets:
-        for at, owner in enumerate(data[f"{name}/concepts"]):
-            shown[owner].append((name, at))
-    weights = picture_weights(concepts, [bool(places) for places in shown])
+    drawings = Drawings(
+        {name: data[name] for name in sets}, {name: data[f"{name}/concepts"] for name in sets}, given.seed
+    )
+    weights = picture_weights(concepts, [drawings.has(row) for row in range(len(concepts))])
     fixed = torch.tensor([bool(FIXED.search(concept["name"])) for concept in concepts])
     captions, draw = Captions(concepts, words, given.seed), random.Random(given.seed + 1)
     anchors = torch.nn.Parameter(prototypes(concepts))
@@ -184,8 +224,7 @@ def main() -> None:
             for group in optimizer.param_groups:
                 group["lr"] = rate * peak
         chosen = torch.multinomial(weights, given.batch)  # distinct concepts: no caption fits another's picture exactly
-        places = [draw.choice(shown[row]) for row in chosen.tolist()]
-        pictures = torch.from_numpy(np.stack([data[name][at] for name, at in places])).permute(0, 3, 1, 2).float() / 255
+        pictures = crossed(drawings.of(chosen.tolist()), drawings.of(chosen.tolist()))
         pixels = augment(pictures, ~fixed[chosen], given.image)
         images = F.normalize(model.get_image_features(pixel_values=pixels).pooler_output, dim=-1)
         # Both towers name the concept among all of them, over vectors they share. So each picture is set against every

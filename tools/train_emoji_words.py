@@ -25,11 +25,11 @@ import torch
 import torch.nn.functional as F
 from emoji_captions import WINDOW, Captions
 from emoji_clip_test import TEST_SET, finish, save
-from train_emoji_clip import FIXED, augment, picture_weights
+from train_emoji_clip import FIXED, FULL_COLOUR, augment, picture_weights
 from transformers import AutoTokenizer, CLIPModel, PreTrainedTokenizerFast
 
 LENGTH = 8  # words of a prompt in a search
-VERSIONS = 6  # of every drawing, moved and recoloured
+VERSIONS = 6  # of every drawing in full colour, moved and recoloured; of others a third of it
 MUTANTS = 4  # new prompts for each concept at a step
 MARGIN, STEEPNESS = 0.15, 20.0  # how much better an own word shall make a prompt, and how hard that is pressed
 NEIGHBOURS, CONFUSION, NOISE = 12, 0.5, 0.3  # how far an unseen vendor's pictures are off
@@ -166,7 +166,8 @@ def look_at_pictures(model: CLIPModel, data: dict[str, Any], fixed: torch.Tensor
     size = model.config.vision_config.image_size
     for name in (name for name in data if "/" not in name and name != TEST_SET):
         owner = torch.from_numpy(data[f"{name}/concepts"]).long()
-        for at in [*range(0, len(owner), 256)] * VERSIONS:
+        versions = VERSIONS if name in FULL_COLOUR else VERSIONS // 3
+        for at in [*range(0, len(owner), 256)] * versions:
             pictures = torch.from_numpy(data[name][at : at + 256]).permute(0, 3, 1, 2).float() / 255
             pixels = augment(pictures, ~fixed[owner[at : at + 256]], size)
             vectors.append(model.vision_model(pixel_values=pixels).pooler_output)

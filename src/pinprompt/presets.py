@@ -122,9 +122,9 @@ QUICK_TASKS: dict[str, Tree] = {
     "custom": {},
 }
 
-# More entropy, more updates and a few tokens by chance, or the first good words end the search; and a replay that
-# forgets the first prompts, all of them bad, so that its z-scores tell good from better.
-_EXPLORING = {"q_learning": {"alpha": 2.0, "explore": 0.05, "updates": 8, "capacity": 320}}
+# A tenth of the tokens by chance, or the first good words end the search; and a replay of the newest and of the best, for
+# z-scores over all those bad first prompts would not tell good from better.
+_EXPLORING = {"q_learning": {"alpha": 0.7, "explore": 0.1, "updates": 8, "capacity": 128, "keep_best": 256}}
 
 QUICK_METHODS_ON_TASKS: dict[tuple[str, str], Tree] = {
     ("pin", "inversion"): _EXPLORING,

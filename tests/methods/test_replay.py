@@ -38,6 +38,20 @@ def test_the_oldest_go_first() -> None:
     assert set(replay.sample(200, stream())[0][:, 0].tolist()) == {4, 5, 6}
 
 
+def test_the_best_may_stay_when_their_time_is_over() -> None:
+    replay = Replay(3, 2, best=2)
+    replay.add(episodes(9, 1, 7, 8, 9, 2, 3, 4, 5))
+    # In the ring are 3, 4 and 5; of those that went, 9 (twice written, kept once) and 8 were the best.
+    ids, rewards = replay.sample(400, stream())
+    assert set(ids[:, 0].tolist()) == {3, 4, 5, 8, 9}
+    assert torch.equal(rewards, -ids[:, 0].float())
+    counts = torch.bincount(replay.sample(40_000, stream())[0][:, 0])[[3, 4, 5, 8, 9]]
+    assert (counts - 8_000).abs().max() < 400, "each is as likely as any other"
+    # Renormalised by all that can be drawn: mean 5.8, population deviation sqrt(26.8 / 5).
+    ids, rewards = replay.sample(100, stream(), renormalise=True)
+    assert torch.allclose(rewards.double(), (ids[:, 0].double() - 5.8) / (5.36**0.5 + 1e-4), atol=1e-6)
+
+
 @pytest.mark.parametrize("count", [255, 256, 257, 600])
 def test_it_grows_without_losing_anything(count: int) -> None:
     replay = Replay(10_000, 2)

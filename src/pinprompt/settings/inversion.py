@@ -22,11 +22,16 @@ class DrawingSettings(Section):
     )
 
 
-# After "A picture of" a language model writes a sentence, most of whose words show nothing.
+# After "A picture of" a language model writes a sentence, most of whose words show nothing; after lists of several kinds
+# it writes words of many kinds.
 WORDS_OF_PICTURES = """\
-A picture in words: red apple fruit tree food sweet healthy
-A picture in words: man runs sport fast athlete race
-A picture in words: house home building family door roof
+A picture in words: apple fruit red food
+A picture in words: doctor person job woman
+A picture in words: house building city travel
+A picture in words: smile face emotion joy
+A picture in words: lion animal nature wild
+A picture in words: piano music object play
+A picture in words: arrow sign symbol up
 A picture in words:"""
 
 

@@ -45,6 +45,7 @@ class QLearningSettings(Section):
     prompts: int = Field(16, ge=1, description="Prompts written and scored at each step.")
     updates: int = Field(1, ge=1, description="Gradient steps at each iteration.")
     capacity: int = Field(64_000, ge=1, description="Episodes that the replay holds; the oldest go first.")
+    keep_best: int = Field(0, ge=0, description="Best episodes that stay when their time in the replay is over.")
     batch: int = Field(256, ge=1, description="Episodes per gradient step.")
     warmup: int | None = Field(None, ge=1, description="Episodes before the first update; none: one batch.")
     learning_rate: float = Field(5e-5, gt=0, description="Adam's learning rate.")

@@ -82,7 +82,7 @@ class _Run:
 
     def __post_init__(self) -> None:
         self.board = Board()
-        self.replay = Replay(self.settings.capacity, self.writer.length)
+        self.replay = Replay(self.settings.capacity, self.writer.length, self.settings.keep_best)
         self.learner = Learner(self.writer, self.settings)
         self.policy_stream = torch.Generator().manual_seed(derive(self.search.seed, "policy"))
         self.replay_stream = torch.Generator().manual_seed(derive(self.search.seed, "replay"))

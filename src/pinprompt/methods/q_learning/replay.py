@@ -1,4 +1,4 @@
-"""The replay D of Algorithm 1: a ring of episodes, sampled uniformly with replacement."""
+"""The replay D of Algorithm 1: a ring of episodes, and the best of all time where asked, sampled uniformly."""
 
 from __future__ import annotations
 
@@ -10,10 +10,15 @@ from pinprompt.values import Episode
 
 
 class Replay:
-    """Ids and scores of the last `capacity` episodes; states live in the tree of prefixes, not here."""
+    """Ids and scores of the last `capacity` episodes; states live in the tree of prefixes, not here.
 
-    def __init__(self, capacity: int, length: int) -> None:
+    The `best` best of those that had to go stay beside them, each once.
+    """
+
+    def __init__(self, capacity: int, length: int, best: int = 0) -> None:
         self.capacity = capacity
+        self.best = best
+        self._kept: dict[tuple[int, ...], Episode] = {}
         self._ids = torch.empty(0, length, dtype=torch.long)
         self._scores = torch.empty(0, dtype=torch.float64)
         self._rewards = torch.empty(0, dtype=torch.float64)
@@ -28,6 +33,8 @@ class Replay:
             place = self._added % self.capacity
             if place >= len(self._ids):
                 self._grow()
+            if self._added >= self.capacity:
+                self._retire(place)
             self._ids[place] = torch.tensor(episode.ids)
             self._scores[place] = episode.score
             self._rewards[place] = episode.reward
@@ -41,12 +48,26 @@ class Replay:
         """
         if not len(self):
             raise ValueError("the replay is empty")
-        rows = torch.randint(len(self), (count,), generator=generator)
-        rewards = self._rewards[rows]
+        ids, scores, old_rewards = self._ids[: len(self)], self._scores[: len(self)], self._rewards[: len(self)]
+        if self._kept:
+            kept = list(self._kept.values())
+            ids = torch.cat([ids, torch.tensor([episode.ids for episode in kept])])
+            scores = torch.cat([scores, scores.new_tensor([episode.score for episode in kept])])
+            old_rewards = torch.cat([old_rewards, scores.new_tensor([episode.reward for episode in kept])])
+        rows = torch.randint(len(ids), (count,), generator=generator)
+        rewards = old_rewards[rows]
         if renormalise:
-            known = self._scores[: len(self)]
-            rewards = (self._scores[rows] - known.mean()) / (known.std(correction=0) + EPSILON)
-        return self._ids[rows], rewards.float()
+            rewards = (scores[rows] - scores.mean()) / (scores.std(correction=0) + EPSILON)
+        return ids[rows], rewards.float()
+
+    def _retire(self, place: int) -> None:
+        """The episode at a place has to go; if it is among the best that had to, it stays beside the ring."""
+        if not self.best:
+            return
+        ids = tuple(self._ids[place].tolist())
+        self._kept[ids] = Episode(ids, self._scores[place].item(), self._rewards[place].item())
+        if len(self._kept) > self.best:
+            del self._kept[min(self._kept, key=lambda ids: self._kept[ids].score)]
 
     def _grow(self) -> None:
         size = min(self.capacity, max(256, 2 * len(self._ids)))
