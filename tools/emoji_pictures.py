@@ -54,16 +54,8 @@ SETS = {  # npm package, exact version; the drawings' licence
     "fa6-solid": ("@iconify-json/fa6-solid", "1.2.4"),  # CC-BY-4.0, Dave Gandy
     TEST_SET: ("@iconify-json/noto", "1.2.9"),  # Apache-2.0, Google
 }
-ICONS = (
-    "game-icons",
-    "mdi",
-    "hugeicons",
-    "icon-park",
-    "ph",
-    "mingcute",
-    "tabler",
-    "fa6-solid",
-)  # named as emoji by chance
+# Icons: only those that are called like an emoji are taken.
+ICONS = ("game-icons", "mdi", "hugeicons", "icon-park", "ph", "mingcute", "tabler", "fa6-solid")
 MONOCHROME = ("fluent-contrast", "emojione-monotone", *(name for name in ICONS if name != "icon-park"))
 VARIANT = re.compile(r"-(fill|filled|duotone|\d)$")
 CAPTIONS = {"emojibase-data": "17.0.0", "emojilib": "4.0.3"}  # both MIT
