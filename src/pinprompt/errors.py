@@ -44,6 +44,10 @@ class RunError(PinpromptError):
     """A run folder that cannot be opened, written or resumed."""
 
 
+class FolderInUse(RunError):
+    """Another process has the run folder."""
+
+
 class BudgetSpent(PinpromptError):
     """The next call would overshoot the budget. Methods stop cleanly on it; it is not a failure.
 

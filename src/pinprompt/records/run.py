@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from pinprompt.errors import RunError
+from pinprompt.errors import FolderInUse, RunError
 from pinprompt.inplace import opener
 from pinprompt.records.checkpoint import Checkpoint
 from pinprompt.records.files import AppendOnly, write_atomically, write_json
@@ -124,7 +124,7 @@ def _hold(folder: Path) -> IO[str]:
         file.seek(0)
         owner = file.read(40).strip() or "another process"
         file.close()
-        raise RunError(
+        raise FolderInUse(
             f"{folder} is in use by {owner}; wait for it to end, or choose another folder with --out"
         ) from None
     file.seek(0)

@@ -12,6 +12,9 @@ from pinprompt.sweeps.inline import Tell
 RETRIES = 5
 """How often a cell whose worker or node died is started again; it resumes from its own folder."""
 
+LAST_BREATH = 60.0
+"""Seconds that a cell which is started again waits for the process of its lost node, which may not have noticed yet."""
+
 
 def run_on_ray(
     sweep: Sweep,
@@ -83,4 +86,4 @@ def _run_cell(recipe: dict[str, Any], folder: str, device: str | None, threads: 
     from pinprompt.sweeps.grid import Cell
     from pinprompt.sweeps.inline import run_cell
 
-    return run_cell(Cell(recipes.validate(recipe), Path(folder), {}), device, threads)
+    return run_cell(Cell(recipes.validate(recipe), Path(folder), {}), device, threads, LAST_BREATH)

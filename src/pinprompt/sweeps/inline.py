@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from pinprompt import running
-from pinprompt.errors import PinpromptError
+from pinprompt.errors import FolderInUse, PinpromptError
 from pinprompt.sweeps.grid import Cell, Sweep
 
 Tell = Callable[[Cell, str], None]
 
 
-def run_cell(cell: Cell, device: str | None, threads: int) -> str:
-    """Run, resume or skip one cell; returns what became of it. A cell that cannot run does not end the sweep."""
-    if cell.done:
-        return "already finished"
-    try:
-        running.run(cell.recipe, cell.folder, device=device, threads=threads, resume=True)
-    except PinpromptError as error:
-        return f"failed: {error}"
-    return "finished"
+def run_cell(cell: Cell, device: str | None, threads: int, patience: float = 0.0) -> str:
+    """Run, resume or skip one cell; returns what became of it. A cell that cannot run does not end the sweep.
+
+    `patience` is how many seconds it waits for a process that still has the cell's folder.
+    """
+    until = time.monotonic() + patience
+    while not cell.done:
+        try:
+            running.run(cell.recipe, cell.folder, device=device, threads=threads, resume=True)
+        except FolderInUse as error:
+            if time.monotonic() >= until:
+                return f"failed: {error}"
+            time.sleep(0.2)
+        except PinpromptError as error:
+            return f"failed: {error}"
+        else:
+            return "finished"
+    return "already finished"
 
 
 def run_inline(sweep: Sweep, tell: Tell, device: str | None = None) -> dict[str, str]:
