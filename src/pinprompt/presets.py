@@ -122,8 +122,8 @@ QUICK_TASKS: dict[str, Tree] = {
     "custom": {},
 }
 
-# A tenth of the tokens by chance, or the first good words end the search; and a replay of the newest and of the best, for
-# z-scores over all those bad first prompts would not tell good from better.
+# A tenth of the tokens by chance, or the first good words end the search; and a replay of the newest and of the best,
+# for z-scores over all those bad first prompts would not tell good from better.
 _EXPLORING = {"q_learning": {"alpha": 0.7, "explore": 0.1, "updates": 8, "capacity": 128, "keep_best": 256}}
 
 QUICK_METHODS_ON_TASKS: dict[tuple[str, str], Tree] = {

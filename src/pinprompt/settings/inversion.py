@@ -22,8 +22,8 @@ class DrawingSettings(Section):
     )
 
 
-# After "A picture of" a language model writes a sentence, most of whose words show nothing; after lists of several kinds
-# it writes words of many kinds.
+# After "A picture of" a language model writes a sentence, most of whose words show nothing; after lists of several
+# kinds it writes words of many kinds.
 WORDS_OF_PICTURES = """\
 A picture in words: apple fruit red food
 A picture in words: doctor person job woman
