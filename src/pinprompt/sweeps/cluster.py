@@ -87,5 +87,5 @@ def _run_cell(recipe: dict[str, Any], folder: str, device: str | None, threads: 
     from pinprompt.sweeps.inline import run_cell
 
     outcome = run_cell(Cell(recipes.validate(recipe), Path(folder), {}), device, threads, LAST_BREATH)
-    # Only unfinished cells are sent here: an earlier try finished this one, and its node was lost before it could say so.
+    # Only unfinished cells are sent here: an earlier try finished this one, and its node was lost before it said so.
     return "finished" if outcome == "already finished" else outcome
