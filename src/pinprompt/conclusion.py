@@ -11,7 +11,7 @@ from pinprompt.methods.catalogue import RL
 from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.methods.selection import Finalist
 from pinprompt.recipe import Recipe
-from pinprompt.records.readability import readability
+from pinprompt.records.readability import perplexity, readability, slor
 from pinprompt.records.run import RunFolder
 from pinprompt.values import Evaluation, Event, Prompt
 
@@ -65,7 +65,7 @@ def conclude(
         result["tokens"] = _tokens(recipe, search, best.candidate.prompt, writer)
         result["readability"] = _readability(best.candidate.prompt, writer)
         for row in result["top"]:
-            row["perplexity"] = _finite(writer().perplexity(row["prompt"]))
+            row |= {name: _finite(value) for name, value in _fluency(row["prompt"], writer).items()}
     spent = {"calls": evaluator.charged_calls, "prompts": evaluator.distinct}
     search.emit(
         Event("end", outcome.steps, {"stopped": outcome.stopped, **spent}, {"paid_calls": evaluator.paid_calls})
@@ -132,8 +132,13 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def _fluency(text: str, writer: Callable[[], Any]) -> dict[str, float]:
+    """What the writer's LM finds of a text."""
+    logprobs, unigrams = writer().likelihoods(text)
+    return {"perplexity": perplexity(logprobs), "slor": slor(logprobs, unigrams)}
+
+
 def _readability(prompt: Prompt, writer: Callable[[], Any]) -> dict[str, Any]:
     made = writer()
-    return readability(
-        prompt.text, ids=prompt.ids, tokenizer=made.backbone.tokenizer, perplexity=made.perplexity(prompt.text)
-    )
+    fluency = _fluency(prompt.text, writer)
+    return readability(prompt.text, ids=prompt.ids, tokenizer=made.backbone.tokenizer, fluency=fluency)

@@ -175,8 +175,10 @@ def test_the_report_explains_the_answer(writer: Path, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     answer = json.loads(done.stdout)
     assert len(answer["top"]) >= 10
-    assert all(row["perplexity"] > 0 for row in answer["top"])
+    assert all(row["perplexity"] > 0 and isinstance(row["slor"], float) for row in answer["top"])
+    assert answer["readability"]["slor"] == answer["top"][0]["slor"]
     page = (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert "SLOR" in page
     assert f'src="{answer["images"][0]["data_uri"]}"' in page
     plain = re.sub(r"<[^>]*>", " ", page)
     for row in answer["top"][:10]:

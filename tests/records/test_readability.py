@@ -17,6 +17,7 @@ from pinprompt.records.readability import (
     perplexity,
     readability,
     repeated_tokens,
+    slor,
     words,
 )
 
@@ -91,11 +92,19 @@ def test_perplexity() -> None:
     assert math.isnan(perplexity([]))
 
 
+def test_slor_takes_off_how_common_the_words_are() -> None:
+    # Two tokens, each twice as likely in its place as by itself: log 2 a token, however rare they are.
+    for rarity in (0.1, 1e-6):
+        assert slor([math.log(2 * rarity)] * 2, [math.log(rarity)] * 2) == pytest.approx(math.log(2))
+    assert slor([-1.0, -2.0], [-4.0, -3.0]) == pytest.approx(2.0)
+    assert math.isnan(slor([], []))
+
+
 def test_readability_keeps_what_is_known() -> None:
     assert readability("good good film") == {"dictionary_words": 1.0, "repeated_tokens": 1}
-    full = readability("abab", ids=[2, 2], tokenizer=Pairs(), perplexity=12.5)
-    assert full == {"dictionary_words": 0.0, "repeated_tokens": 1, "stable": True, "perplexity": 12.5}
-    assert "perplexity" not in readability("x", perplexity=math.inf)
+    full = readability("abab", ids=[2, 2], tokenizer=Pairs(), fluency={"perplexity": 12.5, "slor": -0.5})
+    assert full == {"dictionary_words": 0.0, "repeated_tokens": 1, "stable": True, "perplexity": 12.5, "slor": -0.5}
+    assert set(readability("x", fluency={"perplexity": math.inf, "slor": math.nan})) == set(readability("x"))
 
 
 def test_no_heavy_imports() -> None:

@@ -142,9 +142,14 @@ class Backbone:
             logits = torch.tanh(logits / cap) * cap
         return torch.log_softmax(logits, dim=-1)
 
-    @torch.no_grad()
     def perplexity(self, text: str) -> float:
         """Perplexity of a text behind the opening token alone, by the model's own forward pass."""
+        _, logprobs = self.likelihoods(text)
+        return float((-logprobs.mean()).exp())
+
+    @torch.no_grad()
+    def likelihoods(self, text: str) -> tuple[Tensor, Tensor]:
+        """The tokens of a text that the model predicts behind its opening token, [t], and their log-probabilities."""
         ids = list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
         room = getattr(self.config, "max_position_embeddings", None)
         first = self.start() if self.tokenizer.all_special_ids else []
@@ -153,7 +158,7 @@ class Backbone:
             raise SettingError(f"a text without tokens to predict has no perplexity: {text!r}")
         tokens = torch.tensor([sequence], device=self.device)
         logits = self.model(input_ids=tokens, use_cache=False).logits[0, :-1].float()
-        return float(torch.nn.functional.cross_entropy(logits, tokens[0, 1:]).exp())
+        return tokens[0, 1:].cpu(), -torch.nn.functional.cross_entropy(logits, tokens[0, 1:], reduction="none").cpu()
 
     def _last(self, states: Tensor) -> Tensor:
         last = states[:, -1].detach()

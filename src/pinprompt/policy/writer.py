@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from pinprompt.policy.backbone import Backbone
 from pinprompt.policy.ignorable import Ignorable
 from pinprompt.policy.prefixes import PrefixTree
 from pinprompt.policy.reader import Prefix, Reader
+from pinprompt.policy.unigrams import log_unigrams
 from pinprompt.policy.vocabulary import Vocabulary
 from pinprompt.settings.policy import PolicySettings
 from pinprompt.streams import derive
@@ -134,6 +136,15 @@ class Writer:
     def perplexity(self, text: str) -> float:
         """How surprised the frozen LM is by a text, behind its opening token and no context."""
         return self.backbone.perplexity(text)
+
+    def likelihoods(self, text: str) -> tuple[list[float], list[float]]:
+        """Log-probabilities of a text's tokens by the frozen LM: behind what stands before, and each by itself."""
+        tokens, logprobs = self.backbone.likelihoods(text)
+        return logprobs.tolist(), self._unigrams[tokens].tolist()
+
+    @cached_property
+    def _unigrams(self) -> Tensor:
+        return log_unigrams(self.backbone)
 
     def prompt(self, ids: Iterable[int]) -> Prompt:
         """A prompt from its ids."""

@@ -16,7 +16,7 @@ from pinprompt.records.entries import Entry, read_entries
 from pinprompt.records.paired import Difference, Unit, compare_paired, mean, standard_error
 from pinprompt.records.wording import LOWER_IS_BETTER
 
-READABILITY = ("perplexity", "dictionary_words", "repeated_tokens", "stable")
+READABILITY = ("perplexity", "slor", "dictionary_words", "repeated_tokens", "stable")
 WRITTEN = ("manual", "instructions", "in-context")  # prompts by hand stand first, as in the paper
 
 

@@ -1,4 +1,4 @@
-"""How readable a prompt is: dictionary words, repeated tokens, decode-encode stability, and a given perplexity.
+"""How readable a prompt is: dictionary words, repeated tokens, decode-encode stability, and what an LM finds of it.
 
 Pure functions without heavy imports; which words are words is said by `pinprompt.english`.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
 from pinprompt.english import is_word
@@ -68,24 +68,35 @@ def perplexity(log_likelihoods: Sequence[float]) -> float:
         return math.inf
 
 
+def slor(log_likelihoods: Sequence[float], log_unigrams: Sequence[float]) -> float:
+    """Syntactic log-odds ratio: how much likelier each token is in its place than by itself; NaN for no tokens.
+
+    (log p_LM(z) - sum_t log p_unigram(z_t)) / |z|  (Kann, Rothe, Filippova 2018). Higher reads better; unlike
+    perplexity it does not hold rare words against a text.
+    """
+    if not log_likelihoods:
+        return math.nan
+    together, alone = math.fsum(log_likelihoods), math.fsum(log_unigrams)
+    return (together - alone) / len(log_likelihoods)
+
+
 def readability(
     text: str,
     *,
     ids: Sequence[int] = (),
     tokenizer: Tokenizer | None = None,
-    perplexity: float | None = None,
+    fluency: Mapping[str, float] | None = None,
 ) -> dict[str, float | int | bool]:
     """What `result.json` keeps under `readability`; parts that cannot be known are left out.
 
-    Without ids the words stand in for tokens in `repeated_tokens`. An infinite or undefined perplexity is left out,
-    since JSON has no word for it.
+    Without ids the words stand in for tokens in `repeated_tokens`. `fluency` is what an LM finds (perplexity, SLOR);
+    an infinite or undefined figure is left out, since JSON has no word for it.
     """
     found: dict[str, float | int | bool] = {
         "dictionary_words": dictionary_words(text),
         "repeated_tokens": repeated_tokens(ids or words(text)),
     }
-    if perplexity is not None and math.isfinite(perplexity):
-        found["perplexity"] = float(perplexity)
+    found |= {name: float(value) for name, value in (fluency or {}).items() if math.isfinite(value)}
     if ids and tokenizer is not None:
         found["stable"] = is_stable(ids, tokenizer)
     return found

@@ -205,9 +205,8 @@ def top(record: RunRecord) -> Part | None:
     if not rows:
         return None
     for_each = [dict(row, perplexity=perplexity_of(row)) for row in rows]
-    names = [
-        name for name in ("score", "dev", "perplexity") if any(number(row.get(name)) is not None for row in for_each)
-    ]
+    known = ("score", "dev", "perplexity", "slor")
+    names = [name for name in known if any(number(row.get(name)) is not None for row in for_each)]
     shown = [
         {
             "prompt": text(row.get("prompt", ""), 600).strip(" "),
@@ -218,7 +217,7 @@ def top(record: RunRecord) -> Part | None:
     ]
     titles = {"score": "score", "dev": "dev score"}
     return {
-        "names": [titles.get(name, name) for name in names],
+        "names": [titles.get(name, title(name)) for name in names],
         "rows": shown,
         "sources": any(row["source"] for row in shown),
     }

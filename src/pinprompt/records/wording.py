@@ -17,6 +17,7 @@ TITLES = {
     "stable": "decode-encode stable",
     "joint": "J",
     "gm": "GM",
+    "slor": "SLOR",
 }
 
 
