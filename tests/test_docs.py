@@ -13,8 +13,8 @@ from typer.main import get_command
 
 import pinprompt
 from pinprompt.cli import app
-from pinprompt.methods.catalogue import CARDS
-from pinprompt.presets import METHODS
+from pinprompt.methods.table import CARDS
+from pinprompt.recipe.presets import METHODS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")

@@ -31,7 +31,7 @@ FILES = {
     "src/pinprompt/maths/value_gradient.py": ["tests/maths"],
     "src/pinprompt/maths/values_of_states.py": ["tests/maths"],
     "src/pinprompt/scoring/budget.py": ["tests/scoring/test_budget.py"],
-    "src/pinprompt/methods/q_learning/replay.py": ["tests/methods/test_replay.py"],
+    "src/pinprompt/methods/pin/replay.py": ["tests/methods/pin/test_replay.py"],
 }
 
 # mutmut's own time limit is many times what all tests of a mutant take; a test that takes this many seconds of CPU

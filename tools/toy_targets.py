@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.house.tiny import TARGET, FindTheWords, recipe
 
-from pinprompt import running
+from pinprompt.run import running
 
 SEEDS = (0, 1, 2)
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pinprompt.api import compare, evaluate, judge, predict, rewrite, tune
     from pinprompt.errors import PinpromptError
-    from pinprompt.recipe import Recipe
-    from pinprompt.running import Result
-    from pinprompt.tasks.check import check_task
+    from pinprompt.recipe.recipe import Recipe
+    from pinprompt.run.running import Result
+    from pinprompt.tasks.protocol import check_task
     from pinprompt.values import Evaluation, Event, Prompt, Score
 
 # Imported when first used, so that `import pinprompt` and `pinprompt --help` do not pay for torch.
@@ -21,9 +21,9 @@ _HOMES = {
     "compare": "api",
     "rewrite": "api",
     "judge": "api",
-    "check_task": "tasks.check",
-    "Recipe": "recipe",
-    "Result": "running",
+    "check_task": "tasks.protocol",
+    "Recipe": "recipe.recipe",
+    "Result": "run.running",
     "Prompt": "values",
     "Score": "values",
     "Evaluation": "values",

@@ -8,16 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pinprompt import assembly, running
-from pinprompt import recipe as recipes
 from pinprompt.errors import RunError, SettingError
-from pinprompt.recipe import Recipe
-from pinprompt.running import Result
+from pinprompt.recipe import recipe as recipes
+from pinprompt.recipe.recipe import Recipe
+from pinprompt.run import build, running
+from pinprompt.run.running import Result
 from pinprompt.tasks.protocol import Task
 from pinprompt.values import Evaluation, Listener, Prompt
 
 if TYPE_CHECKING:
-    from pinprompt.judging import Judgement
+    from pinprompt.run.judging import Judgement
 
 Subject = Recipe | str | Path | Mapping[str, Any] | Callable[..., Any] | Task
 
@@ -79,8 +79,8 @@ def evaluate(
     device: str | None = None, threads: int | None = None,
 ) -> dict[str, Evaluation]:  # fmt: skip
     """How a run's prompt (or another one) does on a split, with the run's own task model or with others."""
-    assembly.set_threads(threads)
-    device = assembly.choose_device(device)
+    build.set_threads(threads)
+    device = build.choose_device(device)
     recipe = recipe_of(run)
     text = prompt if prompt is not None else running.result_of(Path(run)).prompt
     evaluations = {}
@@ -92,7 +92,7 @@ def evaluate(
             # A template made for one kind of model may not fit another, so it is chosen anew.
             update = {"model": model, **({"model_kind": "auto"} if hasattr(recipe.task, "model_kind") else {})}
             changed = recipe.model_copy(update={"task": recipe.task.model_copy(update=update)})
-        task = _aloud(assembly.build_task(changed, device))
+        task = _aloud(build.build_task(changed, device))
         if split not in task.splits:
             raise SettingError(f"the task has no {split} split; it has: {', '.join(task.splits)}")
         evaluations[str(model)] = task.evaluate(Prompt(text), split)
@@ -104,7 +104,7 @@ def predict(run: Path | str, texts: Sequence[str], *, device: str | None = None)
     recipe = recipe_of(run)
     if recipe.task.kind != "classification":
         raise SettingError(f"{run} is a {recipe.task.kind} run; predict labels texts with a classification run")
-    task: Any = _aloud(assembly.build_task(recipe, assembly.choose_device(device)))
+    task: Any = _aloud(build.build_task(recipe, build.choose_device(device)))
     predicted: list[tuple[str, dict[str, float]]] = task.predict(
         Prompt(running.result_of(Path(run)).prompt), list(texts)
     )
@@ -118,16 +118,16 @@ def rewrite(
     recipe = recipe_of(run)
     if recipe.task.kind != "style-transfer":
         raise SettingError(f"{run} is a {recipe.task.kind} run; rewrite works with a style-transfer run")
-    task: Any = _aloud(assembly.build_task(recipe, assembly.choose_device(device)))
+    task: Any = _aloud(build.build_task(recipe, build.choose_device(device)))
     prompt = running.result_of(Path(run)).prompt
     return [task.rewrite(prompt, text, n, seed) for text in texts]
 
 
 def draw(run: Path | str, *, model: str | None = None, device: str | None = None, seed: int = 0) -> Result:
     """Draw pictures for the prompt of an inversion run (extra `diffusion`) and put them into its result and report."""
+    from pinprompt.files import write_atomically, write_json
     from pinprompt.models.diffusion import load_painter
     from pinprompt.models.images import data_uri
-    from pinprompt.records.files import write_atomically, write_json
     from pinprompt.records.report import write_report
 
     recipe, found = recipe_of(run), running.result_of(Path(run))
@@ -136,7 +136,7 @@ def draw(run: Path | str, *, model: str | None = None, device: str | None = None
     folder = Path(run) / "drawings"
     if folder.is_symlink():
         raise RunError(f"{folder} is a link, and files are used where they stand; remove it, then draw again")
-    device, settings = assembly.choose_device(device), recipe.task.drawing
+    device, settings = build.choose_device(device), recipe.task.drawing
     painter = load_painter(model or settings.model, device, settings.scheduler)
     pictures = painter.draw(
         found.prompt,
@@ -146,7 +146,7 @@ def draw(run: Path | str, *, model: str | None = None, device: str | None = None
         guidance=settings.guidance,
         size=settings.size,
     )
-    task: Any = assembly.build_task(recipe, device)
+    task: Any = build.build_task(recipe, device)
     folder.mkdir(exist_ok=True)
     drawings = []
     for number, (picture, similarity) in enumerate(zip(pictures, task.image_similarities(pictures), strict=True)):
@@ -171,9 +171,9 @@ def judge(
     """Relevance and interpretability (1 to 5) of what inversion runs found, by a vision model behind an API.
 
     `model` is 'remote:<name>'; `settings` has the server and the limits, such as `{"remote": {"base_url": ...},
-    "budget": {"calls": 50}}`. See `pinprompt.judging.judge`.
+    "budget": {"calls": 50}}`. See `pinprompt.run.judging.judge`.
     """
-    from pinprompt.judging import judge as judge_runs
+    from pinprompt.run.judging import judge as judge_runs
 
     folders = [runs] if isinstance(runs, str | Path) else runs
     return judge_runs(folders, model, top=top, settings=settings, memo=memo, notes=notes)

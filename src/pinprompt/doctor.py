@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pinprompt.models import hub
+from pinprompt.models import sources
 from pinprompt.models.cache import home
 from pinprompt.models.wheels import ALIASES
 
@@ -149,7 +149,7 @@ def _extra(extra: Extra) -> dict[str, Any]:
 
 
 def _hub() -> dict[str, Any]:
-    reason = hub.unreachable(seconds=1.0)
+    reason = sources.unreachable(seconds=1.0)
     if reason is None:
         return {"reachable": True, "reason": None, "advice": None}
     aliases = ", ".join(alias.name for alias in ALIASES.values())
@@ -157,7 +157,7 @@ def _hub() -> dict[str, Any]:
         "reachable": False,
         "reason": reason,
         "advice": f"use the aliases ({aliases}), local folders or .gguf files; models in the hub's cache "
-        f"({hub.cache_folder()}) also work",
+        f"({sources.cache_folder()}) also work",
     }
 
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from pinprompt.bench import released, update
+from pinprompt.bench import update
 from pinprompt.errors import SettingError
 from pinprompt.maths import sparsemax
-from pinprompt.maths.values_of_states import unpack
+from pinprompt.maths.state_values import unpack
 
 torch.set_num_threads(1)
 
@@ -51,12 +51,12 @@ def test_the_two_targets_differ() -> None:
 def test_the_full_sort_gives_the_value() -> None:
     z = torch.tensor([[1, 0.5, -0.2], [2, 0, 0]])
     every = torch.ones_like(z, dtype=torch.bool)
-    assert released.sorted_value(z, every).tolist() == pytest.approx([1.0625, 2.0])
+    assert update.sorted_value(z, every).tolist() == pytest.approx([1.0625, 2.0])
     psi, _, batch = update.make(SMALL)
-    q, mask = released.filtered_q(psi, batch.states, batch.head, SMALL.k)
+    q, mask = update.filtered_q(psi, batch.states, batch.head, SMALL.k)
     assert mask.sum(-1).tolist() == [SMALL.k] * len(batch.states)
     ours = sparsemax.value(q, mask).detach().numpy()
-    assert released.sorted_value(q, mask).detach().numpy() == pytest.approx(ours, rel=1e-5)
+    assert update.sorted_value(q, mask).detach().numpy() == pytest.approx(ours, rel=1e-5)
 
 
 @pytest.mark.parametrize(("distinct", "states"), [(1.0, 19), (0.5, 10), (0.4, 9)])

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from pinprompt import recipe as recipes
-from pinprompt import running
+from pinprompt.recipe import recipe as recipes
+from pinprompt.run import running
 from tests.house.tiny import recipe
 
 

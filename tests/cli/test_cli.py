@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from pinprompt import recipe as recipes
 from pinprompt.cli import app
+from pinprompt.recipe import recipe as recipes
 from tests.house.tiny import recipe
 
 ROOT = Path(__file__).parents[2]

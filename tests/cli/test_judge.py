@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from remote_servers import Action, refuse, reply, said, serving
 from typer.testing import CliRunner
 
 import pinprompt
 from pinprompt.cli import app
 from pinprompt.errors import ModelError, SettingError
-from pinprompt.records.files import write_json
+from pinprompt.files import write_json
 from pinprompt.records.report import write_report
 from tests.cli.inversion_runs import invert, picture
-from tests.models.remote_servers import Action, refuse, reply, said, serving
 
 PRICE = 'budget.prices={"gpt-4.1"={input=2.0, output=10.0}}'
 

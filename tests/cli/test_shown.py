@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from pinprompt.cli.shown import shown_result
-from pinprompt.running import Result
+from pinprompt.run.running import Result
 
 
 def printed(data: dict[str, Any]) -> str:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from pinprompt.data import packaged
-from pinprompt.data.catalogue import CARDS, load
+from pinprompt.data.datasets import CARDS, load
 from pinprompt.data.packaged import PILES, WORDS, load_packaged, styles_of
 from pinprompt.data.style import load_style
 from pinprompt.errors import DataError, SettingError
-from pinprompt.settings.style_transfer import StyleTransferSettings
+from pinprompt.recipe.sections import StyleTransferSettings
 from pinprompt.tasks.style_data import style_data
 
 HEADER = "Category\tText\nd\tstring\nclass\t\n\n"

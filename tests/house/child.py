@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from pinprompt import running
-from pinprompt.records.checkpoint import Checkpoint
+from pinprompt.run import running
+from pinprompt.run.checkpoint import Checkpoint
 from pinprompt.values import Prompt, Score
 from tests.house.tiny import FindTheWords, recipe
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pinprompt import running
-from pinprompt.records.files import read_lines
+from pinprompt.files import read_lines
+from pinprompt.run import running
 from tests.house.tiny import TARGET, FindTheWords, recipe
 
 LOW = {"learning_rate": 3e-4}

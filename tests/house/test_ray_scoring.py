@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pinprompt import running
 from pinprompt.errors import SettingError
+from pinprompt.run import running
 from tests.house.tiny import recipe
 
 pytest.importorskip("ray", reason="the extra `ray` is not installed")

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from pinprompt import running
 from pinprompt.errors import RunError
-from pinprompt.records.files import read_lines
+from pinprompt.files import read_lines
+from pinprompt.run import running
 from tests.house.child import SETTINGS
 from tests.house.tiny import FindTheWords, make_lm, recipe
 

@@ -10,8 +10,8 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from pinprompt import recipe as recipes
-from pinprompt.recipe import Recipe
+from pinprompt.recipe import recipe as recipes
+from pinprompt.recipe.recipe import Recipe
 from pinprompt.values import Evaluation, Prompt, Score
 
 WORDS = [

@@ -8,9 +8,9 @@ from typing import Any
 
 from pinprompt.methods.protocol import Candidate, Search
 from pinprompt.methods.selection import select
+from pinprompt.recipe.sections import BudgetSettings
 from pinprompt.scoring.budget import Budget
 from pinprompt.scoring.evaluator import Evaluator
-from pinprompt.settings.scoring import BudgetSettings
 from pinprompt.values import Evaluation, Event, Prompt, Score
 
 DEV = {"a": 1.0, "b": 3.0, "c": 3.0, "d": 2.0}

@@ -14,7 +14,7 @@ import torch
 import transformers
 
 from pinprompt.errors import ModelError
-from pinprompt.models import gguf, hub, sources
+from pinprompt.models import sources
 
 WORDS = ["<unk>", "<s>", "</s>", "<pad>", "<mask>", "a", "great", "terrible", "film", "it", "was"]
 
@@ -194,7 +194,7 @@ def test_an_unknown_device_is_a_sentence(causal: Path) -> None:
 
 @pytest.mark.parametrize("name", ["./nowhere", "/no/such/folder", "missing.gguf", "a/b/c", "..", "", "what is this"])
 def test_names_that_are_no_hub_id_never_ask_the_hub(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "unreachable", lambda *_: pytest.fail("asked"))
+    monkeypatch.setattr(sources, "unreachable", lambda *_: pytest.fail("asked"))
     with pytest.raises(ModelError):
         sources.resolve(name)
 
@@ -229,7 +229,7 @@ def test_a_hub_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
         start = time.monotonic()
-        assert "127.0.0.1" in (hub.unreachable(0.5) or "")
+        assert "127.0.0.1" in (sources.unreachable(0.5) or "")
         assert time.monotonic() - start < 3
 
 
@@ -305,7 +305,7 @@ def test_a_users_gguf_is_dequantised_once(
     original, _ = sources.load_causal_lm(str(causal))
     assert torch.equal(model.lm_head.weight, original.lm_head.weight)
     assert capfd.readouterr() == ("", "")
-    monkeypatch.setattr(gguf, "convert", lambda *_: pytest.fail("converted again"))
+    monkeypatch.setattr(sources, "convert", lambda *_: pytest.fail("converted again"))
     moved = shutil.copy(file, tmp_path / "same bytes.gguf")
     assert sources.resolve(str(moved)) == sources.Source(
         str(moved), "gguf", sources.resolve(str(file)).path, sources.resolve(str(file)).revision

@@ -20,8 +20,7 @@ from transformers import (
 )
 
 from pinprompt.errors import ModelError, SettingError
-from pinprompt.policy.backbone import Backbone
-from pinprompt.policy.tokens import Tokens
+from pinprompt.policy.backbone import Backbone, Tokens
 
 SMALL: dict[str, Any] = {
     "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,

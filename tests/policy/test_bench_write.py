@@ -9,7 +9,7 @@ import torch
 
 from pinprompt.bench.write import SUPPORT, measure, plain, sparsified
 from pinprompt.policy.backbone import random_backbone
-from pinprompt.settings.policy import PolicySettings
+from pinprompt.recipe.sections import PolicySettings
 
 
 def test_the_policy_has_begun_to_sparsify() -> None:

@@ -9,8 +9,8 @@ import torch
 
 from pinprompt.errors import SettingError
 from pinprompt.policy.vocabulary import Vocabulary
+from pinprompt.recipe.sections import Constraints
 from pinprompt.records.readability import dictionary_words
-from pinprompt.settings.policy import Constraints
 
 
 def vocabulary_of(tokenizer: Any, length: int = 5, **constraints: Any) -> Vocabulary:

@@ -16,8 +16,8 @@ from pinprompt.policy import unigrams
 from pinprompt.policy.backbone import Backbone
 from pinprompt.policy.unigrams import estimated, log_unigrams
 from pinprompt.policy.writer import Writer
+from pinprompt.recipe.sections import PolicySettings
 from pinprompt.records.readability import perplexity, slor
-from pinprompt.settings.policy import PolicySettings
 
 SENTENCES = [
     "The committee postponed its decision until the following week.",

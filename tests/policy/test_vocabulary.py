@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 from pinprompt.errors import SettingError
 from pinprompt.policy.backbone import Backbone
 from pinprompt.policy.vocabulary import Vocabulary
-from pinprompt.settings.policy import Constraints
+from pinprompt.recipe.sections import Constraints
 
 SENTENCES = ["The film was great and the cat sat on a mat in New York.", "a terrible word, the worst of old York"] * 3
 

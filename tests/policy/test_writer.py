@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pinprompt.errors import SettingError
 from pinprompt.policy.backbone import Backbone
 from pinprompt.policy.writer import Writer
-from pinprompt.settings.policy import Constraints, PolicySettings
+from pinprompt.recipe.sections import Constraints, PolicySettings
 from pinprompt.values import Prompt
 
 

@@ -12,10 +12,10 @@ import pytest
 import run_samples as sample
 
 from pinprompt.errors import RunError, SettingError
+from pinprompt.maths.bootstrap import compare_paired, mean, pairs, standard_error
 from pinprompt.records import tables
 from pinprompt.records.compare import Comparison, ScoreTable, compare
 from pinprompt.records.entries import find_runs
-from pinprompt.records.paired import compare_paired, mean, pairs, standard_error
 
 
 def test_mean_and_standard_error_by_hand() -> None:

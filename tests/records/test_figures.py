@@ -15,8 +15,18 @@ from matplotlib.figure import Figure
 from pinprompt.errors import RunError, SettingError
 from pinprompt.records import figures
 from pinprompt.records.compare import compare
-from pinprompt.records.curves import Curve, ablation, against_readability, averaged, learning_curves, progress
-from pinprompt.records.figures import COLOURS, HEIGHT, WIDTH, write_figures
+from pinprompt.records.figures import (
+    COLOURS,
+    HEIGHT,
+    WIDTH,
+    Curve,
+    ablation,
+    against_readability,
+    averaged,
+    learning_curves,
+    progress,
+    write_figures,
+)
 from pinprompt.records.reading import RunRecord, read_run
 
 

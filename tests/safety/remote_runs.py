@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 import zlib
 from pathlib import Path
 from typing import Any
 
+from remote_servers import Action, refuse, reply
+from style_toys import encoder, save
 from typer.testing import CliRunner
 
 from pinprompt.cli import app
 from tests.house.tiny import make_lm
-
-sys.path.append(str(Path(__file__).parents[1] / "models"))
-
-from remote_servers import Action, refuse, reply
-from style_toys import encoder, save
 
 KEY_ENV = "CANARY_KEY"
 GOOD = ["a fine film", "i liked it", "what a joy", "the best one", "a happy end", "clever and warm"]

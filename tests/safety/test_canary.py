@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from pinprompt.errors import PinpromptError
-from pinprompt.models.remote import RemoteJudge, open_client
-from pinprompt.models.vision_judge import VisionJudge
-from pinprompt.settings.remote import RemoteSettings
+from pinprompt.judges.vision import VisionJudge
+from pinprompt.recipe.sections import RemoteSettings
+from pinprompt.remote.open import RemoteJudge, open_client
 from tests.safety.remote_runs import KEY_ENV, Action, call, labelled, labeller, rewriter, server_at, styled, writer
 
 from remote_servers import Handler, cut, refuse, reply, said, serving  # isort: skip

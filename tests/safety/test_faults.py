@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from pinprompt import running
 from pinprompt.errors import RunError
-from pinprompt.models.remote_client import RemoteClient
-from pinprompt.records.checkpoint import Checkpoint
+from pinprompt.recipe.sections import RemoteSettings
 from pinprompt.records.report import write_report
-from pinprompt.records.run import RunFolder
+from pinprompt.remote.client import RemoteClient
+from pinprompt.run import running
+from pinprompt.run.checkpoint import Checkpoint
+from pinprompt.run.folder import RunFolder
 from pinprompt.scoring.memo import Memo
-from pinprompt.settings.remote import RemoteSettings
 from tests.house.tiny import FindTheWords, recipe
 from tests.safety.remote_runs import call
 

@@ -15,21 +15,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pinprompt import api, running
-from pinprompt import recipe as recipes
+from pinprompt import api
 from pinprompt.data.readers import read_lines
 from pinprompt.data.style import load_style
 from pinprompt.errors import PinpromptError, RunError, SettingError
+from pinprompt.judges.vision import VisionJudge
 from pinprompt.models.sources import kind_of
-from pinprompt.models.vision_judge import VisionJudge
-from pinprompt.policy.banlist import banned_phrases, seal
-from pinprompt.records.checkpoint import Checkpoint
+from pinprompt.policy.bans import banned_phrases, seal
+from pinprompt.recipe import recipe as recipes
+from pinprompt.recipe.sections import Constraints
 from pinprompt.records.compare import compare
 from pinprompt.records.reading import read_run
 from pinprompt.records.report import write_report
-from pinprompt.records.run import RunFolder
+from pinprompt.run import running
+from pinprompt.run.checkpoint import Checkpoint
+from pinprompt.run.folder import RunFolder
 from pinprompt.scoring.journal import Journal
-from pinprompt.settings.policy import Constraints
 from pinprompt.sweeps.grid import read_sweep
 from tests.house.tiny import FindTheWords, recipe
 

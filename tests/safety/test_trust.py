@@ -11,10 +11,10 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from pinprompt import recipe as recipes
 from pinprompt.errors import ModelError, SettingError
 from pinprompt.models import sources
-from pinprompt.models.trust import trusted, trusting
+from pinprompt.models.sources import trusted, trusting
+from pinprompt.recipe import recipe as recipes
 from tests.house.tiny import make_lm, recipe
 from tests.safety.remote_runs import call
 

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pinprompt.errors import BudgetSpent, RunError, SettingError
+from pinprompt.recipe.sections import BudgetSettings, Price
 from pinprompt.scoring.budget import Amounts, Budget, Reservation
-from pinprompt.settings.scoring import BudgetSettings, Price
 
 PRICES = {"dear": Price(input=3.0, output=15.0)}
 

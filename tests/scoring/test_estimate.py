@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from pinprompt.recipe.sections import BudgetSettings, Price
 from pinprompt.scoring.estimate import Plan, Rates, estimate
-from pinprompt.settings.scoring import BudgetSettings, Price
 
 
 def test_a_whole_plan() -> None:

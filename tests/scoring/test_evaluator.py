@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from scoring_toys import CALLS, Toy, noisy, prompts
 
 from pinprompt.errors import BudgetSpent, RunError, ServerDown, SettingError, TaskError
+from pinprompt.recipe.sections import BudgetSettings, Price
 from pinprompt.scoring.budget import Budget
 from pinprompt.scoring.evaluator import Evaluator
 from pinprompt.scoring.executors import Inline, Stop
 from pinprompt.scoring.journal import Journal, read_rows
 from pinprompt.scoring.memo import Memo
-from pinprompt.settings.scoring import BudgetSettings, Price
-from pinprompt.streams import derive
+from pinprompt.seeds import derive
 from pinprompt.values import Evaluation, Prompt, Score
 
 GOOD: dict[str, Any] = {

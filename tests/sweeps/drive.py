@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from pinprompt.sweeps.cluster import run_on_ray
+from pinprompt.sweeps.engines import run_on_ray
 from pinprompt.sweeps.grid import read_sweep
 
 if __name__ == "__main__":

@@ -11,10 +11,9 @@ import torch
 from PIL import Image
 
 from pinprompt.records.compare import compare
-from pinprompt.records.curves import ablation, learning_curves
-from pinprompt.records.figures import write_figures
+from pinprompt.records.figures import ablation, learning_curves, write_figures
+from pinprompt.sweeps.engines import run_inline
 from pinprompt.sweeps.grid import Cell, read_sweep
-from pinprompt.sweeps.inline import run_inline
 from tests.house.tiny import make_lm
 
 RECIPES = Path(__file__).parents[2] / "recipes" / "small"

@@ -12,9 +12,9 @@ import torch
 from label_toys import save
 
 from pinprompt.errors import DataError, PinpromptError, SettingError
-from pinprompt.settings.classification import ClassificationSettings
-from pinprompt.tasks.check import check_task
+from pinprompt.recipe.sections import ClassificationSettings
 from pinprompt.tasks.classification import ClassificationTask
+from pinprompt.tasks.protocol import check_task
 from pinprompt.values import Prompt
 
 GOOD = [

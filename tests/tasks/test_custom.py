@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from pinprompt.errors import SettingError, TaskError
-from pinprompt.settings.custom import CustomSettings
-from pinprompt.tasks.check import check_task
+from pinprompt.recipe.sections import CustomSettings
 from pinprompt.tasks.custom import CustomTask, import_function, takes_a_list
-from pinprompt.tasks.protocol import Task
+from pinprompt.tasks.protocol import Task, check_task
 from pinprompt.values import Prompt
 
 AB = [Prompt("a"), Prompt("bbb")]
@@ -69,9 +68,9 @@ def test_one_exception_is_a_recorded_failure() -> None:
 
 
 def test_the_evaluator_takes_a_failure_as_the_worst_and_refuses_where_nothing_could_be_scored() -> None:
+    from pinprompt.recipe.sections import BudgetSettings
     from pinprompt.scoring.budget import Budget
     from pinprompt.scoring.evaluator import Evaluator
-    from pinprompt.settings.scoring import BudgetSettings
 
     def fragile(text: str) -> float:
         return math.nan if text == "a" else float(len(text))

@@ -13,14 +13,12 @@ import torch
 from PIL import Image
 
 from pinprompt.errors import DataError, SettingError
+from pinprompt.judges.vision import SCHEMA, Answer, Rating, Verdict, VisionJudge, summarise
 from pinprompt.models import clip as clip_room
 from pinprompt.models.images import load_picture
-from pinprompt.models.vision_judge import SCHEMA, Answer, Rating, Verdict, VisionJudge, summarise
-from pinprompt.settings.inversion import InversionSettings
-from pinprompt.settings.scoring import Price
-from pinprompt.tasks.check import check_task
+from pinprompt.recipe.sections import InversionSettings, Price
 from pinprompt.tasks.inversion import InversionTask
-from pinprompt.tasks.protocol import Task
+from pinprompt.tasks.protocol import Task, check_task
 from pinprompt.values import Prompt
 
 

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "models"))
-
 from style_toys import VOCABULARY, causal_lm, encoder, save
 
 from pinprompt.errors import DataError, SettingError
-from pinprompt.settings.style_transfer import StyleTransferSettings
-from pinprompt.tasks.check import check_task
-from pinprompt.tasks.protocol import Task
+from pinprompt.recipe.sections import StyleTransferSettings
+from pinprompt.tasks.protocol import Task, check_task
 from pinprompt.tasks.style_data import style_data
 from pinprompt.tasks.style_metrics import best_of_blocks
 from pinprompt.tasks.style_transfer import StyleTransferTask
@@ -81,7 +76,7 @@ def test_scores_are_the_best_of_blocks_averaged_over_sources(task: StyleTransfer
 
 def test_a_score_can_be_worked_out_from_the_outputs(task: StyleTransferTask) -> None:
     from pinprompt.models.generator import Request
-    from pinprompt.streams import derive
+    from pinprompt.seeds import derive
 
     score = task.score(PROMPTS[:1], [5])[0]
     source = task.sources["train"][1]

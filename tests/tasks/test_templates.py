@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pinprompt.errors import SettingError
-from pinprompt.tasks.templates import parse, whole
+from pinprompt.tasks.prompts import parse, whole
 
 MASKED = "{text} {prompt} {mask} ."
 

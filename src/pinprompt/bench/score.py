@@ -21,8 +21,8 @@ def measure(model: str = "smollm2", inputs: int = 32, prompts: int = 32, device:
     """Prompts per second for each stage of savings, their ratio, and the largest difference of a probability."""
     import torch
 
-    from pinprompt.models.causal_lm import CausalLabels
-    from pinprompt.models.frames import Frame
+    from pinprompt.models.causal_labels import CausalLabels
+    from pinprompt.models.label_text import Frame
     from pinprompt.models.sources import load_causal_lm
 
     lm, tokenizer = load_causal_lm(model, device)
@@ -73,8 +73,8 @@ def _gradient_speedup(labels: Any, texts: Sequence[str]) -> float:
     """A gradient at prompt vectors behind texts that were read once, against one through the whole strings."""
     import torch
 
-    from pinprompt.models.causal_lm import around_vectors
-    from pinprompt.models.heads import logits_of
+    from pinprompt.models.batches import logits_of
+    from pinprompt.models.causal_labels import around_vectors
 
     sides: list[tuple[list[int], list[int]]] = [(ids, []) for ids in labels.encoder.ids(texts)]
     start = labels.model.get_input_embeddings().weight[: len(_SUPPORT)].detach()
@@ -99,7 +99,7 @@ def _plain(labels: Any, texts: Sequence[str], frame: Any) -> Any:
     """Label probabilities as the released code has them: every position, the whole vocabulary, one padded batch."""
     import torch
 
-    from pinprompt.models.causal_lm import padded
+    from pinprompt.models.causal_labels import padded
 
     rows = labels.encoder.ids([frame.around(text)[0] for text in texts])
     given, sizes = padded(rows, 0, labels.model.device)
@@ -116,9 +116,9 @@ def _rate(work: Callable[[], object], prompts: int) -> float:
 
 
 def _texts(count: int) -> list[str]:
-    from pinprompt.data import catalogue
+    from pinprompt.data import datasets
 
-    found = catalogue.load("rotten-tomatoes")
+    found = datasets.load("rotten-tomatoes")
     return [example.text for example in (*found.train, *found.dev, *(found.test or []))][:count]
 
 

@@ -7,6 +7,25 @@ import sys
 import time
 from typing import Any
 
+# Models of real shapes with random weights, for measurements where the real ones cannot be had.
+
+
+def random_opt_125m() -> tuple[Any, Any]:
+    """An OPT of OPT-125M's shape with random weights, and a tokenizer of made-up words: (model, tokenizer)."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import OPTConfig, OPTForCausalLM, PreTrainedTokenizerFast
+
+    words = {"<s>": 0, "<pad>": 1, "</s>": 2} | {f"w{number}": number for number in range(3, 50_265)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<s>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = OPTForCausalLM(OPTConfig())
+    special = {"bos_token": "</s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<s>"}
+    return model, PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
+
+
 PROMPTS, LENGTH, BATCH = 16, 5, 256
 RELEASED = {"write_seconds": 1.3, "step_seconds": 24.5, "peak_gb": 5.4}
 """What the released code takes at this shape on such a machine, as the project was told (issue 3)."""
@@ -16,13 +35,11 @@ def measure(steps: int = 3, target: str = "monte-carlo") -> dict[str, Any]:
     """Write 16 prompts with an OPT of OPT-125M's shape (random weights), then update on 256 sequences."""
     import torch
 
-    from pinprompt.methods.q_learning.learner import Learner
-    from pinprompt.methods.q_learning.replay import Replay
-    from pinprompt.models.random_models import random_opt_125m
+    from pinprompt.methods.pin.learner import Learner
+    from pinprompt.methods.pin.replay import Replay
     from pinprompt.policy.backbone import Backbone
     from pinprompt.policy.writer import Writer
-    from pinprompt.settings.policy import Constraints, PolicySettings
-    from pinprompt.settings.q_learning import QLearningSettings
+    from pinprompt.recipe.sections import Constraints, PolicySettings, QLearningSettings
     from pinprompt.values import Episode
 
     model, tokenizer = random_opt_125m()

@@ -12,9 +12,9 @@ import torch
 
 from pinprompt.maths.entropy import policy
 from pinprompt.policy.backbone import Backbone, random_backbone
-from pinprompt.policy.ignorable import Ignorable
+from pinprompt.policy.vocabulary import Ignorable
 from pinprompt.policy.writer import Writer
-from pinprompt.settings.policy import PolicySettings
+from pinprompt.recipe.sections import PolicySettings
 
 SUPPORT = 32
 POLICY = (

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pinprompt.cli import about, bench, cache, judge, search, study, use
+from pinprompt.cli import about, search, study, use
 
 app = typer.Typer(
     name="pinprompt",
@@ -34,7 +34,7 @@ def _options(
     pass
 
 
-for verb in (*search.VERBS, *use.VERBS, *judge.VERBS, *study.VERBS, *bench.VERBS, *cache.VERBS, *about.VERBS):
+for verb in (*search.VERBS, *use.VERBS, *study.VERBS, *about.VERBS):
     app.command()(verb)
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from pinprompt.errors import PinpromptError
-from pinprompt.models.trust import trusting
+from pinprompt.models.sources import trusting
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, everything else on stderr.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from pinprompt.cli.console import Console, Patience
-from pinprompt.recipe import Recipe
+from pinprompt.recipe.recipe import Recipe
 from pinprompt.values import Event
 
 

@@ -30,7 +30,7 @@ def tune(
 ) -> None:  # fmt: skip
     """Find a prompt as a recipe says."""
     with door(as_json, quiet, threads, trust) as console:
-        from pinprompt import recipe as recipes
+        from pinprompt.recipe import recipe as recipes
 
         tree = recipes.read_toml(recipe)
         _search(console, tree, sets, out, resume, force, calls, minutes, seed, device, threads, no_memo, estimate)
@@ -87,7 +87,7 @@ def _search(
     no_memo: bool, estimate: bool,
 ) -> None:  # fmt: skip
     """Resolve what was asked for, run it with progress, show what came out."""
-    from pinprompt import recipe as recipes
+    from pinprompt.recipe import recipe as recipes
 
     if resume and force:
         raise SettingError("--resume goes on with a run, --force removes it: choose one")
@@ -98,13 +98,14 @@ def _search(
         **({"scoring": {"memo": False}} if no_memo else {}),
     }
     recipe = recipes.resolve(recipes.merge(recipes.merge(tree, over), recipes.parse_overrides(sets or [])))
-    from pinprompt import api, running
+    from pinprompt import api
     from pinprompt.cli.progress import Progress
     from pinprompt.cli.shown import shown_result
+    from pinprompt.run import running
 
     if estimate:
         from pinprompt.cli.shown import shown_estimate
-        from pinprompt.estimating import estimate as estimated
+        from pinprompt.run.estimating import estimate as estimated
 
         figures = estimated(recipe, device)
         console.answer(figures, shown_estimate(figures))

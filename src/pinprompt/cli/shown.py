@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from pinprompt.running import Result
+from pinprompt.run.running import Result
 
 REWRITES = 10
 """Texts that are shown before and after."""

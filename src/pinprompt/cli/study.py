@@ -43,11 +43,11 @@ def sweep(
             console.note(f"[{done}/{len(read.cells)}] {cell.folder.name}: {what}")
 
         if engine == "inline":
-            from pinprompt.sweeps.inline import run_inline
+            from pinprompt.sweeps.engines import run_inline
 
             outcomes = run_inline(read, tell, device)
         elif engine == "ray":
-            from pinprompt.sweeps.cluster import run_on_ray
+            from pinprompt.sweeps.engines import run_on_ray
 
             outcomes = run_on_ray(read, tell, device, address, workers, gpus)
         else:
@@ -63,7 +63,7 @@ def sweep(
 def _planned(read: Any, device: str | None) -> tuple[dict[str, Any], Any, str]:
     from rich.table import Table
 
-    from pinprompt.estimating import multiplications, rough
+    from pinprompt.run.estimating import multiplications, rough
 
     table = Table("cell", "varied", "prompts", "calls", "minutes", "", show_edge=False)
     rows, speed = [], multiplications(device)
@@ -122,7 +122,7 @@ def results(
 ) -> None:  # fmt: skip
     """Write a sweep's tables into docs/results.md and the README, so that no number is typed by hand."""
     with door(as_json, quiet, threads) as console:
-        from pinprompt.records.results import regenerate
+        from pinprompt.records.pages import regenerate
 
         changed = [str(path) for path in regenerate(folder, page, readme, name=name, command=command)]
         console.answer({"changed": changed}, *(changed or ["nothing changed"]))

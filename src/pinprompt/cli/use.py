@@ -1,15 +1,22 @@
-"""Verbs that use what a run found: predict, rewrite, evaluate, draw, report."""
+"""The verb `judge`: what a vision model thinks of the words that were found for pictures."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pinprompt.cli.console import Device, Json, Quiet, Seed, Threads, Trust, door
 from pinprompt.errors import SettingError
+
+if TYPE_CHECKING:
+    from pinprompt.judges.vision import Summary
+    from pinprompt.run.judging import Judgement
+
+# Verbs that use what a run found: predict, rewrite, evaluate, draw, report.
 
 Run = Annotated[Path, typer.Argument(help="A run folder.")]
 
@@ -28,9 +35,10 @@ def predict(
         from rich.table import Table
         from rich.text import Text
 
-        from pinprompt import api, assembly
+        from pinprompt import api
+        from pinprompt.run import build
 
-        assembly.set_threads(threads)
+        build.set_threads(threads)
         rows = api.predict(run, given, device=device)
         table = Table("label", "probability", "text", show_edge=False)
         for text, (label, probabilities) in zip(given, rows, strict=True):
@@ -57,9 +65,10 @@ def rewrite(
         from rich.table import Table
         from rich.text import Text
 
-        from pinprompt import api, assembly
+        from pinprompt import api
+        from pinprompt.run import build
 
-        assembly.set_threads(threads)
+        build.set_threads(threads)
         found = api.rewrite(run, given, n=n, seed=seed or 0, device=device)
         table = Table("text", "rewrite", "content", "style", "score", show_edge=False)
         rows = []
@@ -84,7 +93,7 @@ def evaluate(
         from rich.table import Table
 
         from pinprompt import api
-        from pinprompt.conclusion import facts
+        from pinprompt.run.conclusion import facts
 
         console.note("evaluating; a large split takes a while")
         found = api.evaluate(
@@ -106,9 +115,10 @@ def draw(
 ) -> None:  # fmt: skip
     """Draw pictures for the words that an inversion run found, and put them into its report."""
     with door(as_json, quiet, threads) as console:
-        from pinprompt import api, assembly
+        from pinprompt import api
+        from pinprompt.run import build
 
-        assembly.set_threads(threads)
+        build.set_threads(threads)
         console.note("drawing; this takes minutes without a GPU")
         found = api.draw(run, model=model, device=device, seed=seed or 0)
         drawings = [{"name": row["name"], "similarity": row["similarity"]} for row in found.data["drawings"]]
@@ -128,4 +138,64 @@ def report(
         console.answer({"report": str(path)}, f"report: {path}")
 
 
-VERBS = (predict, rewrite, evaluate, draw, report)
+def judge(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold run folders.")],
+    model: Annotated[str, typer.Option("--model", help="A vision model behind an API: remote:NAME.")],
+    top: Annotated[int, typer.Option("--top", min=1, max=20, help="How many of each run's best prompts.")] = 1,
+    calls: Annotated[int | None, typer.Option("--calls", min=1, help="Questions that may be sent.")] = None,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of remote or budget, such as remote.base_url=URL.")
+    ] = None,
+    no_memo: Annotated[bool, typer.Option("--no-memo", help="Forget earlier answers, and keep none.")] = False,
+    as_json: Json = False, quiet: Quiet = False, seed: Seed = None, device: Device = None, threads: Threads = None,
+) -> None:  # fmt: skip
+    """Ask a vision model how well found words fit their picture, and how well they read (1 to 5)."""
+    with door(as_json, quiet, threads) as console:
+        from pinprompt import api
+        from pinprompt.recipe import recipe as recipes
+
+        settings = recipes.merge(
+            {} if calls is None else {"budget": {"calls": calls}}, recipes.parse_overrides(sets or [])
+        )
+        found = api.judge(runs, model=model, top=top, settings=settings, memo=not no_memo, notes=console.note)
+        console.answer(found.data(), *_shown(found))
+
+
+def _shown(found: Judgement) -> Iterator[Any]:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("run", "prompt", "relevance", "interpretability", show_edge=False)
+    for run in found.runs:
+        for prompt in dict.fromkeys(one.prompt for one in run.opinions):
+            said = run.of(prompt)
+            marks = ["" if value is None else f"{value:.3g}" for value in (said.relevance, said.interpretability)]
+            table.add_row(Text(run.folder.name), Text(prompt), *marks)
+    yield table
+    for name, summary in found.methods.items():
+        yield f"{name}: {_mean(summary)}"
+    failures = [one.verdict.failure for run in found.runs for one in run.opinions if one.verdict.failure]
+    if failures:
+        yield f"{len(failures)} without marks; the first: {failures[0]}"
+    if found.stopped:
+        yield f"stopped early: {found.stopped}"
+    costs = found.costs
+    tokens = f"{costs['tokens_in']:,.0f} tokens in and {costs['tokens_out']:,.0f} out"
+    yield f"asked {found.model} {costs['calls']:,.0f} times: {tokens}, {costs['money']:.4g} money"
+
+
+def _mean(summary: Summary) -> str:
+    marks = (
+        ("relevance", summary.relevance, summary.relevance_error),
+        ("interpretability", summary.interpretability, summary.interpretability_error),
+    )
+    said = [
+        f"{name} {value:.2f}" + ("" if error is None else f" \N{PLUS-MINUS SIGN} {error:.2f}")
+        for name, value, error in marks
+        if value is not None
+    ]
+    over = "one picture" if summary.images == 1 else f"mean and standard error over {summary.images} pictures"
+    return f"{', '.join(said)} ({over})" if said else "no marks"
+
+
+VERBS = (predict, rewrite, evaluate, draw, report, judge)

@@ -12,7 +12,7 @@ from pinprompt.data.readers import Example, read_columns, read_lines
 from pinprompt.data.splits import Splits, distinct, k_shot
 from pinprompt.errors import DataError
 from pinprompt.models.sources import fetch
-from pinprompt.streams import derive
+from pinprompt.seeds import derive
 
 WORDS = 100
 """Words of a long text that are kept: enough to tell its topic, and a pass of a task model stays short."""

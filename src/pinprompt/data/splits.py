@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pinprompt.data.readers import Example, read_examples
 from pinprompt.errors import DataError
-from pinprompt.streams import derive
+from pinprompt.seeds import derive
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinprompt.errors import MissingExtra, ModelError, SettingError
 from pinprompt.models import sources
-from pinprompt.models.quiet import quiet
+from pinprompt.models.sources import quiet
 
 if TYPE_CHECKING:
     from PIL.Image import Image

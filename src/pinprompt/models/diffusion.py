@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pinprompt.errors import MissingExtra, ModelError
-from pinprompt.models.quiet import quiet
-from pinprompt.streams import derive
+from pinprompt.models.sources import quiet
+from pinprompt.seeds import derive
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from pinprompt.models.heads import for_tokens
-from pinprompt.models.slots import Slots, read
+from pinprompt.models.batches import for_tokens
+from pinprompt.models.kv_slots import Slots, read
 
 Path = tuple[int, ...]
 

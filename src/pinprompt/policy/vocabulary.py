@@ -6,7 +6,7 @@ character) are never written, so the text of a prompt is its tokens' texts in a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,40 @@ from torch import Tensor
 
 from pinprompt.english import is_word
 from pinprompt.errors import SettingError
-from pinprompt.policy.banlist import banned_phrases
-from pinprompt.policy.bans import Mask, Pattern, Phrases, wordlike
+from pinprompt.policy.backbone import Backbone, Tokens
+from pinprompt.policy.bans import Mask, Pattern, Phrases, banned_phrases, wordlike
 from pinprompt.policy.reader import Prefix
 from pinprompt.policy.required import Need, Required
-from pinprompt.policy.tokens import Tokens
-from pinprompt.settings.policy import Constraints
+from pinprompt.recipe.sections import Constraints
+
+# The ignorable set of a prefix: everything but the k likeliest of the tokens that may be written there (F_I).
+
+
+class Ignorable:
+    """Kept sets by prefix; a function of the frozen LM and the constraints alone."""
+
+    def __init__(self, backbone: Backbone, vocabulary: Vocabulary, k: int | None) -> None:
+        if k is not None and not 1 <= k <= backbone.vocabulary_size:
+            raise SettingError(
+                f"policy.k is {k}, but the writer's vocabulary has {backbone.vocabulary_size} tokens; "
+                "give a smaller k, or none to switch the filter off"
+            )
+        self.backbone, self.vocabulary, self.k = backbone, vocabulary, k
+
+    def kept(self, prefixes: Sequence[Prefix], states: Tensor) -> Tensor:
+        """Kept sets, bool [n, V], of n prefixes whose states are the first n rows of [rows, d].
+
+        The k largest logits among the allowed tokens, ties kept; tokens that a required word forces stay whatever
+        their logit. The product runs over all rows, padding too, so that its shape never changes.
+        """
+        allowed = torch.stack([self.vocabulary.allowed(prefix) for prefix in prefixes]).to(states.device)
+        if self.k is None or self.k >= self.vocabulary.writable:
+            return allowed
+        logits = self.backbone.logits(states)[: len(prefixes)]
+        logits = logits.masked_fill(~allowed, -torch.inf)
+        threshold = torch.topk(logits, self.k, dim=-1, sorted=False).values.amin(dim=-1, keepdim=True)
+        forced = torch.tensor([self.vocabulary.forced(prefix) for prefix in prefixes], device=states.device)
+        return allowed & ((logits >= threshold) | forced[:, None])
 
 
 class Vocabulary:

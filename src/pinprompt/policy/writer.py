@@ -15,13 +15,12 @@ from pinprompt.errors import SettingError
 from pinprompt.maths.entropy import Entropy, policy, value
 from pinprompt.policy.adapter import Adapter
 from pinprompt.policy.backbone import Backbone
-from pinprompt.policy.ignorable import Ignorable
-from pinprompt.policy.prefixes import PrefixTree
+from pinprompt.policy.prefix_tree import PrefixTree
 from pinprompt.policy.reader import Prefix, Reader
 from pinprompt.policy.unigrams import log_unigrams
-from pinprompt.policy.vocabulary import Vocabulary
-from pinprompt.settings.policy import PolicySettings
-from pinprompt.streams import derive
+from pinprompt.policy.vocabulary import Ignorable, Vocabulary
+from pinprompt.recipe.sections import PolicySettings
+from pinprompt.seeds import derive
 from pinprompt.values import Prompt
 
 Choose = Callable[[list[Prefix], Tensor, Tensor], Tensor]

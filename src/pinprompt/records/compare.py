@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pinprompt.errors import RunError, SettingError
+from pinprompt.maths.bootstrap import Difference, Unit, compare_paired, mean, standard_error
 from pinprompt.records.entries import Entry, read_entries
-from pinprompt.records.paired import Difference, Unit, compare_paired, mean, standard_error
 from pinprompt.records.wording import LOWER_IS_BETTER
 
 READABILITY = ("perplexity", "slor", "dictionary_words", "repeated_tokens", "stable")

@@ -9,8 +9,8 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from pinprompt.errors import SettingError, did_you_mean
-from pinprompt.recipe import BASELINES, SEARCHES
-from pinprompt.records.paired import Unit
+from pinprompt.maths.bootstrap import Unit
+from pinprompt.recipe.recipe import BASELINES, SEARCHES
 from pinprompt.records.reading import RunRecord, inside, mapping, number, read_run
 from pinprompt.records.wording import text
 

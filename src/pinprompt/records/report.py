@@ -11,8 +11,8 @@ import hashlib
 from importlib import resources
 from pathlib import Path
 
+from pinprompt.files import write_atomically
 from pinprompt.records import report_extras, report_parts
-from pinprompt.records.files import write_atomically
 from pinprompt.records.reading import RunRecord, read_run
 from pinprompt.records.wording import text
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from pinprompt.records.curves import progress
+from pinprompt.records.charts import Point, Series, line_chart, scatter, stacked_bar
+from pinprompt.records.figures import progress
 from pinprompt.records.reading import RunRecord, inside, mapping, number, sequence
 from pinprompt.records.report_parts import PICTURES, Part, perplexity_of, picture
-from pinprompt.records.svg import Point, Series, line_chart, scatter, stacked_bar
 from pinprompt.records.wording import JOINED, digits, duration, metric, plain, text, title, token
 
 SHOWN = 12  # examples of a kind

@@ -10,8 +10,8 @@ import re
 import shlex
 from typing import Any
 
+from pinprompt.records.charts import Row, interval_chart
 from pinprompt.records.reading import RunRecord, inside, mapping, number, sequence
-from pinprompt.records.svg import Row, interval_chart
 from pinprompt.records.wording import duration, metric, plain, text, title, token
 
 Part = dict[str, Any]

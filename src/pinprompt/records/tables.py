@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from pinprompt.errors import SettingError, did_you_mean
+from pinprompt.maths.bootstrap import FEWEST, mean
 from pinprompt.records.compare import READABILITY, Cell, Comparison, ScoreTable
-from pinprompt.records.paired import FEWEST, mean
 from pinprompt.records.wording import COUNTS, LOWER_IS_BETTER, NONE, SHARES, digits, title
 
 if TYPE_CHECKING:

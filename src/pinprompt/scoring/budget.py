@@ -22,7 +22,7 @@ from decimal import Decimal
 from typing import Any
 
 from pinprompt.errors import BudgetSpent, RunError, SettingError, did_you_mean
-from pinprompt.settings.scoring import BudgetSettings
+from pinprompt.recipe.sections import BudgetSettings
 
 MILLION = Decimal(1_000_000)
 

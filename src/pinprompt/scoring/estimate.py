@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pinprompt.settings.scoring import BudgetSettings, Price
+from pinprompt.recipe.sections import BudgetSettings, Price
 
 SECONDS_A_MINUTE = 60.0
 

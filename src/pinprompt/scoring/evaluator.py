@@ -19,15 +19,13 @@ from decimal import Decimal
 from typing import Any
 
 from pinprompt.errors import BudgetSpent, RunError, SettingError, TaskError, did_you_mean
-from pinprompt.scoring import encoding
-from pinprompt.scoring.billing import Billing, Question
+from pinprompt.scoring import journal
 from pinprompt.scoring.budget import Budget
 from pinprompt.scoring.executors import Executor, Inline
 from pinprompt.scoring.journal import Journal, Row
-from pinprompt.scoring.known import Known
+from pinprompt.scoring.ledger import Billing, Known, Question, Table
 from pinprompt.scoring.memo import Memo
-from pinprompt.scoring.table import Table
-from pinprompt.streams import derive
+from pinprompt.seeds import derive
 from pinprompt.tasks.protocol import Task
 from pinprompt.values import Evaluation, Prompt, Score
 
@@ -134,7 +132,7 @@ class Evaluator:
             evaluation = self._checked(self.executor.evaluate(prompt, split, seed), prompt)
         money = self._billing.settle_evaluation(evaluation, split, known is not None)
         self._evaluations[at] = evaluation
-        packed = encoding.pack_evaluation(evaluation)
+        packed = journal.pack_evaluation(evaluation)
         self._journal([self._row("evaluation", self.requests, -1, split, prompt) | {"evaluation": packed}])
         if known is None:
             self._known.keep({self._known.evaluation_key(split, prompt): packed}, money)
@@ -241,13 +239,13 @@ class Evaluator:
                         if stop():
                             return BudgetSpent(f"the budget of {self.budget.settings.minutes} minutes is used up")
                         raise TaskError(f"the task '{self.task.name}' gave too few scores for {len(questions)} prompts")
-                    score = encoding.clean(answer, self.task.name, question.prompt.text)
+                    score = journal.clean(answer, self.task.name, question.prompt.text)
                 else:
                     self._known.used(split, question.prompt)
                 self._billing.settle(question, score, split)
                 got[question.place] = score
                 rows.append(
-                    self._row("score", number, question.place, split, question.prompt) | encoding.pack_score(score)
+                    self._row("score", number, question.place, split, question.prompt) | journal.pack_score(score)
                 )
                 if question.known is None:
                     paid, rows = rows, []
@@ -272,7 +270,7 @@ class Evaluator:
             if question.known is None and not score.failures:
                 key = self._known.score_key(split, question.prompt)
                 money = self._billing.money(question.prompt, score, split)
-                self._known.keep({key: encoding.pack_score(score)}, money)
+                self._known.keep({key: journal.pack_score(score)}, money)
         return self._table.enter(number, split, [(asked.place, asked.prompt, score) for asked, score in answered])
 
     def _checked(self, evaluation: Any, prompt: Prompt) -> Evaluation:
@@ -281,7 +279,7 @@ class Evaluator:
             given = type(evaluation).__name__
             raise TaskError(f"the task '{self.task.name}' gave {given} where an Evaluation is due ({prompt.text!r})")
         try:
-            return encoding.unpack_evaluation(json.loads(encoding.dumps(encoding.pack_evaluation(evaluation))))
+            return journal.unpack_evaluation(json.loads(journal.dumps(journal.pack_evaluation(evaluation))))
         except (TypeError, ValueError) as error:
             name = self.task.name
             raise TaskError(f"the evaluation of the task '{name}' is not plain numbers and tables: {error}") from error
@@ -291,10 +289,10 @@ class Evaluator:
         requests: dict[tuple[int, str], list[tuple[int, Prompt, Score]]] = {}
         for row in history:
             if row["kind"] == "evaluation":
-                self._evaluations[row["split"], row["text"]] = encoding.unpack_evaluation(row["evaluation"])
+                self._evaluations[row["split"], row["text"]] = journal.unpack_evaluation(row["evaluation"])
                 continue
             prompt = Prompt(str(row["text"]), tuple(int(token) for token in row["ids"]))
-            place = (int(row["place"]), prompt, encoding.unpack_score(row))
+            place = (int(row["place"]), prompt, journal.unpack_score(row))
             requests.setdefault((int(row["n"]), str(row["split"])), []).append(place)
         for (number, split), scored in requests.items():
             self._table.enter(number, split, scored)

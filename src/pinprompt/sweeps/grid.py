@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pinprompt import recipe as recipes
 from pinprompt.errors import SettingError, did_you_mean
-from pinprompt.recipe import Recipe
-from pinprompt.streams import derive
+from pinprompt.recipe import recipe as recipes
+from pinprompt.recipe.recipe import Recipe
+from pinprompt.seeds import derive
 
 SECTIONS = ("name", "out", "base", "grid", "zip", "random", "where", "threads")
 LARGEST = 10_000

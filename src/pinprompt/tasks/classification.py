@@ -12,17 +12,17 @@ import numpy as np
 
 from pinprompt.data.readers import Example
 from pinprompt.errors import ModelError, SettingError, did_you_mean
-from pinprompt.models.frames import Frame
-from pinprompt.settings.classification import ClassificationSettings
-from pinprompt.streams import derive
-from pinprompt.tasks import handwritten, metrics
+from pinprompt.models.label_text import Frame
+from pinprompt.recipe.sections import ClassificationSettings
+from pinprompt.seeds import derive
+from pinprompt.tasks import metrics, prompts
 from pinprompt.tasks.labelled_data import LabelledData, load_data
-from pinprompt.tasks.templates import Template, parse, whole
+from pinprompt.tasks.prompts import Template, parse, whole
 from pinprompt.values import Evaluation, Prompt, Score
 
 if TYPE_CHECKING:  # the models bring torch and transformers, which are imported when a task is built
-    from pinprompt.models.causal_lm import CausalLabels, Inputs
-    from pinprompt.models.masked_lm import MaskedLabels
+    from pinprompt.models.causal_labels import CausalLabels, Inputs
+    from pinprompt.models.masked_labels import MaskedLabels
     from pinprompt.tasks.soft_view import SoftView
 
     LabelModel = CausalLabels | MaskedLabels
@@ -87,12 +87,12 @@ class ClassificationTask:
                 f"the task model '{settings.model}' is of the kind '{kind}': classification needs a masked or a causal "
                 "language model (with its head). If you know better, set model_kind."
             )
-        source = settings.template or handwritten.default_template(data.card, kind)
+        source = settings.template or prompts.default_template(data.card, kind)
         template = parse(source, kind, settings.spacing)
         probe = template.frame("it")
         model: LabelModel
         if kind == "masked":
-            from pinprompt.models.masked_lm import MaskedLabels
+            from pinprompt.models.masked_labels import MaskedLabels
 
             # A dataset's published way of writing its words counts with its published template only.
             published = data.card is not None and not settings.words and source == data.card.template(kind)
@@ -100,7 +100,7 @@ class ClassificationTask:
             lm, tokenizer = sources.load_masked_lm(settings.model, device)
             model = MaskedLabels(lm, tokenizer, data.words, probe, strict=settings.strict_words, spaced=spaced)
         else:
-            from pinprompt.models.causal_lm import CausalLabels
+            from pinprompt.models.causal_labels import CausalLabels
 
             lm, tokenizer = sources.load_causal_lm(settings.model, device)
             names = [name for name, _ in template.parts]
@@ -172,15 +172,15 @@ class ClassificationTask:
         prompt, _ = self._manual()
         per_class, seed = self.settings.context_examples, derive(self.settings.split, "context")
         words = self.data.words
-        return handwritten.context_text(self.data.splits["train"], words, prompt, self.template, per_class, seed)
+        return prompts.context_text(self.data.splits["train"], words, prompt, self.template, per_class, seed)
 
     def baselines(self) -> dict[str, str]:
         """Hand-written prompts: 'manual', 'instructions' where there is one, 'in-context' where an example fits."""
         prompt, manual = self._manual()
-        found = {"manual": handwritten.manual_text(prompt, manual, self.template)}
+        found = {"manual": prompts.manual_text(prompt, manual, self.template)}
         instruction = self.settings.instruction or (self.data.card.instruction if self.data.card else None)
         if instruction:
-            found["instructions"] = handwritten.instructions_text(instruction, prompt, manual, self.model.kind)
+            found["instructions"] = prompts.instructions_text(instruction, prompt, manual, self.model.kind)
         longest = max(map(len, self.model.encoder.pieces(self._inputs["train"].texts)))
         room = self.model.encoder.window - min(longest, self.model.encoder.window // 2)
 
@@ -188,7 +188,7 @@ class ClassificationTask:
             return len(self.model.encoder.ids([text])[0]) <= room
 
         examples, seed = self.data.splits["train"], derive(self.seed, "in-context")
-        shown = handwritten.in_context_text(examples, self.data.words, prompt, manual, seed, fits)
+        shown = prompts.in_context_text(examples, self.data.words, prompt, manual, seed, fits)
         if shown is not None:
             found["in-context"] = shown
         return found
@@ -280,7 +280,7 @@ class ClassificationTask:
         return self.data.words[label] if label.lstrip("-").isdigit() else label
 
     def _manual(self) -> tuple[str, Template]:
-        return handwritten.manual_prompt(self.data.card, self.template, self.model.kind, self.settings.manual)
+        return prompts.manual_prompt(self.data.card, self.template, self.model.kind, self.settings.manual)
 
     def _known(self, split: str) -> None:
         if split not in self.splits:

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from pinprompt.errors import BudgetSpent, PinpromptError, SettingError, TaskError, did_you_mean
-from pinprompt.settings.custom import CustomSettings
+from pinprompt.recipe.sections import CustomSettings
 from pinprompt.values import Evaluation, Prompt, Score
 
 _LISTS = (list, tuple, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)

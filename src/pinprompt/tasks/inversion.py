@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pinprompt.errors import SettingError
 from pinprompt.models.clip import Clip, load_clip
 from pinprompt.models.images import Picture, data_uri, load_pictures
-from pinprompt.settings.inversion import InversionSettings
+from pinprompt.recipe.sections import InversionSettings
 from pinprompt.values import Evaluation, Prompt, Score
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pinprompt.data import catalogue
-from pinprompt.data.cards import DatasetCard, lookup
+from pinprompt.data import datasets
+from pinprompt.data.datasets import DatasetCard, lookup
 from pinprompt.data.readers import Example, check_labels, read_examples
 from pinprompt.data.splits import k_shot
 from pinprompt.errors import DataError, SettingError, did_you_mean
-from pinprompt.settings.classification import ClassificationSettings
-from pinprompt.streams import derive
+from pinprompt.recipe.sections import ClassificationSettings
+from pinprompt.seeds import derive
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def load_data(settings: ClassificationSettings) -> LabelledData:
     card = lookup(settings.dataset) if settings.dataset is not None else None
     words = {label.strip(): word.strip() for label, word in (settings.words or (card.words if card else {})).items()}
     if card is not None:
-        found = catalogue.load(card.name, settings.data, settings.split, settings.shots)
+        found = datasets.load(card.name, settings.data, settings.split, settings.shots)
         splits = {"train": found.train, "dev": found.dev, "test": found.test or []}
         notes, paths = list(found.notes), dict.fromkeys(("train", "dev", "test"), settings.data or card.name)
     elif settings.train is not None:

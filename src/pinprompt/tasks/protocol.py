@@ -1,11 +1,15 @@
-"""What a task promises. A task turns prompt text into scores; it never sees how the prompt was written."""
+"""The contract of a task as code, for people who write their own."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from pinprompt.errors import TaskError
 from pinprompt.values import Evaluation, Prompt, Score
+
+# What a task promises. A task turns prompt text into scores; it never sees how the prompt was written.
 
 SPLITS = ("train", "dev", "test")
 
@@ -63,3 +67,133 @@ class Differentiable(Protocol):
 
     def rows(self, split: str) -> int:
         """How many examples a split has."""
+
+
+_ATTRIBUTES = {"name": str, "stochastic": bool, "fingerprint": str, "splits": tuple, "primary": str}
+_PROMPTS = ("It was", "The answer is", "In one word:")
+
+
+def check_task(task: Any, prompts: Sequence[str] = _PROMPTS, *, seed: int = 0, raise_error: bool = True) -> list[str]:
+    """Try a task against its contract on a few prompts; every breach is a sentence.
+
+    Scores each prompt a few times and evaluates one per split, so it costs model calls. With `raise_error` (the
+    default) breaches are raised as one TaskError; otherwise they are returned, and an empty list says that all is well.
+    """
+    findings = _shape(task)
+    if not findings:
+        given = [Prompt(text) for text in dict.fromkeys(prompts)]
+        findings = [*_scores(task, given, seed), *_evaluations(task, given[0], seed), *_words(task)]
+    if findings and raise_error:
+        raise TaskError("the task breaks its contract:\n" + "\n".join(f"- {finding}" for finding in findings))
+    return findings
+
+
+def _shape(task: Any) -> list[str]:
+    found = []
+    for name, kind in _ATTRIBUTES.items():
+        if not hasattr(task, name):
+            found.append(f"it has no attribute '{name}' ({kind.__name__})")
+        elif not isinstance(getattr(task, name), kind):
+            found.append(f"'{name}' must be a {kind.__name__}, it is {getattr(task, name)!r:.60}")
+    for name in ("score", "evaluate", "calls", "context", "baselines"):
+        if not callable(getattr(task, name, None)):
+            found.append(f"it has no method '{name}'")
+    if found:
+        return found
+    if "train" not in task.splits:
+        found.append(f"'train' must be among its splits, they are {task.splits}")
+    found += [
+        f"the split '{split}' is unknown; use {', '.join(SPLITS)}" for split in task.splits if split not in SPLITS
+    ]
+    if not task.fingerprint:
+        found.append("'fingerprint' is empty; it must change whenever a score could")
+    return found
+
+
+def _scores(task: Task, prompts: list[Prompt], seed: int) -> list[str]:
+    seeds = [seed + place for place in range(len(prompts))]
+    found: list[str] = []
+    for split in task.splits:
+        calls: int | None = task.calls(split)
+        if not isinstance(calls, int) or isinstance(calls, bool) or calls < 0:
+            found.append(f"calls('{split}') must be a whole number of at least 0, it is {calls!r}")
+            calls = None
+        try:
+            scores = task.score(prompts, seeds, split)
+        except Exception as error:  # the task is what is being tried
+            found.append(f"score raised {type(error).__name__} on '{split}': {error}")
+            continue
+        if not isinstance(scores, list) or len(scores) != len(prompts):
+            found.append(f"score must give a list of {len(prompts)} scores for as many prompts, it gave {scores!r:.80}")
+            continue
+        found += [problem for p, s in zip(prompts, scores, strict=True) for problem in _score(p, s, calls, split)]
+    if found:
+        return found
+    return _independence(task, prompts, seeds)
+
+
+def _score(prompt: Prompt, score: Any, calls: int | None, split: str) -> list[str]:
+    what = f"the score of {prompt.text!r} on '{split}'"
+    if not isinstance(score, Score):
+        return [f"{what} is a {type(score).__name__}, not a pinprompt Score"]
+    found = []
+    if isinstance(score.value, float) and math.isnan(score.value) and score.failures:
+        found.append(f"{what} could not be had: {score.failures[0]}")
+    elif not isinstance(score.value, int | float) or not math.isfinite(score.value):
+        found.append(f"{what} is {score.value!r}, which is not a finite number")
+    if calls is not None and score.calls > calls:
+        found.append(
+            f"{what} says {score.calls} calls, more than the {calls} that calls('{split}') promises at the most"
+        )
+    return found
+
+
+def _independence(task: Task, prompts: list[Prompt], seeds: list[int]) -> list[str]:
+    """A prompt alone, in another order and a second time must score as it did; for any task, given the same seeds."""
+    together = task.score(prompts, seeds, "train")
+    again = task.score(prompts, seeds, "train")
+    turned = task.score(prompts[::-1], seeds[::-1], "train")[::-1]
+    alone = [task.score([prompt], [seed], "train")[0] for prompt, seed in zip(prompts, seeds, strict=True)]
+    found = []
+    for place, prompt in enumerate(prompts):
+        first = together[place].value
+        if first != again[place].value:
+            if not task.stochastic:
+                found.append(
+                    f"{prompt.text!r} scored {first} and then {again[place].value}: set stochastic to True, or make "
+                    "the task deterministic"
+                )
+        elif first != turned[place].value or first != alone[place].value:
+            found.append(
+                f"{prompt.text!r} scored {first} among others, {turned[place].value} in another order and "
+                f"{alone[place].value} alone: a score must not depend on the other prompts of the call"
+            )
+    return found
+
+
+def _evaluations(task: Task, prompt: Prompt, seed: int) -> list[str]:
+    found = []
+    for split in task.splits:
+        try:
+            answer = task.evaluate(prompt, split, seed)
+        except Exception as error:  # the task is what is being tried
+            found.append(f"evaluate raised {type(error).__name__} on '{split}': {error}")
+            continue
+        if not isinstance(answer, Evaluation):
+            found.append(f"evaluate gave a {type(answer).__name__} on '{split}', not a pinprompt Evaluation")
+        elif task.primary not in answer.metrics:
+            known = ", ".join(answer.metrics) or "none"
+            found.append(f"evaluate has no metric '{task.primary}' (its primary) on '{split}'; it has: {known}")
+        elif not all(math.isfinite(value) for value in answer.metrics.values()):
+            found.append(f"evaluate has a metric on '{split}' that is not finite: {dict(answer.metrics)}")
+    return found
+
+
+def _words(task: Task) -> list[str]:
+    found = []
+    if not isinstance(task.context(), str):
+        found.append(f"context() must give a text, it gave {task.context()!r:.60}")
+    baselines = task.baselines()
+    if not isinstance(baselines, dict) or not all(isinstance(v, str) for pair in baselines.items() for v in pair):
+        found.append(f"baselines() must give a dict of name to prompt, it gave {baselines!r:.80}")
+    return found

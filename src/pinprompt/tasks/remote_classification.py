@@ -7,13 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from pinprompt.errors import ModelError
-from pinprompt.models.remote import open_classifier
-from pinprompt.settings.classification import ClassificationSettings
-from pinprompt.settings.remote import RemoteSettings
-from pinprompt.tasks import handwritten
+from pinprompt.recipe.sections import ClassificationSettings, RemoteSettings
+from pinprompt.remote.open import open_classifier
+from pinprompt.tasks import prompts
 from pinprompt.tasks.classification import ClassificationTask
 from pinprompt.tasks.labelled_data import load_data
-from pinprompt.tasks.templates import parse
+from pinprompt.tasks.prompts import parse
 from pinprompt.values import Evaluation, Prompt, Score
 
 
@@ -34,7 +33,7 @@ class RemoteClassificationTask(ClassificationTask):
         Without `contact` it is asked nothing at all: such a task can count, but not yet score.
         """
         data = load_data(settings)
-        source = settings.template or handwritten.default_template(data.card, "causal")
+        source = settings.template or prompts.default_template(data.card, "causal")
         template = parse(source, "causal", settings.spacing)
         model: Any = open_classifier(settings.model, remote, data.words, contact)  # has the interface of a local model
         task = cls(settings, data, template, model, model.revision, seed)

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from pinprompt.models.remote import open_client
-from pinprompt.models.remote_generator import RemoteGenerator
-from pinprompt.settings.remote import RemoteSettings
-from pinprompt.settings.style_transfer import StyleTransferSettings
+from pinprompt.recipe.sections import RemoteSettings, StyleTransferSettings
+from pinprompt.remote.generator import RemoteGenerator
+from pinprompt.remote.open import open_client
 from pinprompt.tasks.style_data import style_data
 from pinprompt.tasks.style_judges import build_judges
 from pinprompt.tasks.style_transfer import StyleTransferTask

@@ -13,8 +13,8 @@ import numpy as np
 from pinprompt.data.readers import read_lines
 from pinprompt.data.style import StyleCard, ends_of, load_style, lookup_style
 from pinprompt.errors import DataError, SettingError
-from pinprompt.settings.style_transfer import StyleTransferSettings
-from pinprompt.streams import derive
+from pinprompt.recipe.sections import StyleTransferSettings
+from pinprompt.seeds import derive
 
 T = TypeVar("T")
 HELD_OUT = 100

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pinprompt.errors import SettingError
-from pinprompt.models.classifier import Classifier
-from pinprompt.models.content import Alignment, BertScore, ContentJudge, baseline_of
-from pinprompt.models.encoder import Encoder
-from pinprompt.models.fluency import Acceptability, FluencyJudge, LanguageModel, PerplexityFluency
+from pinprompt.judges.content import Alignment, BertScore, ContentJudge, baseline_of
+from pinprompt.judges.encoder import Encoder
+from pinprompt.judges.fluency import Acceptability, FluencyJudge, LanguageModel, PerplexityFluency
+from pinprompt.judges.style import Classifier, Embedding, Features, NamedStyle, StyleJudge, Together, Words, train_style
 from pinprompt.models.sources import load_causal_lm, load_encoder, load_sequence_classifier, resolve
-from pinprompt.models.style_judge import Embedding, Features, NamedStyle, StyleJudge, Together, Words, train_style
-from pinprompt.settings.style_transfer import StyleTransferSettings
+from pinprompt.recipe.sections import StyleTransferSettings
 from pinprompt.tasks.style_data import StyleData
 
 TRAINED = "trained"

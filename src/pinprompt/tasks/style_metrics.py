@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pinprompt.streams import derive
+from pinprompt.seeds import derive
 
 _RESAMPLES = 1000
 

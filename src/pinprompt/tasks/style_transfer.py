@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pinprompt.errors import DataError, SettingError, did_you_mean
-from pinprompt.models.fluency import LanguageModel
+from pinprompt.judges.fluency import LanguageModel
 from pinprompt.models.generator import Generator, Request
 from pinprompt.models.sources import load_causal_lm, resolve
-from pinprompt.settings.style_transfer import StyleTransferSettings
-from pinprompt.streams import derive
+from pinprompt.recipe.sections import StyleTransferSettings
+from pinprompt.seeds import derive
 from pinprompt.tasks.style_data import StyleData, style_data
 from pinprompt.tasks.style_judges import StyleJudges, build_judges
 from pinprompt.tasks.style_metrics import (

@@ -1,0 +1,276 @@
+"""Is a text in the target style? Any text-classification model, or one that is trained here from two lists of texts."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from pinprompt.errors import DataError, SettingError, did_you_mean
+from pinprompt.judges.encoder import Encoder, Remembered
+from pinprompt.models.batches import pad_of, passes, window_of
+from pinprompt.seeds import derive
+
+# Text-classification models by name: texts in, probabilities of a label out.
+
+
+@dataclass
+class Classifier:
+    """A frozen sequence classifier."""
+
+    model: Any
+    tokenizer: Any
+    name: str = ""
+    rows: int = 32
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels in the order of the model's outputs."""
+        names = self.model.config.id2label
+        return [str(names[place]) for place in sorted(names)]
+
+    def place(self, label: str) -> int:
+        """A label's place, by its name (any case), as LABEL_n, or as a number."""
+        for place, known in enumerate(self.labels):
+            if label.strip().lower() in (known.lower(), f"label_{place}", str(place)):
+                return place
+        raise SettingError(f"the classifier '{self.name}' has no label '{label}'; {did_you_mean(label, self.labels)}")
+
+    def probabilities(self, texts: Sequence[str]) -> np.ndarray:
+        """Probabilities [N, labels]; long texts are cut to the model's window."""
+        window, pad = window_of(self.model.config, self.tokenizer), pad_of(self.tokenizer)
+        read = [self.tokenizer(text, truncation=True, max_length=window)["input_ids"] for text in texts]
+        found = np.zeros((len(texts), len(self.labels)))
+        device = self.model.device
+        for places, ids, mask in passes(read, self.rows, window, pad):
+            with torch.no_grad():
+                logits = self.model(input_ids=ids.to(device), attention_mask=mask.to(device)).logits
+            logits = logits[: len(places)].float().cpu().double()
+            # A single output is the log-odds of the second of two labels.
+            odds = torch.cat([-logits, logits], 1) / 2 if logits.shape[1] == 1 else logits
+            found[places] = torch.softmax(odds, -1).numpy()[:, : found.shape[1]]
+        return found
+
+
+LEAST_LINES = 10
+FEW_LINES = 200
+LEAST_ACCURACY = 0.7
+
+
+class StyleJudge(Protocol):
+    """Texts in, the probability of the target style out; an empty text has no style: 0."""
+
+    name: str
+    accuracy: float | None
+    """On texts that were held out of its training; None where that is not known here."""
+
+    def __call__(self, texts: Sequence[str]) -> list[float]: ...
+
+
+class Features(Protocol):
+    """What a trained judge looks at; frozen once it has been fitted to the training texts."""
+
+    @property
+    def name(self) -> str: ...
+
+    def fit(self, texts: Sequence[str]) -> None: ...
+
+    def __call__(self, texts: Sequence[str]) -> np.ndarray: ...
+
+
+@dataclass
+class Embedding:
+    """The mean of a text's token vectors."""
+
+    encoder: Encoder
+
+    @property
+    def name(self) -> str:
+        """As the report shows it."""
+        return self.encoder.name
+
+    def fit(self, texts: Sequence[str]) -> None:
+        """Nothing to fit: the encoder is frozen."""
+
+    def __call__(self, texts: Sequence[str]) -> np.ndarray:
+        return self.encoder.pooled(texts).astype(np.float64)
+
+
+@dataclass
+class Words:
+    """Which words and pairs of words stand in a text (the most frequent ones of the training texts)."""
+
+    most: int = 4000
+    name: str = "words"
+    _places: dict[str, int] = field(default_factory=dict, init=False, repr=False)
+
+    def fit(self, texts: Sequence[str]) -> None:
+        """Take the words and pairs that stand in two training texts or more."""
+        counts = Counter(gram for text in texts for gram in _grams(text))
+        # The order among equal counts is fixed by the word itself, so that features never depend on hashing.
+        chosen = sorted((-count, gram) for gram, count in counts.items() if count > 1)[: self.most]
+        self._places = {gram: place for place, (_, gram) in enumerate(chosen)}
+
+    def __call__(self, texts: Sequence[str]) -> np.ndarray:
+        found = np.zeros((len(texts), len(self._places)))
+        for row, text in enumerate(texts):
+            places = [self._places[gram] for gram in _grams(text) if gram in self._places]
+            if places:
+                found[row, places] = 1 / np.sqrt(len(places))
+        return found
+
+
+@dataclass
+class Together:
+    """Several kinds of features side by side."""
+
+    parts: Sequence[Features]
+
+    @property
+    def name(self) -> str:
+        """As the report shows it."""
+        return " + ".join(part.name for part in self.parts)
+
+    def fit(self, texts: Sequence[str]) -> None:
+        """Fit every part."""
+        for part in self.parts:
+            part.fit(texts)
+
+    def __call__(self, texts: Sequence[str]) -> np.ndarray:
+        return np.concatenate([part(texts) for part in self.parts], axis=1)
+
+
+@dataclass
+class NamedStyle:
+    """The probability of one label of a classification model."""
+
+    classifier: Classifier
+    label: str
+    accuracy: float | None = None
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        self._place = self.classifier.place(self.label)
+        self.name = self.name or f"{self.classifier.name}: {self.classifier.labels[self._place]}"
+        self._ask = Remembered(self._judge)
+
+    def __call__(self, texts: Sequence[str]) -> list[float]:
+        return self._ask(texts)
+
+    def _judge(self, texts: list[str]) -> list[float]:
+        found = self.classifier.probabilities(texts)[:, self._place].tolist()
+        return [value if text else 0.0 for text, value in zip(texts, found, strict=True)]
+
+
+@dataclass
+class TrainedStyle:
+    """Logistic regression on frozen features."""
+
+    features: Features
+    weights: np.ndarray
+    bias: float
+    accuracy: float | None
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        self._ask = Remembered(self._judge)
+
+    def __call__(self, texts: Sequence[str]) -> list[float]:
+        return self._ask(texts)
+
+    def _judge(self, texts: list[str]) -> list[float]:
+        # One text at a time: a sum of products then has one order, whatever else is asked.
+        odds = [float(row @ self.weights) + self.bias for row in self.features(texts)]
+        return [
+            1 / (1 + math.exp(-min(max(one, -500.0), 500.0))) if text else 0.0
+            for text, one in zip(texts, odds, strict=True)
+        ]
+
+
+def train_style(
+    source: Sequence[str],
+    target: Sequence[str],
+    features: Features,
+    seed: int,
+    *,
+    penalty: float = 0.1,
+    least: float = LEAST_ACCURACY,
+    force: bool = False,
+) -> TrainedStyle:
+    """A judge that tells target texts from source texts; refused where it cannot tell them on held-out texts."""
+    for kind, texts in (("source", source), ("target", target)):
+        if len(texts) < LEAST_LINES:
+            raise DataError(
+                f"a style judge needs {LEAST_LINES} different texts of each style or more; there are {len(texts)} of "
+                f"the {kind} style for it. Give more lines, or name a classification model as the judge."
+            )
+    random = np.random.Generator(np.random.Philox(derive(seed, "style judge")))
+    sides = [
+        [(texts[place], label) for place in random.permutation(len(texts)).tolist()]
+        for label, texts in ((0.0, source), (1.0, target))
+    ]
+    # A fifth of many texts measures well enough; of few texts every fifth is held out in turn.
+    folds = range(5) if min(map(len, sides)) < FEW_LINES else range(1)
+    right: tuple[list[bool], list[bool]] = ([], [])
+    for fold in folds:
+        learn = [pair for side in sides for place, pair in enumerate(side) if place % 5 != fold]
+        test = [pair for side in sides for pair in side[fold::5]]
+        judge = _fitted(learn, features, penalty)
+        for value, (_, label) in zip(judge([text for text, _ in test]), test, strict=True):
+            right[int(label)].append((value > 0.5) == bool(label))
+    if len(folds) > 1:
+        judge = _fitted([pair for side in sides for pair in side], features, penalty)
+    # The mean over the two styles: with one long file and one short one, always naming the long one is no skill.
+    judge.accuracy = float(np.mean([np.mean(side) for side in right]))
+    count = sum(map(len, right))
+    made = f"logistic regression on {features.name}, {len(source)} + {len(target)} texts"
+    judge.name = f"{made}, held-out accuracy {judge.accuracy:.3f}"
+    if judge.accuracy < least and not force:
+        both = len(set(source) & set(target))
+        shared = f" {both} texts stand in both files." if both else ""
+        raise SettingError(
+            f"the style judge cannot tell the two styles apart: its accuracy on {count} held-out texts is "
+            f"{judge.accuracy:.2f}, below {least}.{shared} Are source and target of different styles? More lines help, "
+            "or a classification model named as judge; `force_judge = true` uses it all the same."
+        )
+    return judge
+
+
+def _fitted(pairs: Sequence[tuple[str, float]], features: Features, penalty: float) -> TrainedStyle:
+    texts, labels = [text for text, _ in pairs], np.array([label for _, label in pairs])
+    features.fit(texts)
+    weights, bias = _regress(features(texts), labels, penalty)
+    return TrainedStyle(features, weights, bias, None)
+
+
+def _regress(inputs: np.ndarray, labels: np.ndarray, penalty: float) -> tuple[np.ndarray, float]:
+    """Weights and bias that minimise the log-loss and penalty/2 |w|^2, by L-BFGS in float64 on the CPU."""
+    x, y = torch.from_numpy(inputs).double(), torch.from_numpy(labels).double()
+    weights = torch.zeros(x.shape[1], dtype=torch.double, requires_grad=True)
+    bias = torch.zeros((), dtype=torch.double, requires_grad=True)
+    solver = torch.optim.LBFGS(
+        [weights, bias], max_iter=500, tolerance_grad=1e-6, tolerance_change=1e-12, line_search_fn="strong_wolfe"
+    )
+
+    def loss() -> float:
+        solver.zero_grad()
+        fit = torch.nn.functional.binary_cross_entropy_with_logits(x @ weights + bias, y, reduction="sum")
+        value = (fit + penalty / 2 * weights.square().sum()) / len(y)
+        value.backward()  # type: ignore[no-untyped-call]
+        return float(value.detach())
+
+    with torch.enable_grad():
+        solver.step(loss)  # type: ignore[no-untyped-call]
+    return weights.detach().numpy(), float(bias.detach())
+
+
+def _grams(text: str) -> set[str]:
+    words = re.findall(r"\w+(?:'\w+)?|[!?]", text.lower())
+    return {*words, *(f"{one} {two}" for one, two in pairwise(words))}

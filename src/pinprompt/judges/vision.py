@@ -1,0 +1,207 @@
+"""The paper's judge of found prompts: how well a caption fits its picture, and how well a person can read it (1 to 5).
+
+Any vision model can be asked: the judge needs one function (`VisionModel`), and checks, repeats, prices and keeps the
+answers itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import statistics
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pinprompt.errors import DataError
+from pinprompt.recipe.sections import Price
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+# The paper's template (its figure "template for human-like evaluation"), and a last line that asks for JSON.
+QUESTION = """Given the target image, the caption representing this image is determined using textual inversion from \
+the CLIP model. Please perform the following two tasks and provide the only rate without detailed explanation:
+
+Tasks:
+(1) Rate the Relevance of the caption to the target image on a scale from 1 (worst) to 5 (best).
+(2) Evaluate the caption's Interpretability as a human-readable description on a scale from 1 (worst) to 5 (best).
+
+Image: the picture that comes with this text
+Caption: {caption}
+
+Answer with a JSON object of two whole numbers, "relevance" and "interpretability", and nothing else."""
+ATTEMPTS = 3
+LONGEST_SIDE = 1024
+
+
+class Rating(BaseModel):
+    """The two marks; anything but two whole numbers from 1 to 5 is not an answer."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    relevance: int = Field(ge=1, le=5)
+    interpretability: int = Field(ge=1, le=5)
+
+
+SCHEMA: dict[str, Any] = Rating.model_json_schema()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a vision model said, the tokens it took, and why it could not be asked where it could not."""
+
+    text: str
+    tokens_in: int = 0
+    tokens_out: int = 0
+    failure: str = ""
+
+
+class VisionModel(Protocol):
+    """A model that reads a picture and a text, and answers with JSON of the given schema as well as it can."""
+
+    name: str
+
+    def ask_image(self, text: str, image: bytes, schema: Mapping[str, Any]) -> Answer:
+        """Ask about one picture (JPEG bytes)."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One judged caption: the marks, or why there are none."""
+
+    caption: str
+    rating: Rating | None
+    failure: str = ""
+    cached: bool = False
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Mean and standard error of each mark over an image set; a standard error needs two captions."""
+
+    relevance: float | None
+    relevance_error: float | None
+    interpretability: float | None
+    interpretability_error: float | None
+    judged: int
+    failures: int
+    images: int = 0
+    """Over how many images the mean was taken."""
+
+
+class VisionJudge:
+    """Asks, checks, asks again, counts the cost, and keeps every answer in a JSON file."""
+
+    def __init__(self, model: VisionModel, cache: Path | None = None, price: Price | None = None) -> None:
+        self.model, self.price, self._file = model, price or Price(input=0.0, output=0.0), cache
+        self._known: dict[str, Any] = _read(cache) if cache is not None and cache.exists() else {}
+        self.calls = self.tokens_in = self.tokens_out = 0
+
+    @property
+    def money(self) -> float:
+        """What was really spent, by the price per million tokens."""
+        return (self.tokens_in * self.price.input + self.tokens_out * self.price.output) / 1e6
+
+    def judge(self, caption: str, image: Image) -> Verdict:
+        """The two marks for a caption of a picture; an answer that is already kept costs nothing."""
+        picture = _jpeg(image)
+        key = _key(self.model.name, caption, picture)
+        if key in self._known:
+            try:
+                return Verdict(caption, Rating.model_validate(self._known[key]), cached=True)
+            except ValidationError:  # somebody else's file: not trusted, asked again
+                del self._known[key]
+        why = ""
+        for _ in range(ATTEMPTS):
+            answer = self.model.ask_image(QUESTION.format(caption=json.dumps(caption)), picture, SCHEMA)
+            self.calls, self.tokens_in = self.calls + 1, self.tokens_in + answer.tokens_in
+            self.tokens_out += answer.tokens_out
+            if answer.failure:  # whoever asks has tried again already where that could help
+                return Verdict(caption, None, f"{self.model.name} could not be asked: {answer.failure}")
+            try:
+                rating = Rating.model_validate_json(_json_in(answer.text))
+            except ValidationError as error:
+                first = error.errors()[0]
+                place = ".".join(map(str, first["loc"])) or "the answer"
+                why = f"{self.model.name} gave no two marks from 1 to 5 in {ATTEMPTS} tries: {place}: {first['msg']}"
+                continue
+            self._keep(key, rating)
+            return Verdict(caption, rating)
+        return Verdict(caption, None, why)
+
+    def _keep(self, key: str, rating: Rating) -> None:
+        self._known[key] = rating.model_dump()
+        if self._file is None:
+            return
+        # Written at once, since each answer was paid for, and beside what another process may have kept meanwhile.
+        if self._file.exists():
+            self._known = {**_read(self._file), **self._known}
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        part = self._file.with_name(f"{self._file.name}.{os.getpid()}.part")
+        with part.open("w", encoding="utf-8") as out:
+            json.dump(self._known, out, indent=0, sort_keys=True)
+            out.flush()
+            os.fsync(out.fileno())
+        part.replace(self._file)
+
+
+def summarise(verdicts: Sequence[Verdict], images: Sequence[Hashable] | None = None) -> Summary:
+    """Mean and standard error over the captions that could be judged.
+
+    With `images` (what each verdict is about) the captions of one image are averaged first, so that an image set counts
+    each of its images once.
+    """
+    groups: dict[Hashable, list[Rating]] = {}
+    for verdict, image in zip(verdicts, range(len(verdicts)) if images is None else images, strict=True):
+        if verdict.rating is not None:
+            groups.setdefault(image, []).append(verdict.rating)
+    relevance, relevance_error = _mean([_average(group, "relevance") for group in groups.values()])
+    reading, reading_error = _mean([_average(group, "interpretability") for group in groups.values()])
+    judged = sum(map(len, groups.values()))
+    return Summary(relevance, relevance_error, reading, reading_error, judged, len(verdicts) - judged, len(groups))
+
+
+def _average(ratings: Sequence[Rating], mark: str) -> float:
+    return statistics.fmean(getattr(rating, mark) for rating in ratings)
+
+
+def _mean(values: list[float]) -> tuple[float | None, float | None]:
+    if not values:
+        return None, None
+    error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
+    return statistics.fmean(values), error
+
+
+def _json_in(text: str) -> str:
+    """The object in an answer that may stand in a code fence or a sentence."""
+    start, end = text.find("{"), text.rfind("}")
+    return text[start : end + 1] if 0 <= start < end else text
+
+
+def _jpeg(image: Image) -> bytes:
+    """The picture as sent: no larger than the judge can use, and without the metadata of the file it came from."""
+    copy = image.convert("RGB")
+    copy.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
+    out = io.BytesIO()
+    copy.save(out, "JPEG", quality=90)
+    return out.getvalue()
+
+
+def _key(model: str, caption: str, picture: bytes) -> str:
+    parts = [model, QUESTION, caption, hashlib.sha256(picture).hexdigest()]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"the judge's kept answers cannot be read ({error}); remove the file.", path=path) from error
+    if not isinstance(known, dict):
+        raise DataError("the judge's kept answers are not a JSON object; remove the file.", path=path)
+    return known

@@ -1,0 +1,129 @@
+"""AutoPrompt: HotFlip on the task model's own tokens, one position at a time."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from pinprompt.errors import BudgetSpent
+from pinprompt.methods.bookkeeping import Progress
+from pinprompt.methods.gradients import Gradients, TokenSpace, finite, rounds, runaway, view_of
+from pinprompt.methods.protocol import Outcome, Search
+from pinprompt.recipe.sections import AutoPromptSettings, Constraints, PolicySettings
+from pinprompt.values import Prompt, Score
+
+_TRIES = 50  # tokens looked at for each candidate wanted, where constraints refuse many
+
+
+def autoprompt(search: Search, settings: AutoPromptSettings, policy: PolicySettings) -> Outcome:
+    """Exchange tokens until the steps or the budget end; prompts are scored as texts, and the best on dev are kept."""
+    run = _Run(search, settings, policy)
+    progress = run.progress
+    for step in range(run.resume(), settings.steps):
+        try:
+            loss, gradient = run.gradient()
+            if not finite(loss, gradient):
+                progress.save()
+                return progress.diverged(settings.finalists, runaway("autoprompt", step, None))
+            place = int(torch.randint(len(run.ids), (1,), generator=progress.random))
+            candidates = list(itertools.islice(run.exchanges(gradient, place), settings.candidates))
+            scores = progress.score([run.prompt(ids) for ids in (run.ids, *candidates)])
+            ids = run.chosen(candidates, scores)
+            progress.score_on_dev(run.prompt(ids))
+        except BudgetSpent:
+            return run.finish("budget")
+        run.ids = ids
+        progress.tell(step, [score.value for score in scores], loss)
+        progress.remember(step + 1, {"ids": list(run.ids)})
+        progress.save_if_due()
+    return run.finish("finished")
+
+
+def first_order(embeddings: Tensor, gradient: Tensor, token: int) -> Tensor:
+    """How much the loss changes, to first order, if another token takes a token's place: (e_w - e_token) . g, [V]."""
+    products: Tensor = embeddings.float() @ gradient.float()
+    return products - products[token]
+
+
+class _Run:
+    """What changes while AutoPrompt runs."""
+
+    def __init__(self, search: Search, settings: AutoPromptSettings, policy: PolicySettings) -> None:
+        self.search, self.settings = search, settings
+        self.view = view_of(search, "autoprompt")
+        labels = getattr(self.view, "label_words", ()) if settings.skip_label_words else ()
+        size = settings.tokens or policy.length
+        self.space = TokenSpace(self.view, size, policy.constraints, labels, not settings.skip_capitals)
+        self.progress = Progress(search, "autoprompt")
+        self.gradients = Gradients(search, self.view)
+        mask = getattr(self.view.tokenizer, "mask_token_id", None)
+        # A mask stands for a word that is still to come; constraints on the whole text could not hold meanwhile.
+        banned = {name: getattr(policy.constraints, name) for name in ("banned", "banned_file", "stable")}
+        free = policy.constraints == Constraints(**banned)
+        self.mask: int | None = mask if settings.init == "mask" and free else None
+        self.ids: tuple[int, ...] = (
+            (self.mask,) * size if self.mask is not None else self.space.draw(self.progress.random)
+        )
+
+    def gradient(self) -> tuple[float, Tensor]:
+        """Mean loss and gradient [n, d] of the prompt over several minibatches, at most all training rows once."""
+        vectors, losses, seen = self.space.vectors(self.ids), 0.0, 0
+        total = torch.zeros_like(vectors, dtype=torch.float32)
+        count = self.view.rows("train")
+        for rows in itertools.islice(
+            rounds(count, self.settings.batch, self.progress.random), self.settings.accumulate
+        ):
+            loss, gradient = self.gradients(vectors, rows)
+            total, losses, seen = total + gradient * len(rows), losses + loss * len(rows), seen + len(rows)
+        return losses / seen, total / seen
+
+    def exchanges(self, gradient: Tensor, place: int) -> Iterator[tuple[int, ...]]:
+        """Prompts with another token at a place, the most promising first, as far as they keep the constraints."""
+        change = first_order(self.space.embeddings, gradient[place], self.ids[place])
+        tries = min(len(change), _TRIES * self.settings.candidates)
+        usable = self.space.vocabulary.tokens.whole.copy()
+        usable[self.ids[place]] = False
+        change = change.masked_fill(~torch.from_numpy(usable).to(change.device), torch.inf)
+        for token in torch.argsort(change, stable=True)[:tries].tolist():
+            ids = (*self.ids[:place], token, *self.ids[place + 1 :])
+            if usable[token] and self._keeps(ids):
+                yield ids
+
+    def chosen(self, candidates: list[tuple[int, ...]], scores: list[Score]) -> tuple[int, ...]:
+        """The best candidate where it is better than the prompt as it is (the first score), else that prompt."""
+        merits = [self._merit(score) for score in scores]
+        best = max(range(len(merits)), key=lambda place: (merits[place], -place))
+        return self.ids if best == 0 else candidates[best - 1]
+
+    def prompt(self, ids: tuple[int, ...]) -> Prompt:
+        """A prompt as the task gets it: text, since the ids are not the policy's."""
+        return Prompt(self.space.text(ids))
+
+    def resume(self) -> int:
+        """Take up the last checkpoint, if there is one; returns the first step to do."""
+        resumed = self.progress.resume()
+        if resumed is None:
+            self.progress.remember(0, {"ids": list(self.ids)})
+            return 0
+        self.ids = tuple(resumed[0]["ids"])
+        return self.progress.step
+
+    def finish(self, stopped: str) -> Outcome:
+        """Hand over the best; prompts with masks left in them only where there is no other."""
+        self.progress.save()
+        found = self.progress.best(len(self.progress))
+        sign = str(self.view.tokenizer.mask_token)
+        whole = [one for one in found if self.mask is None or sign not in one.prompt.text]
+        return Outcome((whole or found)[: self.settings.finalists], stopped, self.progress.step)
+
+    def _keeps(self, ids: tuple[int, ...]) -> bool:
+        written = tuple(token for token in ids if token != self.mask)
+        return self.space.keeps(written)
+
+    def _merit(self, score: Score) -> float:
+        if self.settings.criterion == "accuracy" and "accuracy" in score.details:
+            return score.details["accuracy"]
+        return score.value

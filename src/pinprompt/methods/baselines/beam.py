@@ -1,0 +1,84 @@
+"""Beam search over the frozen LM: its likeliest prompts under the same constraints, with ever wider beams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+
+from pinprompt.errors import BudgetSpent, SettingError
+from pinprompt.methods.bookkeeping import Progress
+from pinprompt.methods.protocol import Outcome, Search
+from pinprompt.policy.reader import Prefix
+from pinprompt.policy.writer import Writer
+from pinprompt.recipe.sections import BeamSettings
+from pinprompt.values import Prompt
+
+_PASSES = 4  # of the writer at a time: a whole beam's rows by the vocabulary would not fit into memory
+_ROUNDS = 32  # doublings after which any vocabulary is used up
+
+
+def beam(search: Search, writer: Callable[[], Writer], settings: BeamSettings) -> Outcome:
+    """Score the finished beams, likeliest first, and widen, until the prompts or the budget end."""
+    progress = Progress(search, "beam")
+    state, _ = progress.resume() or ({"round": 0, "done": 0}, {})
+    made, step = writer(), progress.step
+    done = int(state["done"])
+    for number in range(int(state["round"]), _ROUNDS):
+        width = settings.width << number
+        prompts = [made.prompt(ids) for ids in beams(made, width)]
+        while len(progress) < settings.prompts:
+            part: dict[str, Prompt] = {}
+            room = min(settings.batch, settings.prompts - len(progress))
+            while done < len(prompts) and len(part) < room:
+                # A wider beam holds most of the narrower one; what was scored then is not asked for again.
+                if progress.mean_of(prompts[done]) is None:
+                    part.setdefault(prompts[done].text, prompts[done])
+                done += 1
+            if not part:
+                break
+            try:
+                scores = progress.score(list(part.values()))
+            except BudgetSpent:
+                return progress.finish("budget", settings.finalists)
+            progress.tell(step, [score.value for score in scores], width=width)
+            step += 1
+            progress.remember(step, {"round": number, "done": done})
+            progress.save_if_due()
+        if len(progress) >= settings.prompts or len(prompts) < width:
+            break
+        done = 0
+    if not len(progress):
+        raise SettingError("every beam ended where the constraints allow nothing; loosen them, or widen beam.width")
+    return progress.finish("finished", settings.finalists)
+
+
+def beams(writer: Writer, width: int) -> list[Prefix]:
+    """The `width` best whole prompts that a beam of that width finds, likeliest first.
+
+    Fewer where there are no more; of equal ones the one whose prefix stood higher comes first.
+    """
+    level: list[tuple[Prefix, float]] = [((), 0.0)]
+    for _ in range(writer.length):
+        grown: list[tuple[Prefix, float]] = []
+        for prefix, sum_before, logprobs in _continuations(writer, level):
+            best = torch.topk(logprobs, min(width, len(logprobs)))
+            grown += [
+                ((*prefix, token), sum_before + logprob)
+                for token, logprob in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+                if logprob > float("-inf")
+            ]
+            if len(grown) > 4 * width:  # the sort is stable, so cutting early leaves the order as it is
+                grown = sorted(grown, key=lambda pair: -pair[1])[:width]
+        level = sorted(grown, key=lambda pair: -pair[1])[:width]
+    return [prefix for prefix, _ in level]
+
+
+def _continuations(writer: Writer, level: list[tuple[Prefix, float]]) -> Iterator[tuple[Prefix, float, torch.Tensor]]:
+    """Each prefix with its log-probability and those of what may follow it, [V] in float64."""
+    size = _PASSES * writer.rows
+    for first in range(0, len(level), size):
+        part = level[first : first + size]
+        every = writer.lm_logprobs([prefix for prefix, _ in part]).cpu().double()
+        for (prefix, total), logprobs in zip(part, every, strict=True):
+            yield prefix, total, logprobs

@@ -1,0 +1,347 @@
+"""GrIPS: an instruction is edited phrase by phrase (delete, swap, paraphrase, put back) as long as that helps."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+
+from pinprompt.errors import BudgetSpent, SettingError, TaskError
+from pinprompt.methods.baselines.grips_phrases import chunker_named, load_function
+from pinprompt.methods.bookkeeping import Progress
+from pinprompt.methods.protocol import Outcome, Search
+from pinprompt.policy.backbone import Backbone
+from pinprompt.policy.bans import Pattern, Phrases, banned_phrases
+from pinprompt.policy.required import Word
+from pinprompt.policy.writer import Writer
+from pinprompt.recipe.sections import Constraints, GripsSettings
+from pinprompt.values import Prompt, Score
+
+# The user's constraints on a prompt that is made of text, not of tokens.
+
+
+class TextRules:
+    """Says which constraint a text breaks.
+
+    Constraints on tokens (whole_words, stable) say nothing of a text that nobody wrote token by token; no_repeats is
+    about its words.
+    """
+
+    def __init__(self, constraints: Constraints) -> None:
+        self.constraints = constraints
+        self._phrases = Phrases(banned_phrases(constraints), ())
+        self._pattern: Pattern | None = None
+        if constraints.banned_pattern is not None:
+            self._pattern = Pattern(constraints.banned_pattern, (), np.zeros(0, dtype=np.bool_))
+        self._required = [Word(word, (), ()) for word in constraints.required]
+
+    def broken(self, text: str) -> str | None:
+        """Which constraint a text breaks, as the end of a sentence; None where it keeps them all."""
+        rules = self.constraints
+        if not text.strip():
+            return "it is empty"
+        if phrase := self._phrases.found(text):
+            return f"it holds the banned {phrase!r}"
+        if self._pattern is not None and self._pattern.found(text):
+            return "it matches constraints.banned_pattern"
+        for word in self._required:
+            if not word.stands_in(text):
+                return f"it lacks the required {word.text!r}"
+        if rules.max_chars is not None and len(text) > rules.max_chars:
+            return f"it has {len(text)} characters, where constraints.max_chars is {rules.max_chars}"
+        if rules.charset == "ascii" and not text.isascii():
+            return "it holds characters beyond ASCII (constraints.charset)"
+        if rules.charset == "letters" and not text.replace(" ", "").isalpha():
+            return "it holds more than letters and spaces (constraints.charset)"
+        words = re.findall(r"\w+", text.lower())
+        if rules.no_repeats and len(set(words)) < len(words):
+            return "it repeats a word (constraints.no_repeats)"
+        return None
+
+
+# Who rewrites a phrase for GrIPS: the policy LM by default, a sequence-to-sequence model, or the user's function.
+
+Paraphraser = Callable[[str, int, torch.Generator], list[str]]
+"""From a phrase, how many rewritings are wanted, and a random stream, to rewritings (fewer where there are fewer)."""
+
+PARAPHRASERS = ("writer", "pegasus", "seq2seq:MODEL", "module:function")
+
+# A small LM goes on with a list better than it obeys an instruction.
+_CONTEXT = """Every line says the same thing twice, in different words.
+"you are given a text" -> "here is a text"
+"the task is to decide" -> "your job is to tell"
+"if the opinion is favourable" -> "when someone likes it"
+"in the following sentence" -> "in the sentence below"
+"based on its topic" -> "according to what it is about"
+"{phrase}" -> \""""
+
+
+def paraphraser_named(name: str, writer: Callable[[], Writer], device: str) -> Paraphraser:
+    """The paraphraser of that name."""
+    if name == "writer":
+        return ByWriter(writer().backbone)
+    kind, colon, what = name.partition(":")
+    if name == "pegasus" or (kind == "seq2seq" and what):
+        from pinprompt.models.paraphraser import Seq2SeqParaphraser
+
+        return Seq2SeqParaphraser.load(what or name, device)
+    if colon:
+        function = load_function(name, "grips.paraphraser")
+
+        def own(phrase: str, count: int, random: torch.Generator) -> list[str]:
+            written = function(phrase)
+            return [written] if isinstance(written, str) else [str(text) for text in written][:count]
+
+        return own
+    raise SettingError(f"there is no paraphraser '{name}' (grips.paraphraser); known: {', '.join(PARAPHRASERS)}")
+
+
+class ByWriter:
+    """The policy LM samples the end of a line whose beginning is the phrase, up to the closing quote."""
+
+    def __init__(self, backbone: Backbone, temperature: float = 0.9, top: int = 40) -> None:
+        self.backbone, self.temperature, self.top = backbone, temperature, top
+
+    def __call__(self, phrase: str, count: int, random: torch.Generator) -> list[str]:
+        """Different rewritings among `count` samples."""
+        spare = phrase.replace('"', "'").strip()
+        texts = self._sample(_CONTEXT.replace("{phrase}", spare), count, 2 * len(spare.split()) + 12, random)
+        whole = [text.split('"')[0].strip() for text in texts if '"' in text]
+        usable = [text for text in whole if text and "\n" not in text and text.lower() != spare.lower()]
+        return list(dict.fromkeys(usable))
+
+    def _sample(self, context: str, count: int, most: int, random: torch.Generator) -> list[str]:
+        """Continuations, all rows together at one shape; every number is drawn up front for all rows and steps."""
+        backbone = self.backbone
+        start = backbone.start(context)
+        room = getattr(backbone.config, "max_position_embeddings", None)
+        most = most if room is None else min(most, int(room) - len(start))
+        if most < 1:
+            return []
+        numbers = torch.rand(most, count, 1, generator=random, dtype=torch.float64)
+        ids = torch.tensor([start] * count, device=backbone.device)
+        cache = backbone.growing_cache() if backbone.incremental else None
+        states = backbone.read(ids[:1], cache).expand(count, -1)
+        if cache is not None:
+            cache.batch_repeat_interleave(count)
+        texts = [""] * count
+        for step in range(most):
+            if step:
+                states = backbone.read(ids[:, -1:] if cache is not None else ids, cache)
+            logprobs = backbone.logprobs(states).cpu().double() / self.temperature
+            best = torch.topk(logprobs, min(self.top, logprobs.shape[-1]), dim=-1)
+            cumulated = torch.softmax(best.values, dim=-1).cumsum(dim=-1)
+            places = torch.searchsorted(cumulated, numbers[step] * cumulated[:, -1:], right=True)
+            tokens = best.indices.gather(1, places.clamp(max=best.indices.shape[1] - 1)).to(backbone.device)
+            ids = torch.cat([ids, tokens], dim=1)
+            new = ids[:, len(start) :].tolist()
+            texts = [backbone.tokenizer.decode(row, skip_special_tokens=False) for row in new]
+            if all('"' in text or "\n" in text for text in texts):
+                break
+        return texts
+
+
+_LEAST = -1e9
+_TRIES = 20  # draws of a candidate before a step makes do with fewer
+
+
+@dataclass(frozen=True)
+class Draft:
+    """The part of a prompt that is edited, as pieces; `tail` is the rest, from the first place for an input on."""
+
+    pieces: tuple[str, ...]
+    tail: str = ""
+    deleted: tuple[str, ...] = field(default=(), compare=False)
+    """Pieces that were deleted on the way here, which `add` may put back."""
+
+    @property
+    def head(self) -> str:
+        return " ".join(self.pieces)
+
+    @property
+    def text(self) -> str:
+        return self.head + self.tail
+
+
+def grips(
+    search: Search, writer: Callable[[], Writer], settings: GripsSettings, constraints: Constraints | None = None
+) -> Outcome:
+    """Edit, score, keep what is better, until the steps, the patience or the budget end."""
+    run = _Run(search, writer, settings, constraints or Constraints())
+    progress = run.progress
+    try:
+        for step in range(run.begin(), settings.steps):
+            if run.failures >= settings.patience:
+                return progress.finish("patience", settings.finalists)
+            drafts = run.candidates()
+            scores = progress.score([Prompt(draft.text) for draft in drafts]) if drafts else []
+            merits = [run.merit(draft, score) for draft, score in zip(drafts, scores, strict=True)]
+            run.accept(step, drafts, merits)
+            progress.tell(step + 1, [score.value for score in scores], merit=round(run.base_merit, 6))
+            run.remember(step + 1)
+            progress.save_if_due()
+    except BudgetSpent:
+        return progress.finish("budget", settings.finalists)
+    return progress.finish("finished", settings.finalists)
+
+
+def merit_of(score: Score, entropy_weight: float) -> float:
+    """What GrIPS climbs: 100 x balanced accuracy + 10 x entropy of the predicted labels; else the task's own score."""
+    if "balanced_accuracy" not in score.details:
+        return score.value
+    return round(100 * score.details["balanced_accuracy"], 2) + entropy_weight * score.details["label_entropy"]
+
+
+class _Run:
+    """What changes while GrIPS runs."""
+
+    def __init__(
+        self, search: Search, writer: Callable[[], Writer], settings: GripsSettings, constraints: Constraints
+    ) -> None:
+        self.search, self.settings = search, settings
+        self.progress = Progress(search, "grips")
+        self.chunk = chunker_named(settings.parser, settings.level)
+        self.rules = TextRules(constraints)
+        self._writer = writer
+        self._paraphraser: Paraphraser | None = None
+        self.failures = 0
+        self.classes = False
+        self.base = self._start()
+        self.base_merit = 0.0
+
+    def begin(self) -> int:
+        """Take up the last checkpoint, or score the prompt to start from; returns the first step to do."""
+        resumed = self.progress.resume()
+        if resumed is not None:
+            state, _ = resumed
+            self.base = Draft(tuple(state["pieces"]), state["tail"], tuple(state["deleted"]))
+            self.base_merit, self.failures, self.classes = state["merit"], state["failures"], state["classes"]
+            return self.progress.step
+        [score] = self.progress.score([Prompt(self.base.text)])
+        self.classes = "balanced_accuracy" in score.details
+        self.base_merit = self.merit(self.base, score)
+        self.progress.tell(0, [score.value], merit=round(self.base_merit, 6))
+        self.remember(0)
+        return 0
+
+    def candidates(self) -> list[Draft]:
+        """Different prompts, `candidates` of them where the text has so many, each `edits` edits away."""
+        found: dict[str, Draft] = {}
+        for _ in range(_TRIES * self.settings.candidates):
+            if len(found) == self.settings.candidates:
+                break
+            draft = self.base
+            for _ in range(self.settings.edits):
+                draft = self.edited(draft)
+            if draft.head != self.base.head and self.rules.broken(draft.head) is None:
+                found.setdefault(draft.text, draft)
+        return list(found.values())
+
+    def edited(self, draft: Draft) -> Draft:
+        """One random edit; the draft itself where that edit finds nothing to do."""
+        possible = [name for name in self.settings.operations if name != "add" or draft.deleted]
+        if not possible:
+            return draft
+        operation, pieces = possible[self._below(len(possible))], draft.pieces
+        place = self._below(len(pieces))
+        if operation == "delete" and len(pieces) > 1:
+            left = pieces[:place] + pieces[place + 1 :]
+            return replace(draft, pieces=left, deleted=(*draft.deleted, pieces[place]))
+        if operation == "swap" and len(pieces) > 1:
+            other = (place + 1 + self._below(len(pieces) - 1)) % len(pieces)
+            swapped = list(pieces)
+            swapped[place], swapped[other] = pieces[other], pieces[place]
+            return replace(draft, pieces=tuple(swapped))
+        if operation == "substitute":
+            return replace(draft, pieces=(*pieces[:place], self._other_words(pieces[place]), *pieces[place + 1 :]))
+        if operation == "add":
+            again, gap = self._below(len(draft.deleted)), self._below(len(pieces) + 1)
+            rest = draft.deleted[:again] + draft.deleted[again + 1 :]
+            return replace(draft, pieces=(*pieces[:gap], draft.deleted[again], *pieces[gap:]), deleted=rest)
+        return draft
+
+    def merit(self, draft: Draft, score: Score) -> float:
+        """The measure that is climbed, booked so that the best by it are handed over."""
+        said = "balanced_accuracy" in score.details
+        if self.classes != said and not score.failures:
+            raise TaskError(
+                "some scores say how the labels were met and some do not, so that they cannot be compared; scores kept "
+                "by an earlier version are like that: run with scoring.memo=false"
+            )
+        merit = merit_of(score, self.settings.entropy_weight)
+        if self.classes and not said:
+            merit = _LEAST  # nothing could be scored, so that there are no labels to look at
+        self.progress.rank(Prompt(draft.text), merit)
+        return merit
+
+    def accept(self, step: int, drafts: list[Draft], merits: list[float]) -> None:
+        """Go on from the best candidate where it is better, or (annealing) by chance where it is worse."""
+        best = max(range(len(drafts)), key=lambda place: (merits[place], -place), default=None)
+        if best is None:
+            self.failures += 1
+            return
+        better = merits[best] > self.base_merit
+        self.failures = 0 if better else self.failures + 1
+        if self.settings.annealing and not better:
+            temperature = 10 * math.exp(-step / 5)
+            chance = math.exp((merits[best] - self.base_merit) / temperature)
+            better = float(torch.rand(1, generator=self.progress.random)) < chance
+        if better:
+            self.base, self.base_merit = drafts[best], merits[best]
+
+    def remember(self, step: int) -> None:
+        """The state that the next step depends on."""
+        state = {
+            "pieces": list(self.base.pieces),
+            "tail": self.base.tail,
+            "deleted": list(self.base.deleted),
+            "merit": self.base_merit,
+            "failures": self.failures,
+            "classes": self.classes,
+        }
+        self.progress.remember(step, state)
+
+    def _start(self) -> Draft:
+        """The hand-written prompt to edit: its words up to the first place for an input, which stay as they are."""
+        known = self.search.task.baselines()
+        name = self.settings.start if self.settings.start in known else "manual"
+        if name not in known:
+            raise SettingError(
+                f"grips edits a hand-written prompt, and the task '{self.search.task.name}' has none; give it one "
+                "(task.instruction or task.manual)"
+            )
+        text = known[name].strip()
+        field_at = re.search(r"\s*\{\w+\}", text)
+        head, tail = (text, "") if field_at is None else (text[: field_at.start()], text[field_at.start() :])
+        pieces = tuple(piece for piece in self.chunk(head) if piece.strip())
+        if not pieces:
+            raise SettingError(
+                f"grips found no phrase to edit in {text!r}; give another instruction, or another parser"
+            )
+        if why := self.rules.broken(" ".join(pieces)):
+            raise SettingError(
+                f"the prompt that grips starts from breaks a constraint: {why}. Loosen it, or give another instruction "
+                f"(it is {text[:80]!r})"
+            )
+        return Draft(pieces, tail)
+
+    def _other_words(self, phrase: str) -> str:
+        """A rewriting of a phrase, one of several at random, with the phrase's own mark at its end."""
+        if self._paraphraser is None:
+            self._paraphraser = paraphraser_named(self.settings.paraphraser, self._writer, self.search.device)
+        marks = re.search(r"[\s,.;:!?]*$", phrase)
+        end = marks.group() if marks else ""
+        bare = phrase[: len(phrase) - len(end)]
+        if not re.search(r"\w", bare):
+            return phrase
+        written = self._paraphraser(bare, self.settings.paraphrases, self.progress.random)
+        usable = [text.strip().rstrip(".,;:!? ") for text in written]
+        usable = [text for text in usable if text and not re.search(r"[{}\n]", text)]
+        return usable[self._below(len(usable))] + end if usable else phrase
+
+    def _below(self, limit: int) -> int:
+        return int(torch.randint(limit, (1,), generator=self.progress.random))

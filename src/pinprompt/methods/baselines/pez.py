@@ -1,0 +1,150 @@
+"""PEZ, Algorithm 1 of its paper: the gradient at the nearest words moves vectors that stay continuous."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pinprompt.errors import BudgetSpent
+from pinprompt.methods.baselines.adafactor import Adafactor
+from pinprompt.methods.bookkeeping import Progress
+from pinprompt.methods.gradients import (
+    Gradients,
+    TokenSpace,
+    finite,
+    optimiser_state,
+    restore_optimiser,
+    rounds,
+    runaway,
+    view_of,
+)
+from pinprompt.methods.protocol import Outcome, Search
+from pinprompt.recipe.sections import PezSettings, PolicySettings
+from pinprompt.values import Prompt
+
+
+def pez(search: Search, settings: PezSettings, policy: PolicySettings) -> Outcome:
+    """Optimise until the steps or the budget end; projected prompts are scored as texts, and the best are kept."""
+    run = _Run(search, settings, policy)
+    progress = run.progress
+    try:
+        for step in range(run.begin(), settings.steps):
+            # P' = Proj_E(P): the nearest words, from left to right where the constraints tie them together.
+            ids = run.space.project(run.vectors)
+            projected = run.space.vectors(ids)
+            # g = grad_P' L(P', minibatch).
+            loss, gradient = run.gradients(projected, run.minibatch())
+            if not finite(loss, gradient):
+                return run.finish("diverged", runaway("pez", step, settings.learning_rate))
+            run.note(ids, loss)
+            if step % settings.eval_every == 0 or step + 1 == settings.steps:
+                run.score(step, ids)
+            # P = P - rate * g, by way of the optimiser; the continuous P is kept.
+            run.move(gradient, projected)
+            run.remember(step + 1)
+            progress.save_if_due()
+    except BudgetSpent:
+        return run.finish("budget")
+    return run.finish("finished")
+
+
+class _Run:
+    """What changes while PEZ runs."""
+
+    def __init__(self, search: Search, settings: PezSettings, policy: PolicySettings) -> None:
+        self.search, self.settings = search, settings
+        self.view = view_of(search, "pez")
+        labels: tuple[str, ...] = tuple(getattr(self.view, "label_words", ()))
+        without = labels if settings.skip_label_words else ()
+        self.space = TokenSpace(self.view, settings.tokens or policy.length, policy.constraints, without)
+        self.progress = Progress(search, "pez")
+        self.gradients = Gradients(search, self.view)
+        self.held: Any = None
+        self.least: tuple[float, list[int]] | None = None
+        self.losses: list[float] = []
+        self.queue: list[list[int]] = []
+        start = self.space.draw(self.progress.random)
+        if settings.init == "labels" and labels:
+            spelled = [token for word in labels for token in self.space.vocabulary.tokens.encode(" " + word)]
+            start = tuple(spelled[place % len(spelled)] for place in range(self.space.length))
+        self.vectors: Tensor = self.space.vectors(start).float().clone().requires_grad_(True)
+        rate, decay = settings.learning_rate, settings.weight_decay
+        self.optimiser: torch.optim.Optimizer = (
+            Adafactor([self.vectors], rate, decay)
+            if settings.optimiser == "adafactor"
+            else torch.optim.AdamW([self.vectors], lr=rate, weight_decay=decay)
+        )
+
+    def begin(self) -> int:
+        """Take up the last checkpoint, if there is one, and set aside what the last scoring costs; the first step."""
+        resumed = self.progress.resume()
+        if resumed is None:
+            self.remember(0)
+        else:
+            state, tensors = resumed
+            with torch.no_grad():
+                self.vectors.copy_(tensors["vectors"])
+            restore_optimiser(self.optimiser, self.vectors, tensors)
+            self.least, self.losses, self.queue = state["least"], list(state["losses"]), list(state["queue"])
+        task = self.search.task
+        price = sum(task.calls(split) for split in ("train", "dev") if split in task.splits)
+        self.held = self.search.evaluator.budget.reserve(2 * price)
+        return self.progress.step
+
+    def minibatch(self) -> list[int]:
+        """The next training rows of a round; a new round begins where one ends."""
+        if not self.queue:
+            self.queue = list(rounds(self.view.rows("train"), self.settings.batch, self.progress.random))
+        rows, self.queue = self.queue[0], self.queue[1:]
+        return rows
+
+    def note(self, ids: tuple[int, ...], loss: float) -> None:
+        """Between two scorings the prompt of the least loss waits to be scored too."""
+        self.losses.append(loss)
+        if self.least is None or loss < self.least[0]:
+            self.least = (loss, list(ids))
+
+    def score(self, step: int, ids: tuple[int, ...] = ()) -> None:
+        """Score the projected prompt and the waiting one as the texts that they are, on dev too where there is one."""
+        waiting = [tuple(self.least[1])] if self.least else []
+        texts = dict.fromkeys(self.space.text(some) for some in (ids, *waiting) if some)
+        values: list[float] = []
+        for prompt in map(Prompt, texts):
+            # A text that was scored before has told all it can.
+            known = self.progress.mean_of(prompt)
+            values.append(self.progress.score([prompt])[0].value if known is None else known)
+            self.progress.score_on_dev(prompt)
+        self.progress.tell(step, values, sum(self.losses) / len(self.losses))
+        self.least, self.losses = None, []
+
+    def move(self, gradient: Tensor, projected: Tensor) -> None:
+        """One step of the optimiser on the continuous vectors, with the gradient of the projected ones."""
+        if self.settings.clip is not None:
+            gradient = gradient * min(1.0, self.settings.clip / (float(gradient.norm()) + 1e-6))
+        if self.settings.degenerate:
+            # The released code saves the projection as if it were the continuous copy: plain projected descent.
+            with torch.no_grad():
+                self.vectors.copy_(projected)
+        self.vectors.grad = gradient.to(self.vectors.dtype)
+        self.optimiser.step()
+
+    def remember(self, step: int) -> None:
+        """The state that the next step depends on."""
+        state = {"least": self.least, "losses": list(self.losses), "queue": list(self.queue)}
+        tensors = {"vectors": self.vectors, **optimiser_state(self.optimiser, self.vectors)}
+        self.progress.remember(step, state, tensors)
+
+    def finish(self, stopped: str, problem: str = "") -> Outcome:
+        """Score what still waits, from what was set aside for it, and hand over the best."""
+        self.progress.save()
+        if self.held is not None:
+            self.search.evaluator.budget.release(self.held)
+            if self.least is not None:
+                with contextlib.suppress(BudgetSpent):
+                    self.score(self.progress.step)
+        if problem:
+            return self.progress.diverged(self.settings.finalists, problem)
+        return Outcome(self.progress.best(self.settings.finalists), stopped, self.progress.step)

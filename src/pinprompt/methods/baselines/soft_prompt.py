@@ -1,0 +1,208 @@
+"""Soft prompt tuning: vectors at the prompt's place, trained by gradient. The answer is a tensor, never a text."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pinprompt.errors import BudgetSpent, RunError, SettingError
+from pinprompt.methods.bookkeeping import Progress
+from pinprompt.methods.gradients import (
+    Gradients,
+    TokenSpace,
+    finite,
+    optimiser_state,
+    restore_optimiser,
+    rounds,
+    runaway,
+    view_of,
+)
+from pinprompt.methods.protocol import Outcome, Search
+from pinprompt.recipe.sections import Constraints, SoftPromptSettings
+from pinprompt.seeds import derive
+from pinprompt.tasks.protocol import Differentiable
+from pinprompt.values import Evaluation, Event
+
+FILE = "vectors.safetensors"
+
+
+def soft_prompt(search: Search, settings: SoftPromptSettings, length: int) -> Outcome:
+    """Train until the epochs or the budget end; the vectors that did best on dev are saved in the run's folder."""
+    run = _Run(search, settings, settings.vectors or length)
+    stopped, problem = "finished", ""
+    try:
+        run.begin()
+        for epoch in range(run.progress.step, settings.epochs):
+            if not run.train():
+                stopped, problem = "diverged", runaway("soft_prompt", epoch, settings.learning_rate)
+                break
+            if (epoch + 1) % settings.eval_every == 0 or epoch + 1 == settings.epochs:
+                run.measure(epoch + 1)
+            run.remember(epoch + 1)
+            run.progress.save_if_due()
+    except BudgetSpent:
+        stopped = "budget"
+    return run.finish(stopped, problem)
+
+
+@dataclass
+class _Best:
+    """The vectors that did best so far, with their scores."""
+
+    vectors: Tensor
+    epoch: int
+    score: float
+    dev: float | None
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        return (self.score if self.dev is None else self.dev), self.score
+
+
+class _Run:
+    """What changes while vectors are trained."""
+
+    def __init__(self, search: Search, settings: SoftPromptSettings, count: int) -> None:
+        self.search, self.settings, self.count = search, settings, count
+        self.view = view_of(search, "soft-prompt")
+        self.gradients = Gradients(search, self.view)
+        self.progress = Progress(search, "soft-prompt")
+        self.best: _Best | None = None
+        self.losses: list[float] = []
+        self.held: Any = None
+        self.vectors = start(self.view, count, settings.init, self.progress.random).requires_grad_(True)
+        self.adam = torch.optim.Adam([self.vectors], lr=settings.learning_rate)
+        self._whole = (self.vectors.detach().clone(), self.losses)
+
+    def begin(self) -> None:
+        """Take up a checkpoint, or score the vectors as they start; set aside what scoring the end will cost."""
+        resumed = self.progress.resume()
+        if resumed is not None:
+            state, tensors = resumed
+            with torch.no_grad():
+                self.vectors.copy_(tensors["vectors"])
+            restore_optimiser(self.adam, self.vectors, tensors)
+            self.losses = list(state["losses"])
+            self._whole = (self.vectors.detach().clone(), self.losses)
+            if state["best"] is not None:
+                self.best = _Best(tensors["best"].to(self.vectors.device), **state["best"])
+        else:
+            self.measure(0)
+            self.remember(0)
+        self.held = self.search.evaluator.budget.reserve(self._price())
+
+    def train(self) -> bool:
+        """One round over the training rows; False where the loss is no number any more."""
+        for rows in rounds(self.view.rows("train"), self.settings.batch, self.progress.random):
+            loss, self.vectors.grad = self.gradients(self.vectors, rows)
+            if not finite(loss, self.vectors.grad):
+                return False
+            self.adam.step()
+            self.losses.append(loss)
+        return True
+
+    def measure(self, epoch: int) -> None:
+        """The task's own scores of the vectors as they are; the best on dev is kept."""
+        self.search.evaluator.charge(self._price())
+        score = self.view.score_vectors(self.vectors, "train").value
+        dev = self.view.score_vectors(self.vectors, "dev").value if "dev" in self.search.task.splits else None
+        now = _Best(self.vectors.detach().clone(), epoch, score, dev)
+        if self.best is None or now.rank > self.best.rank:
+            self.best = now
+        loss = sum(self.losses) / len(self.losses) if self.losses else None
+        self.losses = []
+        self.progress.tell(epoch, [score], loss, score_best=round(self.best.score, 6), dev=dev)
+
+    def remember(self, epoch: int) -> None:
+        """The state that the next epoch depends on."""
+        best = self.best
+        state = {
+            "losses": list(self.losses),
+            "best": None if best is None else {"epoch": best.epoch, "score": best.score, "dev": best.dev},
+        }
+        tensors = {"vectors": self.vectors, **optimiser_state(self.adam, self.vectors)}
+        if best is not None:
+            tensors["best"] = best.vectors
+        self.progress.remember(epoch, state, tensors)
+        self._whole = (self.vectors.detach().clone(), list(self.losses))
+
+    def finish(self, stopped: str, problem: str) -> Outcome:
+        """Score the end of the last whole epoch, save the best vectors, and measure them for the report."""
+        self.progress.save()
+        if self.held is not None:
+            self.search.evaluator.budget.release(self.held)
+        steps = self.progress.step
+        vectors, losses = self._whole
+        if losses:  # epochs that were trained and not scored yet; minutes that are used up forbid even that
+            with torch.no_grad(), contextlib.suppress(BudgetSpent):
+                self.vectors.copy_(vectors)
+                self.losses = losses
+                self.measure(steps)
+        if problem:
+            self.search.emit(Event("problem", steps, {"reason": problem}))
+        if self.best is None:
+            sentence = f"the budget does not cover scoring the first vectors, which takes {self._price()} calls"
+            raise SettingError(problem or f"{sentence}; raise budget.calls")
+        extras: dict[str, Any] = {"output": "tensor", "tensor": FILE, "vectors": list(self.best.vectors.shape)}
+        extras |= {"score": self.best.score, "best_epoch": self.best.epoch, **({"problem": problem} if problem else {})}
+        save_vectors(self.search, self.best.vectors)
+        space = TokenSpace(self.view, self.count, Constraints())
+        nearest = space.project(self.best.vectors)
+        cosines = space.cosines(self.best.vectors)
+        extras["nearest_words"] = [space.word(token) for token in nearest]
+        extras["nearest_cosines"] = [round(float(row[token]), 4) for row, token in zip(cosines, nearest, strict=True)]
+        return Outcome([], stopped, steps, extras | self._report(steps))
+
+    def _report(self, step: int) -> dict[str, Any]:
+        """The metrics that people read, counted beside the budget, as the caller does for prompts of text."""
+        assert self.best is not None
+        found: dict[str, Any] = {}
+        held_out = [split for split in self.search.task.splits if split in ("dev", "test")]
+        for split in held_out or ["train"]:
+            seed = derive(self.search.seed, "task", "evaluation", split)
+            evaluation: Evaluation = self.view.evaluate_vectors(self.best.vectors, split, seed)  # type: ignore[attr-defined]
+            self.search.evaluator.budget.book_report(self.view.rows(split))
+            intervals = {name: list(ends) for name, ends in evaluation.intervals.items()}
+            facts: Mapping[str, Any] = {"metrics": dict(evaluation.metrics), "intervals": intervals}
+            about = {"name": "found", "prompt": "", "split": split, **facts, "rows": evaluation.rows}
+            self.search.emit(Event("evaluation", step, about))
+            found[split] = {**evaluation.metrics, "rows": evaluation.rows, "intervals": intervals}
+            found["tables"] = dict(evaluation.tables)
+        return found
+
+    def _price(self) -> int:
+        return sum(self.view.rows(split) for split in ("train", "dev") if split in self.search.task.splits)
+
+
+def start(view: Differentiable, count: int, init: str, random: torch.Generator) -> Tensor:
+    """Vectors [n, d] to begin with: of random tokens, or normal with the spread that the tokens' vectors have."""
+    embeddings: Tensor = view.embeddings.detach().float()
+    if init == "random":
+        noise = torch.randn(count, embeddings.shape[1], generator=random)
+        return noise.to(embeddings.device) * embeddings.std()
+    known = min(len(embeddings), len(view.tokenizer))
+    chosen = torch.randint(known, (count,), generator=random)
+    return embeddings[chosen.to(embeddings.device)].clone()
+
+
+def save_vectors(search: Search, vectors: Tensor) -> None:
+    """The tensor file of the run's folder, switched over at once; readable by anything that reads safetensors."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    path = search.folder / FILE
+    temporary = path.with_suffix(".tmp")
+    about = {"what": "prompt vectors [n, d] in the task model's input space", "task": search.task.fingerprint}
+    try:
+        temporary.unlink(missing_ok=True)  # it may be a link that somebody put there
+        save_file({"prompt": vectors.detach().cpu().contiguous()}, temporary, metadata=about)
+        os.replace(temporary, path)
+    except (OSError, SafetensorError) as error:
+        temporary.unlink(missing_ok=True)
+        raise RunError(f"{path} cannot be written ({error}); free some space, then run --resume") from None

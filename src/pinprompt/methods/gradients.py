@@ -1,0 +1,191 @@
+"""The task model's own tokens as a space to search: what may be written, its vectors, and the nearest of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pinprompt.errors import ModelError, SettingError
+from pinprompt.methods.protocol import Search
+from pinprompt.policy.backbone import Tokens
+from pinprompt.policy.reader import Prefix
+from pinprompt.policy.vocabulary import Vocabulary
+from pinprompt.recipe.sections import Constraints
+from pinprompt.tasks.protocol import Differentiable
+
+# What methods that use gradients share: the task's differentiable view, training rows in rounds, paid gradients.
+
+BLACK_BOX_METHODS = "pin, rlprompt and their variants, random, beam, grips, or a hand-written prompt"
+
+
+def view_of(search: Search, method: str) -> Differentiable:
+    """The task's differentiable view, or a sentence that names the methods that can do without."""
+    make = getattr(search.task, "differentiable", None)
+    if make is None:
+        raise ModelError(
+            f"the method '{method}' needs gradients of the task model, and the task '{search.task.name}' can only be "
+            f"called; use one that needs none: {BLACK_BOX_METHODS}"
+        )
+    view: Differentiable = make()
+    return view
+
+
+def rounds(count: int, batch: int, random: torch.Generator) -> Iterator[list[int]]:
+    """One round over `count` training rows in a random order, in minibatches; the last one may be smaller."""
+    order: list[int] = torch.randperm(count, generator=random).tolist()
+    for first in range(0, count, batch):
+        yield order[first : first + batch]
+
+
+class Gradients:
+    """Losses with their gradients, charged before they are made: 1 call a row forward, 2 backward."""
+
+    def __init__(self, search: Search, view: Differentiable) -> None:
+        self.search, self.view = search, view
+
+    def __call__(self, vectors: Tensor, rows: list[int]) -> tuple[float, Tensor]:
+        """The mean loss over training rows and its gradient [n, d] at the given vectors."""
+        self.search.evaluator.charge(3 * len(rows))
+        point = vectors.detach().clone().requires_grad_(True)
+        loss = self.view.loss(point, rows)
+        (gradient,) = torch.autograd.grad(loss, point)
+        return float(loss.detach()), gradient
+
+
+def finite(loss: float, gradient: Tensor) -> bool:
+    """True where a step may be taken on this."""
+    return loss == loss and abs(loss) != float("inf") and bool(torch.isfinite(gradient).all())
+
+
+def runaway(method: str, step: int, learning_rate: float | None) -> str:
+    """What to say when a loss is no number any more."""
+    advice = "" if learning_rate is None else f" Lower {method}.learning_rate, which is {learning_rate:g}."
+    return f"the loss or its gradient was not a finite number at step {step}, so the search ended there.{advice}"
+
+
+def optimiser_state(optimiser: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Tensor]:
+    """What an optimiser knows of its one parameter, as tensors for a checkpoint."""
+    return {f"optimiser.{name}": torch.as_tensor(value) for name, value in optimiser.state[parameter].items()}
+
+
+def restore_optimiser(optimiser: torch.optim.Optimizer, parameter: Tensor, tensors: dict[str, Tensor]) -> None:
+    """Take up what `optimiser_state` gave."""
+    known: dict[str, Any] = {
+        # Step counts stay on the CPU, where torch's optimisers keep them.
+        name.removeprefix("optimiser."): tensor.to(parameter.device) if tensor.ndim else tensor
+        for name, tensor in tensors.items()
+        if name.startswith("optimiser.")
+    }
+    if known:
+        optimiser.state[parameter] = known
+
+
+_SUFFIX = "end_of_word_suffix"
+
+
+class WordEnds(Tokens):
+    """Texts of tokens that mark the end of a word instead of its beginning, as CLIP's do.
+
+    Its tokenizer turns the mark into a space when it decodes one text, but not when it decodes many at once.
+    """
+
+    def __init__(self, tokenizer: Any, size: int, suffix: str) -> None:
+        self._suffix = suffix
+        super().__init__(tokenizer, size)
+
+    def _decode(self, sequences: list[list[int]]) -> list[str]:
+        return [text.replace(self._suffix, " ").strip() for text in super()._decode(sequences)]
+
+
+class TokenSpace:
+    """Prompts of `length` tokens of the task model that keep the user's constraints.
+
+    `without` are words (in any case) whose tokens are kept out, `capitals=False` keeps out words with a capital.
+    """
+
+    def __init__(
+        self,
+        view: Differentiable,
+        length: int,
+        constraints: Constraints,
+        without: Iterable[str] = (),
+        capitals: bool = True,
+    ) -> None:
+        self.embeddings: Tensor = view.embeddings.detach()
+        self.length = length
+        size = len(self.embeddings)
+        ends = getattr(getattr(getattr(view.tokenizer, "backend_tokenizer", None), "model", None), _SUFFIX, None)
+        tokens = WordEnds(view.tokenizer, size, ends) if ends else Tokens(view.tokenizer, size)
+        self.vocabulary = Vocabulary(view.tokenizer, size, length, constraints, tokens)
+        self.vocabulary.check()
+        pieces = self.vocabulary.tokens.pieces
+        banned = {word.strip().casefold() for word in without}
+        kept = [piece.strip().casefold() not in banned and (capitals or piece == piece.lower()) for piece in pieces]
+        self._kept = torch.tensor(kept)
+        if not bool((self.allowed(()) & self._kept).any()):
+            raise SettingError(
+                "the filters leave no token of the task model to write with; loosen the constraints, or let label "
+                "words and capitals stand (skip_label_words, skip_capitals)"
+            )
+        self._unit = torch.nn.functional.normalize(self.embeddings.float(), dim=-1)
+
+    def allowed(self, prefix: Prefix) -> Tensor:
+        """The tokens that may follow a prefix, bool [V] on the CPU."""
+        return self.vocabulary.allowed(prefix) & self._kept
+
+    def keeps(self, ids: Prefix) -> bool:
+        """True where a whole prompt keeps every constraint and filter."""
+        return self.vocabulary.obeys(ids) and all(
+            bool(self.allowed(ids[:place])[token]) for place, token in enumerate(ids)
+        )
+
+    def text(self, ids: Iterable[int]) -> str:
+        """A prompt's text, as the task gets it."""
+        return self.vocabulary.text(ids)
+
+    def word(self, token: int) -> str:
+        """A token as it stands in a text; its name where it has no text of its own."""
+        return self.vocabulary.tokens.pieces[token] or self.vocabulary.tokens.alone[token]
+
+    def vectors(self, ids: Sequence[int]) -> Tensor:
+        """The embeddings [n, d] of tokens."""
+        return self.embeddings[torch.tensor(list(ids), device=self.embeddings.device)]
+
+    def draw(self, random: torch.Generator) -> Prefix:
+        """A random prompt that keeps the constraints: each token uniform among those that may stand there."""
+        return self._written([torch.rand(len(self.embeddings), generator=random) for _ in range(self.length)])
+
+    def project(self, vectors: Tensor) -> Prefix:
+        """The nearest allowed token of each vector by cosine, exactly, from left to right.
+
+        What may stand at a place depends on what stands before it only where the constraints say so.
+        """
+        return self._written(self.cosines(vectors).cpu())
+
+    def cosines(self, vectors: Tensor) -> Tensor:
+        """Cosines [n, V] of vectors [n, d] with every token."""
+        return torch.nn.functional.normalize(vectors.detach().float(), dim=-1) @ self._unit.T
+
+    def _written(self, merits: Sequence[Tensor] | Tensor) -> Prefix:
+        """The prompt that takes the allowed token of the greatest merit [V] at each place.
+
+        A beginning behind which nothing may be written is taken back, and its last token not tried again.
+        """
+        ids: Prefix = ()
+        dead: set[Prefix] = set()
+        while len(ids) < self.length:
+            mask = self.allowed(ids).clone()
+            for shut in dead:
+                if shut[:-1] == ids:
+                    mask[shut[-1]] = False
+            if bool(mask.any()):
+                ids = (*ids, int(merits[len(ids)].masked_fill(~mask, -torch.inf).argmax()))
+            elif ids:
+                dead.add(ids)
+                ids = ids[:-1]
+            else:
+                raise SettingError("every way to write a prompt ended where the constraints allow nothing; loosen them")
+        return ids

@@ -1,0 +1,118 @@
+"""The replay D of Algorithm 1: a ring of episodes, and the best of all time where asked, sampled uniformly."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from pinprompt.values import Episode, Score
+
+# From raw scores to rewards: a z-score among comparable scores, then the scale 1/alpha.
+
+EPSILON = 1e-4
+"""Added to the standard deviation, as published, so that equal scores give reward 0 instead of a division by zero."""
+
+INPUT = "input/"
+"""Keys of `Score.details` that hold a prompt's score on one single input."""
+
+
+def z_scores(values: Sequence[float]) -> list[float]:
+    """(r - mean) / (population standard deviation + 1e-4)."""
+    mean = math.fsum(values) / len(values)
+    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
+    return [(value - mean) / (deviation + EPSILON) for value in values]
+
+
+def normalise(scores: Sequence[Score], how: Literal["batch", "input", "none"]) -> list[float]:
+    """The rewards of one step's prompts, before scaling.
+
+    `batch` compares all prompts with each other; `input` compares, for each input, the prompts measured on it (single
+    inputs where the task reports them, else the scores of one group) and averages over a prompt's inputs.
+    """
+    values = [score.value for score in scores]
+    if how == "none":
+        return values
+    if how == "batch":
+        return z_scores(values)
+    columns: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    for place, score in enumerate(scores):
+        inputs = {key: value for key, value in score.details.items() if key.startswith(INPUT)}
+        for key, value in (inputs or {score.group: score.value}).items():
+            columns[key].append((place, value))
+    gathered: list[list[float]] = [[] for _ in scores]
+    for column in columns.values():
+        for (place, _), z in zip(column, z_scores([value for _, value in column]), strict=True):
+            gathered[place].append(z)
+    return [math.fsum(zs) / len(zs) for zs in gathered]
+
+
+class Replay:
+    """Ids and scores of the last `capacity` episodes; states live in the tree of prefixes, not here.
+
+    The `best` best of those that had to go stay beside them, each once.
+    """
+
+    def __init__(self, capacity: int, length: int, best: int = 0) -> None:
+        self.capacity = capacity
+        self.best = best
+        self._kept: dict[tuple[int, ...], Episode] = {}
+        self._ids = torch.empty(0, length, dtype=torch.long)
+        self._scores = torch.empty(0, dtype=torch.float64)
+        self._rewards = torch.empty(0, dtype=torch.float64)
+        self._added = 0
+
+    def __len__(self) -> int:
+        return min(self._added, self.capacity)
+
+    def add(self, episodes: list[Episode]) -> None:
+        """Add episodes; beyond the capacity each takes the place of the oldest."""
+        for episode in episodes:
+            place = self._added % self.capacity
+            if place >= len(self._ids):
+                self._grow()
+            if self._added >= self.capacity:
+                self._retire(place)
+            self._ids[place] = torch.tensor(episode.ids)
+            self._scores[place] = episode.score
+            self._rewards[place] = episode.reward
+            self._added += 1
+
+    def sample(self, count: int, generator: torch.Generator, renormalise: bool = False) -> tuple[Tensor, Tensor]:
+        """(ids [B, L], rewards [B]) of `count` episodes drawn with replacement.
+
+        Rewards are as they stood among the prompts of their time (as published), or z-scored anew over the whole
+        replay, so that old and new episodes are measured by one yardstick.
+        """
+        if not len(self):
+            raise ValueError("the replay is empty")
+        ids, scores, old_rewards = self._ids[: len(self)], self._scores[: len(self)], self._rewards[: len(self)]
+        if self._kept:
+            kept = list(self._kept.values())
+            ids = torch.cat([ids, torch.tensor([episode.ids for episode in kept])])
+            scores = torch.cat([scores, scores.new_tensor([episode.score for episode in kept])])
+            old_rewards = torch.cat([old_rewards, scores.new_tensor([episode.reward for episode in kept])])
+        rows = torch.randint(len(ids), (count,), generator=generator)
+        rewards = old_rewards[rows]
+        if renormalise:
+            rewards = (scores[rows] - scores.mean()) / (scores.std(correction=0) + EPSILON)
+        return ids[rows], rewards.float()
+
+    def _retire(self, place: int) -> None:
+        """The episode at a place has to go; if it is among the best that had to, it stays beside the ring."""
+        if not self.best:
+            return
+        ids = tuple(self._ids[place].tolist())
+        self._kept[ids] = Episode(ids, self._scores[place].item(), self._rewards[place].item())
+        if len(self._kept) > self.best:
+            del self._kept[min(self._kept, key=lambda ids: self._kept[ids].score)]
+
+    def _grow(self) -> None:
+        size = min(self.capacity, max(256, 2 * len(self._ids)))
+        self._ids = torch.cat([self._ids, self._ids.new_empty(size - len(self._ids), self._ids.shape[1])])
+        self._scores = torch.cat([self._scores, self._scores.new_empty(size - len(self._scores))])
+        self._rewards = torch.cat([self._rewards, self._rewards.new_empty(size - len(self._rewards))])

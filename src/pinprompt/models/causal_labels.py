@@ -1,0 +1,305 @@
+"""A causal LM as a labeller: how likely each label's word is as what comes next after text and prompt.
+
+Savings, all exact: hidden states at the last position only; the head for label words only; texts that stand before
+the prompt are read once; prompts that begin alike share their beginning (see `shared_prefixes`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import DynamicCache
+
+from pinprompt.errors import ModelError
+from pinprompt.models.batches import logits_of
+from pinprompt.models.kv_slots import check, read
+from pinprompt.models.kv_slots import window as slot_window
+from pinprompt.models.label_text import (
+    Encoder,
+    Frame,
+    LabelWords,
+    probabilities,
+    sequence_log_probs,
+    window_of,
+    words_after,
+)
+from pinprompt.models.shared_prefixes import Path, SharedPrefixes
+
+BATCH = 32
+DEPTH = 32  # tokens of prompt and label word for which room is kept behind each text
+COMMON = 16  # tokens of a common beginning from which on reading it once pays
+PAST_BYTES = 512 << 20  # for texts before prompts that are vectors
+RESERVE = 64  # tokens of the window that a text leaves to prompt and label word
+
+
+@dataclass
+class Inputs:
+    """Texts that prompts are tried on; `keep` says that they will be met often, so that reading them once pays."""
+
+    texts: list[str]
+    keep: bool = False
+    cut: dict[int, int] = field(default_factory=dict)
+    """Rows whose text was cut to the window, with its tokens before."""
+    shared: dict[str, SharedPrefixes | None] = field(default_factory=dict)
+
+
+def prepare(encoder: Encoder, texts: Sequence[str], keep: bool) -> Inputs:
+    """Cut texts that would leave no room for a prompt; prompts of ordinary length then never touch a text again."""
+    room = encoder.window - min(RESERVE, encoder.window // 2) - len(encoder.lead) - len(encoder.trail)
+    inputs = Inputs(list(texts), keep)
+    for row, ids in enumerate(encoder.pieces(inputs.texts)):
+        if len(ids) > room:
+            inputs.texts[row] = encoder.shorten(inputs.texts[row], room)
+            inputs.cut[row] = len(ids)
+    return inputs
+
+
+class CausalLabels:
+    """Label probabilities of a frozen causal LM."""
+
+    kind = "causal"
+    mask_token = ""
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        words: Mapping[str, str],
+        frame: Frame,
+        *,
+        strict: bool = False,
+        share: bool = True,
+    ) -> None:
+        """`frame` is any frame of the template (words follow it); `share` keeps texts that stand before the prompt."""
+        self.model, self.tokenizer = model, tokenizer
+        self.encoder = Encoder(tokenizer, window_of(model, tokenizer), closing=False)
+        self.words = words_after(self.encoder, words, frame.around("it")[0], strict=strict)
+        # Texts are kept for one template only, always the same one: which way a prompt is read must not depend on what
+        # was scored before it.
+        self._kept = frame.before if share else None
+        self._shareable: bool | None = None
+        self._pasts: OrderedDict[Path, torch.Tensor] = OrderedDict()
+        self._pad = next(i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id, 0) if i is not None)
+
+    @property
+    def sequences(self) -> int:
+        """Sequences that one text and prompt cost: one, or one per distinct beginning of the label words."""
+        return len({ids[:-1] for ids in self.words.ids})
+
+    def words_for(self, frame: Frame) -> LabelWords:
+        """The label words' ids after another template."""
+        return words_after(self.encoder, self.words.words, frame.around("it")[0])
+
+    def prepare(self, texts: Sequence[str], keep: bool = False) -> Inputs:
+        """Texts made ready for many prompts."""
+        return prepare(self.encoder, texts, keep)
+
+    @torch.no_grad()
+    def log_probs(self, frames: Sequence[Frame], inputs: Inputs, words: LabelWords | None = None) -> list[torch.Tensor]:
+        """For each frame, log-probabilities among the labels [N, C] for every text, on the CPU.
+
+        `words` are those of `words_for`, for frames of another template than the model was made with.
+        """
+        words = words or self.words
+        found: dict[Frame, torch.Tensor] = {}
+        shared: dict[str, list[tuple[Frame, Path]]] = {}
+        for frame in dict.fromkeys(frames):
+            path = self._path(frame, inputs, words)
+            if path is None:
+                found[frame] = self._whole(frame, inputs, words)
+            else:
+                shared.setdefault(frame.before, []).append((frame, path))
+        for before, group in shared.items():
+            tree = inputs.shared[before]
+            assert tree is not None
+            for (frame, _), answer in zip(group, self._tree(tree, [p for _, p in group], words), strict=True):
+                found[frame] = answer
+        return [found[frame] for frame in frames]
+
+    def _path(self, frame: Frame, inputs: Inputs, words: LabelWords) -> Path | None:
+        """The tokens that follow every text, or None where the texts cannot be read apart from what follows.
+
+        The whole string's ids must be the text's ids and then the same ids for every text: a tokenizer may merge
+        across the seam, and then only a plain pass is right.
+        """
+        if not inputs.keep or frame.before != self._kept or not frame.after or not inputs.texts:
+            return None
+        heads = self.encoder.ids([frame.before + text for text in inputs.texts])
+        whole = self.encoder.ids([frame.around(text)[0] for text in inputs.texts])
+        path = tuple(whole[0][len(heads[0]) :])
+        more = max(map(len, words.ids)) - 1
+        if not path or any(row != [*head, *path] for row, head in zip(whole, heads, strict=True)):
+            return None
+        longest = max(map(len, heads)) + DEPTH
+        if len(path) + more > DEPTH or longest > min(self.encoder.window, slot_window(self.model)):
+            return None
+        return path if self._tree_of(frame.before, heads, inputs) is not None else None
+
+    def _tree_of(self, before: str, heads: Sequence[Sequence[int]], inputs: Inputs) -> SharedPrefixes | None:
+        """The tree over these texts, made at the first use; None where the model or the memory does not allow it."""
+        if before not in inputs.shared:
+            inputs.shared[before] = None
+            if self._keeps([*heads[0], *heads[-1]]):
+                with contextlib.suppress(MemoryError):
+                    inputs.shared[before] = SharedPrefixes(self.model, heads, DEPTH)
+        return inputs.shared[before]
+
+    def _keeps(self, ids: Sequence[int]) -> bool:
+        """Whether the model's keys and values may be kept and reused: tried once, on a few tokens."""
+        if self._shareable is None:
+            try:
+                check(self.model, ids[: min(8, self.encoder.window)])
+                self._shareable = True
+            except ModelError:
+                self._shareable = False
+        return self._shareable
+
+    def _tree(self, tree: SharedPrefixes, paths: Sequence[Path], words: LabelWords) -> list[torch.Tensor]:
+        if words.single:
+            return [probabilities(logits).cpu() for logits in tree.logits(paths, words.firsts)]
+        needed = [path + ids[:n] for path in paths for ids in words.ids for n in range(len(ids))]
+        every = dict(zip(needed, tree.logits(needed, None), strict=True))
+        answers = []
+        for path in paths:
+            stacked = [torch.stack([every[path + ids[:n]] for n in range(len(ids))], 1) for ids in words.ids]
+            scores = [sequence_log_probs(s, ids) for s, ids in zip(stacked, words.ids, strict=True)]
+            answers.append(probabilities(torch.stack(scores, 1)).cpu())
+        return answers
+
+    def _whole(self, frame: Frame, inputs: Inputs, words: LabelWords) -> torch.Tensor:
+        """Plain passes over whole strings, rows of like length together."""
+        rows, _ = self.encoder.fit(frame, inputs.texts, reserve=max(map(len, words.ids)) - 1)
+        if words.single:
+            return probabilities(self.read(rows, 1, words.firsts)[:, 0]).cpu()
+        answer = torch.empty(len(rows), len(words.ids))
+        for beginning in dict.fromkeys(ids[:-1] for ids in words.ids):
+            # Words that differ in their last token only are read together.
+            logits = self.read([[*row, *beginning] for row in rows], len(beginning) + 1, None)
+            for label, ids in enumerate(words.ids):
+                if ids[:-1] == beginning:
+                    answer[:, label] = sequence_log_probs(logits, ids).cpu()
+        return probabilities(answer)
+
+    def read(self, rows: Sequence[Sequence[int]], last: int, tokens: Sequence[int] | None) -> torch.Tensor:
+        """Logits [N, last, K] at the last positions of each row, in batches of rows of like length.
+
+        What all rows begin with (an instruction, demonstrations) is read once.
+        """
+        past = self._beginning(rows, last)
+        start_at = 0 if past is None else past.shape[3]
+        order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
+        found: dict[int, torch.Tensor] = {}
+        for start in range(0, len(order), BATCH):
+            chosen = order[start : start + BATCH]
+            given, sizes = padded([rows[row][start_at:] for row in chosen], self._pad, self.model.device)
+            if past is not None:
+                given = _after(past, given)
+            places = sizes[:, None] - last + torch.arange(last, device=sizes.device)
+            found.update(zip(chosen, logits_of(self.model, places, tokens, **given), strict=True))
+        return torch.stack([found[row] for row in range(len(rows))])
+
+    def _beginning(self, rows: Sequence[Sequence[int]], last: int) -> torch.Tensor | None:
+        """The keys and values of the rows' common beginning, where there is one worth keeping."""
+        least = min(map(len, rows)) - last
+        first, final = (
+            min(map(list, rows)),
+            max(map(list, rows)),
+        )  # in the order of lists, what these share all rows share
+        size = next((i for i in range(least) if first[i] != final[i]), least)
+        longest = max(map(len, rows))
+        if len(rows) < 2 or size < COMMON or longest > slot_window(self.model) or not self._keeps(rows[0]):
+            return None
+        return read(self.model, rows[0][:size])[0]
+
+    def vector_logits(
+        self, vectors: torch.Tensor, sides: Sequence[tuple[Sequence[int], Sequence[int]]], skips: Sequence[int] = ()
+    ) -> torch.Tensor:
+        """Label logits [n, C] with prompt vectors between the ids of each pair; differentiable in the vectors.
+
+        What stands before the vectors does not depend on them, so it is read once, without a gradient.
+        """
+        lefts = [tuple(left) for left, _ in sides]
+        longest = max(len(left) + len(vectors) + len(right) for left, right in sides)
+        if min(map(len, lefts)) and longest <= slot_window(self.model) and self._keeps([*lefts[0], *lefts[-1]]):
+            given, sizes = around_vectors(self.model, vectors, [((), right) for _, right in sides])
+            given = _after_each([self._past(left) for left in lefts], given)
+        else:
+            given, sizes = around_vectors(self.model, vectors, sides)
+        return logits_of(self.model, sizes[:, None] - 1, self.words.firsts, **given)[:, 0]
+
+    def _past(self, ids: Path) -> torch.Tensor:
+        """The keys and values of a text; those not used for the longest time make room for others."""
+        if ids not in self._pasts:
+            self._pasts[ids] = read(self.model, ids)[0]
+        self._pasts.move_to_end(ids)
+        while len(self._pasts) > 1 and sum(past.nbytes for past in self._pasts.values()) > PAST_BYTES:
+            self._pasts.popitem(last=False)
+        return self._pasts[ids]
+
+
+def _after_each(pasts: Sequence[torch.Tensor], given: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """The arguments of a pass in which each row goes on from a past of its own, padded on the left."""
+    embeds, mask = given["inputs_embeds"], given["attention_mask"]
+    layers, two, heads, _, width = pasts[0].shape
+    longest = max(past.shape[3] for past in pasts)
+    store = pasts[0].new_zeros(layers, two, len(pasts), heads, longest, width)
+    for row, past in enumerate(pasts):
+        store[:, :, row, :, longest - past.shape[3] :] = past
+    cache = DynamicCache()
+    for layer, (keys, values) in enumerate(store):
+        cache.update(keys, values, layer)
+    sizes = torch.tensor([past.shape[3] for past in pasts], device=mask.device)
+    seen = (torch.arange(longest, device=mask.device)[None] >= longest - sizes[:, None]).to(mask.dtype)
+    return {
+        "inputs_embeds": embeds,
+        "attention_mask": torch.cat([seen, mask], 1),
+        "position_ids": sizes[:, None] + torch.arange(embeds.shape[1], device=mask.device),
+        "past_key_values": cache,
+        "use_cache": True,
+    }
+
+
+def _after(past: torch.Tensor, given: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """The arguments of a pass that goes on from one past [layers, 2, H, n, D], the same for all rows."""
+    ids, mask = given["input_ids"], given["attention_mask"]
+    rows, seen = len(ids), past.shape[3]
+    cache = DynamicCache()
+    for layer, (keys, values) in enumerate(past):
+        cache.update(keys.expand(rows, -1, -1, -1), values.expand(rows, -1, -1, -1), layer)
+    return {
+        "input_ids": ids,
+        "attention_mask": torch.cat([mask.new_ones(rows, seen), mask], 1),
+        "position_ids": (seen + torch.arange(ids.shape[1], device=ids.device)).expand(rows, -1),
+        "past_key_values": cache,
+        "use_cache": True,
+    }
+
+
+def padded(rows: Sequence[Sequence[int]], pad: int, device: Any) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Right-padded ids with their mask as a model takes them, and the rows' sizes."""
+    longest = max(map(len, rows))
+    ids = torch.tensor([[*row, *[pad] * (longest - len(row))] for row in rows], device=device)
+    sizes = torch.tensor([len(row) for row in rows], device=device)
+    mask = (torch.arange(longest, device=device)[None] < sizes[:, None]).long()
+    return {"input_ids": ids, "attention_mask": mask}, sizes
+
+
+def around_vectors(
+    model: Any, vectors: torch.Tensor, sides: Sequence[tuple[Sequence[int], Sequence[int]]]
+) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Right-padded embeddings of `left ids, vectors, right ids`, with their mask, and the rows' sizes."""
+    embed, device = model.get_input_embeddings(), vectors.device
+    rows = []
+    for left, right in sides:
+        parts = [embed(torch.tensor(list(ids), dtype=torch.long, device=device)) for ids in (left, right)]
+        rows.append(torch.cat([parts[0], vectors.to(parts[0].dtype), parts[1]]))
+    sizes = torch.tensor([len(row) for row in rows], device=device)
+    longest = int(sizes.max())
+    stacked = torch.stack([torch.nn.functional.pad(row, (0, 0, 0, longest - len(row))) for row in rows])
+    mask = (torch.arange(longest, device=device)[None] < sizes[:, None]).long()
+    return {"inputs_embeds": stacked, "attention_mask": mask}, sizes

@@ -1,0 +1,266 @@
+"""A run's settings as one frozen object: from TOML and `--set a.b=c`, resolved over presets, back to TOML."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError
+from pydantic.fields import FieldInfo
+
+from pinprompt.errors import SettingError, did_you_mean
+from pinprompt.recipe import presets
+from pinprompt.recipe.sections import (
+    AutoPromptSettings,
+    BeamSettings,
+    BudgetSettings,
+    ClassificationSettings,
+    CustomSettings,
+    GripsSettings,
+    InversionSettings,
+    PezSettings,
+    PolicySettings,
+    QLearningSettings,
+    RandomSettings,
+    RemoteSettings,
+    ScoringSettings,
+    Section,
+    SoftPromptSettings,
+    StyleTransferSettings,
+)
+
+TaskSettings = Annotated[
+    ClassificationSettings | StyleTransferSettings | InversionSettings | CustomSettings, Field(discriminator="kind")
+]
+LARGEST = 1_000_000
+"""Bytes of a recipe's file."""
+BASELINES = ("random", "beam", "soft-prompt", "autoprompt", "pez", "grips")
+SEARCHES = ("q_learning", "random", "beam", "soft_prompt", "autoprompt", "pez", "grips")
+"""Sections that only one method, or one family, reads."""
+KINDS = ("classification", "style-transfer", "inversion", "custom")
+
+
+class Recipe(Section):
+    """Everything that decides what a run does; the same recipe gives the same events."""
+
+    method: str = Field("pin", description="How to search: `pinprompt methods` lists the names.")
+    profile: Literal["paper", "quick"] = Field(
+        "paper", description="paper: the published settings; quick: a schedule for minutes on a laptop."
+    )
+    seed: int = Field(0, ge=0, description="Root of all randomness; 0 is a seed like any other.")
+    task: TaskSettings = Field(description="What the prompt is for.")
+    policy: PolicySettings = Field(default_factory=PolicySettings, description="The writer of prompts.")
+    q_learning: QLearningSettings = Field(default_factory=QLearningSettings, description="The RL family.")
+    random: RandomSettings = Field(default_factory=RandomSettings, description="Random search.")
+    beam: BeamSettings = Field(default_factory=BeamSettings, description="Beam search.")
+    soft_prompt: SoftPromptSettings = Field(default_factory=SoftPromptSettings, description="Soft prompt tuning.")
+    autoprompt: AutoPromptSettings = Field(default_factory=AutoPromptSettings, description="AutoPrompt.")
+    pez: PezSettings = Field(default_factory=PezSettings, description="PEZ.")
+    grips: GripsSettings = Field(default_factory=GripsSettings, description="GrIPS.")
+    budget: BudgetSettings = Field(default_factory=BudgetSettings, description="What the search may spend.")
+    scoring: ScoringSettings = Field(default_factory=ScoringSettings, description="How prompts become scores.")
+    remote: RemoteSettings = Field(default_factory=RemoteSettings, description="Models behind an API.")
+
+    @property
+    def hash(self) -> str:
+        """Twelve hex digits that name this recipe; settings of methods and servers that it does not use are moot."""
+        unused = set(SEARCHES) - {self.method.replace("-", "_") if self.method in BASELINES else "q_learning"}
+        if not getattr(self.task, "model", "").startswith("remote:"):
+            unused.add("remote")
+        canonical = json.dumps(self.model_dump(mode="json", exclude=unused), sort_keys=True)
+        return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+
+def resolve(raw: Mapping[str, Any]) -> Recipe:
+    """The recipe that `raw` means: defaults, then what the task, the method and the profile say, then `raw` itself."""
+    method, profile = raw.get("method", "pin"), raw.get("profile", "paper")
+    if not isinstance(method, str) or method not in presets.METHODS:
+        raise SettingError(f"there is no method '{method}': {did_you_mean(str(method), presets.METHODS)}")
+    task = raw.get("task", {})
+    kind = task.get("kind", "classification") if isinstance(task, Mapping) else "classification"
+    tree: dict[str, Any] = {"task": {"kind": kind}}
+    for layer in presets.layers(str(method), str(kind), str(profile)):
+        tree = merge(tree, layer)
+    return validate(merge(tree, raw))
+
+
+def validate(tree: Mapping[str, Any]) -> Recipe:
+    """A recipe from a complete tree; mistakes become one SettingError that names each of them."""
+    try:
+        return Recipe.model_validate(_none_words(tree, Recipe))
+    except ValidationError as mistakes:
+        raise SettingError("; ".join(_sentence(error) for error in mistakes.errors())) from None
+
+
+def load(path: Path | str, overrides: list[str] | None = None) -> Recipe:
+    """The recipe in a TOML file, with `a.b=c` overrides on top."""
+    return resolve(merge(read_toml(path), parse_overrides(overrides or [])))
+
+
+def read_toml(path: Path | str) -> dict[str, Any]:
+    """A TOML file as a tree; a mistake in it is an error with its place."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(LARGEST + 1)
+    except OSError as error:
+        raise SettingError(
+            f"the recipe {path} cannot be read: {error.strerror}; give the path of a TOML file"
+        ) from None
+    if len(data) > LARGEST:
+        raise SettingError(f"{path} is more than {LARGEST:,} bytes long; a recipe is a small TOML file")
+    try:
+        return tomllib.loads(data.decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SettingError(f"{path} is not valid TOML: {error}") from None
+
+
+def parse_overrides(overrides: list[str]) -> dict[str, Any]:
+    """`["policy.k=256"]` as a tree; values are TOML, or plain text where they are not."""
+    tree: dict[str, Any] = {}
+    for override in overrides:
+        path, equals, text = override.partition("=")
+        if not equals or not path.strip():
+            raise SettingError(f"'{override}' is not a setting: write section.name=value, such as policy.k=256")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except (tomllib.TOMLDecodeError, RecursionError):
+            value = text
+        for name in reversed(path.strip().split(".")):
+            value = {name: value}
+        tree = merge(tree, value)
+    return tree
+
+
+def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` on top of `under`, section by section; a changed task kind replaces the task whole."""
+    merged = dict(under)
+    for name, value in over.items():
+        below = merged.get(name)
+        if isinstance(value, Mapping) and isinstance(below, Mapping):
+            merged[name] = merge(below, value)
+        else:
+            merged[name] = value
+    return merged
+
+
+def to_toml(recipe: Recipe) -> str:
+    """The recipe as TOML, every field written out; `load` of it gives an equal recipe."""
+    lines: list[str] = []
+    _write_section(lines, recipe.model_dump(mode="json"), ())
+    return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def file_name(text: str) -> str:
+    """A text as one name in a folder: what a recipe says must not lead anywhere else."""
+    return re.sub(r"[^\w.-]+", "-", text).lstrip(".") or "run"
+
+
+def fields(section: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
+    """Every setting as (path, type, default, description), for help texts and docs/recipe.md."""
+    for name, info in section.model_fields.items():
+        inner = _sections_of(info)
+        if inner:
+            for part in inner:
+                mark = f"{name}({part.model_fields['kind'].default})" if "kind" in part.model_fields else name
+                yield from fields(part, f"{prefix}{mark}.")
+        elif name != "kind":
+            yield f"{prefix}{name}", _type_name(info), _default(info), info.description or ""
+
+
+def _write_section(lines: list[str], tree: Mapping[str, Any], path: tuple[str, ...]) -> None:
+    nested = {name: value for name, value in tree.items() if isinstance(value, dict)}
+    if path:
+        lines += ["", "[" + ".".join(map(_toml_key, path)) + "]"]
+    for name, value in tree.items():
+        if name not in nested:
+            lines.append(f"{_toml_key(name)} = {_toml_value(value)}")
+    for name, value in nested.items():
+        _write_section(lines, value, (*path, name))
+
+
+def _toml_key(name: str) -> str:
+    return name if name.replace("_", "").replace("-", "").isalnum() and name.isascii() else _toml_value(name)
+
+
+def _toml_value(value: Any) -> str:
+    if value is None:
+        return '"none"'
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _none_words(tree: Mapping[str, Any], section: type[BaseModel]) -> dict[str, Any]:
+    """TOML has no null, so the word "none" stands for it wherever a field may be empty."""
+    clean: dict[str, Any] = {}
+    for name, value in tree.items():
+        info = section.model_fields.get(name)
+        inner = _sections_of(info) if info else []
+        if isinstance(value, Mapping) and inner:
+            chosen = [
+                part
+                for part in inner
+                if "kind" in part.model_fields and part.model_fields["kind"].default == value.get("kind")
+            ]
+            clean[name] = _none_words(value, (chosen or inner)[0])
+        else:
+            clean[name] = None if value == "none" and info and _optional(info) else value
+    return clean
+
+
+def _sections_of(info: FieldInfo) -> list[type[BaseModel]]:
+    options = typing.get_args(info.annotation) or (info.annotation,)
+    return [option for option in options if isinstance(option, type) and issubclass(option, BaseModel)]
+
+
+def _optional(info: FieldInfo) -> bool:
+    return type(None) in typing.get_args(info.annotation)
+
+
+def _type_name(info: FieldInfo) -> str:
+    annotation = info.annotation
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType, typing.Literal):
+        parts = [_literal_or_name(part) for part in typing.get_args(annotation)]
+        return " or ".join(parts)
+    return _literal_or_name(annotation)
+
+
+def _literal_or_name(part: Any) -> str:
+    if part is type(None):
+        return "none"
+    if typing.get_origin(part) is typing.Literal:
+        return " or ".join(map(str, typing.get_args(part)))
+    if isinstance(part, type) and not typing.get_args(part):
+        return part.__name__
+    return str(part).replace("typing.", "")
+
+
+def _default(info: FieldInfo) -> str:
+    if info.is_required():
+        return "required"
+    value = info.get_default(call_default_factory=True)
+    return "none" if value is None else json.dumps(value, default=str)
+
+
+def _sentence(error: Any) -> str:
+    path = [str(part) for part in error["loc"] if part not in KINDS]
+    where = ".".join(path)
+    if error["type"] == "extra_forbidden":
+        return f"there is no setting '{where}': {did_you_mean(where, _known_names())}"
+    # What stands in the place of an address or of a key's name may be a key: it is never repeated.
+    unsaid = isinstance(error.get("input"), dict) or where in ("remote.key_env", "remote.base_url")
+    given = "" if unsaid else f" (given: {error.get('input')!r})"
+    return f"{where or 'recipe'}: {error['msg'][0].lower()}{error['msg'][1:]}{given}"
+
+
+def _known_names() -> set[str]:
+    """Every name that may stand in a recipe: sections and settings, the task's without their kind."""
+    plain = {f"task.{path.partition(').')[2]}" if ")." in path else path for path, *_ in fields()}
+    return plain | set(Recipe.model_fields)

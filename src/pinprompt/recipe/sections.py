@@ -1,0 +1,506 @@
+"""Settings of budget, memo and workers."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+# The sections of a recipe: one frozen model per room, each field described once (help and docs come from here).
+
+
+class Section(BaseModel):
+    """A frozen part of a recipe; unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False)
+
+
+# Settings of the writer of prompts.
+
+
+class Constraints(Section):
+    """What every prompt must obey; each is a mask on the action set, so it holds for everything explored."""
+
+    banned: tuple[str, ...] = Field((), description="Words that never stand in a prompt (whole words, any case).")
+    banned_file: str | None = Field(
+        None, description="A file with one banned word or phrase a line; PINPROMPT_BAN_FILE names one for all runs."
+    )
+    banned_pattern: str | None = Field(
+        None, description="A regular expression that no prompt, and no beginning of one, may match."
+    )
+    required: tuple[str, ...] = Field((), description="Words that must stand in every prompt, spelled like this.")
+    charset: Literal["any", "ascii", "letters"] = Field(
+        "any", description="Characters allowed: any, ASCII only, or letters and spaces only."
+    )
+    whole_words: bool = Field(False, description="Only tokens that are whole words with a space before them.")
+    dictionary: bool = Field(
+        False, description="Only tokens that are whole words of an English dictionary, with a space before them."
+    )
+    max_chars: int | None = Field(None, ge=1, description="A prompt's greatest length in characters.")
+    no_repeats: bool = Field(False, description="No token twice in one prompt.")
+    stable: bool = Field(True, description="Only tokens that come back the same when their text is tokenised again.")
+
+
+class PolicySettings(Section):
+    """The frozen language model that writes prompts, and what it may write."""
+
+    model: str = Field("facebook/opt-125m", description="The writer: hub id, folder, .gguf file or alias.")
+    length: int = Field(5, ge=1, le=512, description="Tokens in a prompt (L).")
+    k: int | None = Field(
+        10_000, ge=1, description="Tokens kept by the filter: the k likeliest of the prefix; none switches it off."
+    )
+    context: Literal["none", "task"] | str = Field(
+        "none", description="Text the writer reads before the prompt: none, task (the task offers its own), or a text."
+    )
+    hidden: int = Field(2048, ge=1, description="Width of the hidden layer of psi.")
+    rows: int = Field(
+        16, ge=1, description="Rows in every pass of the writer; fixed, so that a state never depends on its batch."
+    )
+    tree_mb: int = Field(1024, ge=1, description="Memory for known prefixes, in MiB; the least recently used go first.")
+    constraints: Constraints = Field(default_factory=Constraints, description="Masks on what may be written.")
+
+
+# Settings of the RL family. The defaults are PIN as the paper has it; `presets.py` says what each name changes.
+
+Target = Literal["bootstrap", "monte-carlo", "path-single", "path-multi", "path-mean"]
+
+
+class QLearningSettings(Section):
+    """Q-learning over tokens under an entropy bonus (pin, pin-no-fluency, rlprompt and its variants)."""
+
+    entropy: Literal["tsallis", "shannon"] = Field(
+        "tsallis", description="Entropy bonus: tsallis gives a sparsemax policy (PIN), shannon a softmax (RLPrompt)."
+    )
+    target: Target = Field(
+        "monte-carlo",
+        description="What Q is regressed on: the Monte-Carlo return (as the released PIN code), the bootstrapped value "
+        "(as the paper's text), or RLPrompt's path consistency (single step, multi step, their mean).",
+    )
+    replay: bool = Field(True, description="Learn from a replay of all episodes; off: from this step's prompts only.")
+    filter: Literal["values", "sampling", "off"] = Field(
+        "values", description="Where the filter of unlikely tokens works: policy and values, sampling only, or nowhere."
+    )
+    top_q: int | None = Field(None, ge=1, description="Sample among the tokens with the largest Q only; none: all.")
+    explore: float = Field(
+        0.0, ge=0, lt=1, description="Share of tokens drawn evenly from the kept ones instead of from the policy."
+    )
+    alpha: float = Field(1.0, gt=0, description="Weight of the entropy bonus; 1/alpha is the reward scale.")
+    reward_shift: float = Field(0.0, description="Added to the scaled reward.")
+    logit_bias: float = Field(0.0, description="Added to every Q/alpha (RLPrompt's style transfer uses -10).")
+    gamma: float = Field(1.0, gt=0, le=1, description="Discount per token.")
+    rho: float = Field(0.999, ge=0, le=1, description="How much of the slow copy of psi stays at each step.")
+    normalise: Literal["batch", "input", "none"] = Field(
+        "batch", description="Z-score of raw scores: over the step's prompts, per input, or none."
+    )
+    renormalise: bool = Field(
+        False, description="Z-score replayed scores anew over the whole replay; off: as they stood when written."
+    )
+    steps: int = Field(6000, ge=1, description="Iterations of the search.")
+    prompts: int = Field(16, ge=1, description="Prompts written and scored at each step.")
+    updates: int = Field(1, ge=1, description="Gradient steps at each iteration.")
+    capacity: int = Field(64_000, ge=1, description="Episodes that the replay holds; the oldest go first.")
+    keep_best: int = Field(0, ge=0, description="Best episodes that stay when their time in the replay is over.")
+    batch: int = Field(256, ge=1, description="Episodes per gradient step.")
+    warmup: int | None = Field(None, ge=1, description="Episodes before the first update; none: one batch.")
+    learning_rate: float = Field(5e-5, gt=0, description="Adam's learning rate.")
+    clip: float = Field(5.0, gt=0, description="Greatest gradient norm.")
+    eval_every: int = Field(20, ge=1, description="Steps between scorings of the greedy prompt on dev.")
+    finalists: int = Field(16, ge=1, description="Best sampled prompts that are scored on dev at the end.")
+    on_collapse: Literal["restart", "stop", "ignore"] = Field(
+        "ignore",
+        description="When every prompt of a step is the same for `patience` steps: begin anew, stop, or go on.",
+    )
+    patience: int = Field(10, ge=1, description="Steps without a new prompt that count as a collapse.")
+
+
+# Settings of the methods that PIN is compared with. The defaults are the published ones where there are any.
+
+
+class RandomSettings(Section):
+    """Random search: the frozen LM writes, nothing is learnt; the floor that any search has to beat."""
+
+    prompts: int = Field(96_000, ge=1, description="Prompts to write; as many as PIN's published schedule.")
+    batch: int = Field(16, ge=1, description="Prompts written and scored at each step.")
+    temperature: float = Field(1.0, gt=0, description="Temperature of the writer; 1 is the LM itself.")
+    finalists: int = Field(16, ge=1, description="Best prompts that are scored on dev at the end.")
+
+    def planned(self) -> tuple[int, int]:
+        """Prompts on train and on dev at the most."""
+        return self.prompts, self.finalists
+
+
+class BeamSettings(Section):
+    """Beam search over the frozen LM: the likeliest prompts are scored, with ever wider beams."""
+
+    width: int = Field(16, ge=1, description="Width of the first beam; each further one is twice as wide.")
+    prompts: int = Field(96_000, ge=1, description="Different prompts to score; as many as PIN's published schedule.")
+    batch: int = Field(16, ge=1, description="Prompts scored at each step.")
+    finalists: int = Field(16, ge=1, description="Best prompts that are scored on dev at the end.")
+
+    def planned(self) -> tuple[int, int]:
+        """Prompts on train and on dev at the most."""
+        return self.prompts, self.finalists
+
+
+class SoftPromptSettings(Section):
+    """Soft prompt tuning: vectors in place of words, trained by gradient; the answer is a tensor."""
+
+    vectors: int | None = Field(None, ge=1, le=4096, description="Prompt vectors; none: policy.length.")
+    epochs: int = Field(400, ge=1, description="Passes over the training rows.")
+    batch: int = Field(16, ge=1, description="Training rows per gradient step.")
+    learning_rate: float = Field(1e-2, gt=0, le=1e30, description="Adam's learning rate.")
+    init: Literal["vocabulary", "random"] = Field(
+        "vocabulary", description="Where the vectors start: at random words of the task model, or at random points."
+    )
+    eval_every: int = Field(5, ge=1, description="Epochs between scorings on train and on dev; the best on dev stays.")
+
+    def planned(self) -> tuple[int, int]:
+        """Prompts' worth on train and on dev at the most: the start and the end are scored too."""
+        scored = self.epochs // self.eval_every + 2
+        return 3 * self.epochs + scored, scored
+
+
+class AutoPromptSettings(Section):
+    """AutoPrompt: one token at a time is exchanged for what the gradient says would lower the loss."""
+
+    tokens: int | None = Field(None, ge=1, le=512, description="Tokens in a prompt; none: policy.length.")
+    steps: int = Field(100, ge=1, description="Exchanges that are tried.")
+    batch: int = Field(16, ge=1, description="Training rows per gradient pass.")
+    accumulate: int = Field(10, ge=1, description="Gradient passes per step, at most one round of the training rows.")
+    candidates: int = Field(10, ge=1, description="Tokens that are tried at each step.")
+    criterion: Literal["accuracy", "score"] = Field(
+        "accuracy", description="What a candidate must raise: accuracy (where the task has one), or the task's score."
+    )
+    init: Literal["mask", "vocabulary"] = Field(
+        "mask", description="The first prompt: mask tokens (where the model has one), or random words."
+    )
+    skip_label_words: bool = Field(True, description="Keep the label words out of prompts.")
+    skip_capitals: bool = Field(False, description="Keep words with a capital letter out of prompts.")
+    finalists: int = Field(16, ge=1, description="Best prompts that are handed over; dev decides among them.")
+
+    def planned(self) -> tuple[int, int]:
+        """Prompts' worth on train and on dev at the most."""
+        return self.steps * (3 + self.candidates) + 1, self.steps + 1
+
+
+class PezSettings(Section):
+    """PEZ: gradient at the nearest words, applied to vectors that stay continuous."""
+
+    tokens: int | None = Field(None, ge=1, le=512, description="Tokens in a prompt; none: policy.length.")
+    steps: int = Field(5000, ge=1, description="Gradient steps.")
+    batch: int = Field(16, ge=1, description="Training rows per gradient step.")
+    optimiser: Literal["adafactor", "adamw"] = Field(
+        "adafactor", description="adafactor as published for language models, adamw as published for CLIP."
+    )
+    learning_rate: float = Field(0.3, gt=0, le=1e30, description="The optimiser's learning rate.")
+    weight_decay: float = Field(0.0, ge=0, description="The optimiser's weight decay.")
+    clip: float | None = Field(1.0, gt=0, description="Greatest gradient norm; none: any.")
+    init: Literal["labels", "vocabulary"] = Field(
+        "labels", description="Where the vectors start: at the label words (where there are some), or at random words."
+    )
+    eval_every: int = Field(
+        100, ge=1, description="Steps between scorings: of the prompt as it is, and of the least loss since."
+    )
+    skip_label_words: bool = Field(False, description="Keep the label words out of prompts.")
+    degenerate: bool = Field(
+        False, description="Forget the continuous vectors at every step, as the released language-model code does."
+    )
+    finalists: int = Field(16, ge=1, description="Best prompts that are handed over; dev decides among them.")
+
+    def planned(self) -> tuple[int, int]:
+        """Prompts' worth on train and on dev at the most: each scoring is of two prompts."""
+        scored = 2 * (self.steps // self.eval_every + 2)
+        return 3 * self.steps + scored, scored
+
+
+class GripsSettings(Section):
+    """GrIPS: phrases of an instruction are deleted, swapped, paraphrased and put back, as long as that helps."""
+
+    start: Literal["instructions", "manual"] = Field(
+        "instructions", description="The prompt to edit: the task's instruction, or its manual prompt."
+    )
+    level: Literal["phrase", "word", "sentence"] = Field("phrase", description="What is edited as one piece.")
+    candidates: int = Field(5, ge=1, description="Edited prompts at each step (m).")
+    edits: int = Field(1, ge=1, description="Edits that make a candidate (l).")
+    steps: int = Field(10, ge=1, description="Steps at the most (n).")
+    patience: int = Field(2, ge=1, description="Steps in a row without a better prompt that end the search (P).")
+    annealing: bool = Field(False, description="Sometimes accept a worse prompt, at the temperature 10 exp(-i/5).")
+    operations: tuple[Literal["delete", "swap", "substitute", "add"], ...] = Field(
+        ("delete", "swap", "substitute", "add"), min_length=1, description="Edits to choose among."
+    )
+    entropy_weight: float = Field(10.0, ge=0, description="Weight of the entropy of the predicted labels.")
+    parser: str = Field(
+        "chunker", description="Who finds phrases: chunker (ours), supar:crf-con-en (published), or module:function."
+    )
+    paraphraser: str = Field(
+        "writer",
+        description="Who rewrites phrases: writer (the policy LM), pegasus (published), seq2seq:MODEL, or "
+        "module:function.",
+    )
+    paraphrases: int = Field(10, ge=1, le=100, description="Rewritings of a phrase, of which one is taken at random.")
+    finalists: int = Field(16, ge=1, description="Best prompts that are scored on dev at the end.")
+
+    def planned(self) -> tuple[int, int]:
+        """Prompts on train and on dev at the most."""
+        return self.steps * self.candidates + 1, self.finalists
+
+
+# Settings of the few-shot classification task.
+
+
+class ClassificationSettings(Section):
+    """Few-shot text classification: the prompt stands beside a text, the model says a label's word."""
+
+    kind: Literal["classification"] = "classification"
+    dataset: str | None = Field(
+        None, description="A dataset of the catalogue (docs/data.md): sst-2, agnews, vader-products, ..."
+    )
+    data: str | None = Field(None, description="Folder with the dataset's files (16-<seed>/{train,dev}.tsv, test.tsv).")
+    train: str | None = Field(None, description="File with labelled training examples (CSV, TSV or JSONL).")
+    dev: str | None = Field(None, description="File with labelled examples to choose on; none: split off train.")
+    test: str | None = Field(None, description="File with labelled examples to report on.")
+    text_column: str = Field("text", description="Column that holds the text.")
+    label_column: str = Field("label", description="Column that holds the label.")
+    words: dict[str, str] = Field(default_factory=dict, description="Label to word, in the order of the classes.")
+    model: str = Field("roberta-large", description="The task model: hub id, folder, .gguf file, alias or remote:name.")
+    model_kind: Literal["auto", "masked", "causal"] = Field("auto", description="How the task model reads.")
+    template: str | None = Field(None, description="Text with {text}, {prompt} and {mask}; none: by dataset and model.")
+    spacing: Literal["single", "literal"] = Field(
+        "single", description="Spaces at a prompt's ends: 'single' drops those the template has; 'literal' keeps them."
+    )
+    manual: str | None = Field(None, description="A hand-written prompt to compare with; none: by dataset.")
+    instruction: str | None = Field(None, description="A hand-written instruction to compare with; none: by dataset.")
+    shots: int = Field(16, ge=1, description="Examples per class in train and in dev.")
+    split: int = Field(13, ge=0, description="Which split: seed of the k-shot draw, or of a published folder.")
+    test_rows: int | None = Field(None, ge=1, description="At most so many test rows (a seeded draw); none: all.")
+    reward: Literal["gap", "accuracy", "log-likelihood"] = Field("gap", description="What a prompt's score measures.")
+    weight_wrong: float = Field(180.0, gt=0, description="Weight of a negative gap (lambda 1).")
+    weight_right: float = Field(200.0, gt=0, description="Weight of a positive gap (lambda 2).")
+    calibrate: bool = Field(False, description="Contextual calibration of the label words.")
+    strict_words: bool = Field(False, description="Refuse label words of several tokens.")
+    context_examples: int = Field(2, ge=0, description="Examples per class in the context offered to the writer.")
+
+
+# Settings of the style-transfer task.
+
+
+class StyleTransferSettings(Section):
+    """Unsupervised style transfer: the prompt stands before a text, the model writes it anew in another style."""
+
+    kind: Literal["style-transfer"] = "style-transfer"
+    dataset: str | None = Field(
+        None, description="Style data of the catalogue: books, vader-products, yelp, shakespeare, ..."
+    )
+    direction: str | None = Field(None, description="Such as negative-to-positive; none: the data's first direction.")
+    data: str | None = Field(
+        None, description="Folder with the dataset's files; none: from a package, where one has them."
+    )
+    source: str | None = Field(None, description="File with texts to rewrite, one a line (in place of a dataset).")
+    target: str | None = Field(None, description="File with texts in the wanted style, one a line.")
+    test: str | None = Field(None, description="File with texts to report on; none: held out of the source file.")
+    references: str | None = Field(None, description="File with human rewrites of the test texts, line by line.")
+    split: int = Field(13, ge=0, description="Which draw of training, dev and judge texts; or of a published folder.")
+    model: str = Field("facebook/opt-125m", description="The task model: hub id, folder, .gguf, alias or remote:name.")
+    template: str = Field('{prompt} "{text}" "', description="Text with {prompt} and {text}; it ends in an open quote.")
+    top_k: int = Field(10, ge=1, description="Tokens that the task model samples among.")
+    temperature: float = Field(1.0, gt=0, description="Temperature of the task model.")
+    max_new_tokens: int | None = Field(
+        None, ge=1, description="Longest output in tokens; none: by the source's length n, max(1.5 n, n + 10)."
+    )
+    lower: bool | None = Field(None, description="Lower-case the outputs; none: as the dataset's texts are.")
+    rows: int = Field(64, ge=4, description="Rows of every pass of the task model; fixed, so that grouping is moot.")
+    sources: int = Field(2, ge=1, description="Source texts that every prompt is scored on.")
+    samples: int = Field(32, ge=1, description="Outputs of which the best counts.")
+    bootstraps: int = Field(4, ge=1, description="Blocks of `samples` outputs; the score is the mean of their best.")
+    dev_sources: int = Field(16, ge=1, description="Source texts that prompts are chosen on.")
+    dev_bootstraps: int | None = Field(None, ge=1, description="Blocks per dev source; none: as in training.")
+    test_sources: int | None = Field(None, ge=1, description="At most so many test texts (a seeded draw); none: all.")
+    test_samples: int = Field(32, ge=1, description="Outputs per text of which the best is reported.")
+    content: Literal["bertscore", "alignment"] = Field(
+        "bertscore", description="Content judge: bertscore (as the released code), alignment (as the paper's CTC)."
+    )
+    encoder: str = Field("minilm", description="The encoder of the content judge and of trained style judges.")
+    encoder_layer: int = Field(-1, description="Its hidden layer for the content judge; -1 is the last.")
+    baseline: float | None = Field(
+        None, ge=0, lt=1, description="What unrelated texts score, for bertscore; none: measured on the source texts."
+    )
+    style: str = Field("trained", description="Style judge of the search: a classification model, or trained here.")
+    style_label: str | None = Field(None, description="Its label for the target style; none: by name or number.")
+    test_style: str = Field(
+        "trained", description="Style judge of the report: a classification model, or trained here."
+    )
+    test_style_label: str | None = Field(None, description="Its label for the target style; none: by name or number.")
+    style_layer: int = Field(-1, description="The encoder's hidden layer that trained style judges read; -1: the last.")
+    judge_lines: int = Field(1000, ge=10, description="Texts per style that a trained judge is made from, at the most.")
+    force_judge: bool = Field(False, description="Use a trained style judge even if it cannot tell the styles apart.")
+    fluency: str = Field("perplexity", description="Fluency judge: an acceptability classifier, or perplexity.")
+    fluency_label: str = Field("0", description="The acceptability classifier's label for an acceptable text.")
+    fluency_model: str | None = Field(
+        None,
+        description="The LM whose perplexity is reported; none: the task model, or the writer where that is remote.",
+    )
+    manual: str | None = Field(None, description="A hand-written prompt to compare with; none: by dataset.")
+    instruction: str | None = Field(None, description="A hand-written instruction to compare with; none: by dataset.")
+    context_examples: int = Field(2, ge=0, description="Texts per style in the context offered to the writer.")
+
+
+# Settings of the inversion task: words for a picture.
+
+
+class DrawingSettings(Section):
+    """How pictures are drawn for a found prompt (extra `diffusion`)."""
+
+    model: str = Field("stabilityai/stable-diffusion-2-1-base", description="A diffusers pipeline: hub id or folder.")
+    images: int = Field(4, ge=1, le=64, description="Pictures per prompt, each with its own seed.")
+    steps: int = Field(25, ge=1, le=1000, description="Denoising steps.")
+    guidance: float = Field(9.0, ge=0, description="Guidance scale.")
+    size: int | None = Field(512, ge=8, le=4096, description="Width and height in pixels; none: the pipeline's own.")
+    scheduler: Literal["dpm", "own"] = Field(
+        "dpm", description="Sampler: dpm (DPM-Solver multistep, as published) or the pipeline's own."
+    )
+
+
+# After "A picture of" a language model writes a sentence, most of whose words show nothing; after lists of several
+# kinds it writes words of many kinds.
+WORDS_OF_PICTURES = """\
+A picture in words: apple fruit red food
+A picture in words: doctor person job woman
+A picture in words: house building city travel
+A picture in words: smile face emotion joy
+A picture in words: lion animal nature wild
+A picture in words: piano music object play
+A picture in words: arrow sign symbol up
+A picture in words:"""
+
+
+class InversionSettings(Section):
+    """Words for a picture: a prompt's score is the cosine of its CLIP embedding and the picture's."""
+
+    kind: Literal["inversion"] = "inversion"
+    images: tuple[str, ...] = Field(
+        (), description="Target pictures: one file, several (their shared content or style), or folders of them."
+    )
+    model: str = Field(
+        "laion/CLIP-ViT-H-14-laion2B-s32B-b79K",
+        description="The CLIP or SigLIP model that scores: hub id, folder, or emoji-clip (comes with the package).",
+    )
+    context: str = Field(
+        WORDS_OF_PICTURES,
+        description="Text offered to the writer as task context: words of other pictures, so that words follow.",
+    )
+    overlong: Literal["refuse", "cut"] = Field(
+        "refuse",
+        description="A prompt beyond the model's text window: refuse (a recorded failure) or cut (as published).",
+    )
+    manual: str | None = Field(None, description="A hand-written prompt to compare with.")
+    drawing: DrawingSettings = Field(
+        default_factory=DrawingSettings, description="How pictures are drawn for the found prompt."
+    )
+
+
+# Settings of a user's own task.
+
+
+class CustomSettings(Section):
+    """Any function from a prompt's text to a number."""
+
+    kind: Literal["custom"] = "custom"
+    function: str = Field(
+        "", description="'module:name' of a function that maps a prompt (or a list of them) to scores."
+    )
+    stochastic: bool = Field(False, description="The function may answer differently for the same prompt.")
+    calls_per_prompt: int = Field(1, ge=1, description="Model calls that one prompt costs, for the budget.")
+    context: str = Field("", description="Text offered to the writer as task context.")
+
+
+# Settings of models behind an API.
+
+MANNERS = (
+    "key_env", "concurrency", "requests_per_minute", "timeout", "retries", "resends", "longest_wait", "give_up_after",
+    "max_mb",
+)  # fmt: skip
+"""Settings that say how patiently a server is asked, and not what: a resumed run may change them."""
+
+
+class RemoteSettings(Section):
+    """Any server that speaks OpenAI's protocol; a model of it is named in a recipe as 'remote:<model name>'."""
+
+    base_url: str = Field("http://127.0.0.1:8000/v1", description="The server's address, up to and with /v1.")
+    key_env: str = Field(
+        "OPENAI_API_KEY",
+        description="Name of the environment variable that holds the key; the key itself goes nowhere.",
+    )
+    answers: Literal["auto", "completions", "chat", "constrained", "parsed"] = Field(
+        "auto",
+        description="How labels are read: log-probabilities of completions or chat, constrained or parsed answers; "
+        "auto asks the server once and takes the first that works.",
+    )
+    instruction: str = Field(
+        "Which word comes next: {words}? Answer with one word.",
+        description="The question after the text where labels are answered in a chat; {words} are the label words.",
+    )
+    window: int = Field(4096, ge=64, description="Tokens that the model reads at the most (three bytes each).")
+    concurrency: int = Field(8, ge=1, le=256, description="Requests under way at a time.")
+    requests_per_minute: float | None = Field(None, gt=0, description="Requests sent in a minute at the most.")
+    timeout: float = Field(60.0, gt=0, description="Seconds for one request, from first byte sent to last received.")
+    retries: int = Field(5, ge=0, le=100, description="New tries after a refusal (429, 5xx, no connection).")
+    resends: int = Field(
+        1, ge=0, le=10, description="New tries after an answer that was cut, late or not JSON: it may have been billed."
+    )
+    longest_wait: float = Field(120.0, gt=0, description="Seconds to wait before a new try, whatever the server asks.")
+    give_up_after: int = Field(3, ge=1, description="Requests in a row without an answer after which the run stops.")
+    max_mb: float = Field(8.0, gt=0, le=1024, description="The largest answer that is read, in MB.")
+    top_k: bool = Field(False, description="Send top_k when sampling; not every server knows it.")
+
+    @field_validator("base_url")
+    @classmethod
+    def _plain_address(cls, value: str) -> str:
+        try:
+            parts = urlsplit(value)
+            parts.port  # noqa: B018  # reading it is what checks it
+        except ValueError:
+            # What exactly is wrong is not repeated: a password may stand where a port is looked for.
+            raise ValueError("the address of a server cannot be read; an example: http://127.0.0.1:8000/v1") from None
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("the address of a server begins with http:// or https:// and names a host")
+        if parts.username or parts.password or parts.query or parts.fragment:
+            raise ValueError("no user, password or query in an address: a key comes from the environment (key_env)")
+        return value.rstrip("/")
+
+    @field_validator("key_env")
+    @classmethod
+    def _a_name(cls, value: str) -> str:
+        if value and not re.fullmatch(r"[A-Z_][A-Z0-9_]{0,79}", value):
+            # Not repeated here: somebody may have put the key itself in its place.
+            raise ValueError("key_env is the name of an environment variable (capitals, digits, _), not the key")
+        return value
+
+
+class Price(Section):
+    """What a million tokens of a remote model cost."""
+
+    input: float = Field(0.0, ge=0, description="Per million tokens sent.")
+    output: float = Field(0.0, ge=0, description="Per million tokens received.")
+
+
+class BudgetSettings(Section):
+    """What a run may spend; the first limit that is reached ends the search, none means no limit."""
+
+    calls: int | None = Field(None, ge=1, description="Sequences sent to task models while searching.")
+    tokens: int | None = Field(None, ge=1, description="Tokens sent and received.")
+    money: float | None = Field(None, gt=0, description="Cost by the price table.")
+    minutes: float | None = Field(None, gt=0, description="Minutes of searching.")
+    prices: dict[str, Price] = Field(default_factory=dict, description="Price table: model name to prices.")
+
+
+class ScoringSettings(Section):
+    """How prompts become scores."""
+
+    memo: bool = Field(True, description="Keep scores of deterministic tasks across runs.")
+    memoise_stochastic: bool = Field(
+        False, description="Keep scores of stochastic tasks too (changes what is measured)."
+    )
+    engine: str = Field("inline", description="Where prompts are scored: inline, or ray.")
+    workers: int = Field(1, ge=1, le=256, description="Task models at work side by side (engine ray).")

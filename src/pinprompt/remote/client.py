@@ -1,0 +1,233 @@
+"""A server that speaks OpenAI's protocol, asked with patience and with limits: rates, retries, a circuit breaker.
+
+The key is read from the environment, lives in this object alone, and is taken out of every text that leaves it.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from pinprompt.errors import ModelError, ServerDown
+from pinprompt.recipe.sections import RemoteSettings
+from pinprompt.remote.http import Door, NoAnswer, Response, Secret, seconds_of
+from pinprompt.seeds import derive
+
+FIRST_WAIT = 0.5
+OVERHEAD = 64
+"""Tokens that a chat's frame adds at the most to the text of its messages."""
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class BadAnswer(Exception):
+    """One request got no usable answer; its example is a recorded failure. The text is safe to show."""
+
+
+@dataclass
+class Usage:
+    """What was sent and received since it was last taken."""
+
+    calls: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    failures: list[str] = field(default_factory=list)
+
+
+class RemoteClient:
+    """Requests to one model of one server; safe to use from several threads."""
+
+    def __init__(
+        self,
+        settings: RemoteSettings,
+        model: str,
+        seed: int = 0,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.settings, self.model, self._seed = settings, model, seed
+        self._sleep, self._clock = sleep, clock
+        self._secret = Secret(settings.key_env)
+        self._door = Door(settings.base_url, self._secret.key, settings.timeout, int(settings.max_mb * 1e6))
+        self._lock = threading.Lock()
+        self._number = 0
+        self._next_send = 0.0
+        """No request is sent before this time: the rate limit, or what the server asked for."""
+        self._unanswered = 0
+        self._usage = Usage()
+        self._limit = "max_tokens"
+        self.completes: bool | None = None
+        """Whether the server has /completions; None until it was asked."""
+        self.many: bool | None = None
+        """Whether the server gives several samples for one request; None until it was asked."""
+
+    def __repr__(self) -> str:
+        return f"RemoteClient({self.settings.base_url!r}, {self.model!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise TypeError("a client holds a key and is not to be copied or kept; build it anew from its settings")
+
+    def take(self) -> Usage:
+        """What was used since the last time this was asked, and which examples failed."""
+        with self._lock:
+            usage, self._usage = self._usage, Usage()
+        return usage
+
+    def fail(self, failure: str) -> None:
+        """Record that one example failed."""
+        with self._lock:
+            self._usage.failures.append(self.redact(failure))
+
+    def redact(self, text: str) -> str:
+        """A text without the key in it."""
+        return self._secret.redact(text)
+
+    def each(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """Apply a function to items side by side, up to the limit of concurrency; answers in order."""
+        if len(items) == 1:
+            return [function(items[0])]
+        pool = ThreadPoolExecutor(min(self.settings.concurrency, max(1, len(items))))
+        try:
+            return list(pool.map(function, items))
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def chat(self, messages: list[dict[str, Any]], most_out: int, **more: Any) -> dict[str, Any]:
+        """One request to /chat/completions."""
+        return self._ask("/chat/completions", {"messages": messages, **more}, _bytes_of(messages), most_out)
+
+    def complete(self, text: str, most_out: int, **more: Any) -> dict[str, Any]:
+        """One request to /completions."""
+        return self._ask("/completions", {"prompt": text, **more}, len(text.encode(errors="replace")), most_out)
+
+    def most_tokens(self, texts: Sequence[str], most_out: int, times: int = 1) -> tuple[int, int]:
+        """The most tokens in and out that requests with these texts can take: a token has at least one byte."""
+        tries = 1 + self.settings.resends
+        tokens_in = sum(len(text.encode(errors="replace")) + OVERHEAD for text in texts)
+        return tokens_in * tries, len(texts) * most_out * times * tries
+
+    def _ask(self, path: str, body: dict[str, Any], size: int, most_out: int) -> dict[str, Any]:
+        """Send until there is an answer; BadAnswer for this request alone, an error of ours when nothing would help."""
+        with self._lock:
+            number, self._number = self._number, self._number + 1
+        draw = random.Random(derive(self._seed, "remote", number))  # nosec B311
+        refused = resent = 0
+        most = most_out * int(body.get("n", 1))
+        while True:
+            self._wait_for_turn()
+            try:
+                response = self._door.post(path, {"model": self.model, self._limit: most_out, **body})
+                if response.status == 200:
+                    answer = self._secret.clean(response.json())
+                    self._count(answer.get("usage"), size + OVERHEAD, most)
+                    with self._lock:
+                        self._unanswered = 0
+                    return answer
+                reason, asked = self._refusal(response)
+                if response.status == 400 and self._limit == "max_tokens" and "max_completion_tokens" in reason:
+                    self._limit = "max_completion_tokens"
+                    continue
+                if response.status not in (408, 409, 425, 429) and response.status < 500:
+                    raise BadAnswer(reason)
+                refused += 1
+                last_try = refused > self.settings.retries
+            except NoAnswer as error:
+                reason, asked = self.redact(str(error))[:300], None
+                if error.billed:
+                    self._count(None, size + OVERHEAD, most)
+                    resent += 1
+                    last_try = resent > self.settings.resends
+                else:
+                    refused += 1
+                    last_try = refused > self.settings.retries
+            if last_try:
+                self._give_up(reason)
+            self._back_off(refused + resent, asked, draw)
+
+    def _refusal(self, response: Response) -> tuple[str, float | None]:
+        """What a refusal says, and how long it asks to wait; an error of ours where trying again is of no use."""
+        # Cut after redacting: half a key is a key half given away.
+        said = self.redact(response.body.decode("utf-8", "replace")).strip()[:400]
+        reason = f"the server answered {response.status}: {said}"
+        if response.status in (401, 403):
+            variable = self.settings.key_env
+            given = f"the key in the environment variable {variable}"
+            state = given if self._secret.key else f"no key ({variable} is not set)"
+            raise ModelError(f"{self.settings.base_url} refuses '{self.model}' with {state}: {reason}")
+        words = said.lower()
+        # "This is a chat model ... did you mean v1/chat/completions": the model is there, only not behind this path.
+        elsewhere = "chat model" in words or "chat/completions" in words
+        if response.status in (404, 405) and "model" in words and not elsewhere:
+            raise ModelError(f"{self.settings.base_url} has no model '{self.model}': {reason}")
+        if 300 <= response.status < 400:
+            raise ModelError(
+                f"{self.settings.base_url} is not where the server is (it redirects): set its true address"
+            )
+        if response.status == 402 or "insufficient_quota" in said:
+            raise ServerDown(f"the account at {self.settings.base_url} is used up; top it up and resume: {reason}")
+        return reason, seconds_of(response.retry_after)
+
+    def _wait_for_turn(self) -> None:
+        """Keep the rate, and any pause that the server asked for; refuse at once when the circuit is open."""
+        with self._lock:
+            if self._unanswered >= self.settings.give_up_after:
+                raise ServerDown(self._down("it answered nothing"))
+            now = self._clock()
+            turn = max(now, self._next_send)
+            rate = self.settings.requests_per_minute
+            self._next_send = turn + 60.0 / rate if rate else self._next_send
+        if turn > now:
+            self._sleep(turn - now)
+
+    def _back_off(self, tries: int, asked: float | None, draw: random.Random) -> None:
+        """Wait before trying again: what the server asked for, or twice as long each time, with jitter."""
+        longest = self.settings.longest_wait
+        if asked is None:
+            self._sleep(min(longest, FIRST_WAIT * 2 ** (min(tries, 30) - 1)) * (0.5 + draw.random() / 2))
+            return
+        with self._lock:  # the server is busy for everybody: nobody sends before it said
+            self._next_send = max(self._next_send, self._clock() + min(asked, longest))
+
+    def _give_up(self, reason: str) -> None:
+        """A request had all its tries: its example's failure, or the end of the run where the server is gone.
+
+        Whether it is gone is asked for at once: otherwise the first requests that a dead server leaves unanswered would
+        be booked as failures of their examples, and a resumed run would differ from an undisturbed one.
+        """
+        gone = not self._door.alive()
+        with self._lock:
+            self._unanswered = self.settings.give_up_after if gone else self._unanswered + 1
+            if self._unanswered >= self.settings.give_up_after:
+                raise ServerDown(self._down(reason)) from None
+        raise BadAnswer(reason) from None
+
+    def _down(self, reason: str) -> str:
+        left = f"{self.settings.base_url} leaves requests without an answer"
+        return f"{left} ({reason}); try again, or resume the run, when it is up again"
+
+    def _count(self, usage: Any, most_in: int, most_out: int) -> None:
+        """Count tokens: as the server says, or the most that it can have been."""
+        told = usage if isinstance(usage, dict) else {}
+        with self._lock:
+            self._usage.calls += 1
+            self._usage.tokens_in += _amount(told.get("prompt_tokens"), most_in)
+            self._usage.tokens_out += _amount(told.get("completion_tokens"), most_out)
+
+
+def _amount(value: Any, otherwise: int) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 40 else otherwise
+
+
+def _bytes_of(messages: list[dict[str, Any]]) -> int:
+    """Bytes of the texts in a chat; a picture is counted by its bytes too, which is more than it can take."""
+    size = 0
+    for message in messages:
+        content = message["content"]
+        parts = [content] if isinstance(content, str) else [str(part) for part in content]
+        size += sum(len(part.encode(errors="replace")) for part in parts) + 8
+    return size

@@ -1,0 +1,227 @@
+"""A model behind an API as a writer of texts.
+
+Servers differ in what they can do: most complete a text, some only chat; most give many samples for one request, some
+one whatever is asked. A probe at the start finds out, and `notes` say what was found: what a run asks then never
+depends on which of its requests came first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pinprompt.errors import ModelError, SettingError
+from pinprompt.models.generator import TEMPLATE, Generated, Request, new_tokens, tidy
+from pinprompt.remote.client import OVERHEAD, BadAnswer, RemoteClient, Usage
+from pinprompt.remote.labels import Guess, dig
+from pinprompt.seeds import derive
+
+CLOSE = '"'
+"""Where a rewrite ends."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """The continuations of one prompt, in order, and what went wrong if there are fewer than were asked for."""
+
+    texts: tuple[str, ...]
+    failure: str | None = None
+
+
+def generate(
+    client: RemoteClient,
+    prompts: Sequence[str],
+    n: int | Sequence[int] = 1,
+    stop: Sequence[str] = (),
+    max_tokens: int | Sequence[int] = 64,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    seeds: Sequence[int] | None = None,
+) -> list[Written]:
+    """So many continuations of each prompt, in order.
+
+    Completions where the server has them, else chats; all samples of a prompt in one request where the server gives
+    them, else one request for each (`client.completes` and `client.many` say so, once it is known). Each request has
+    its own seed. `top_k` is sent only where the settings say that the server knows it.
+    """
+    counts = [n] * len(prompts) if isinstance(n, int) else list(n)
+    limits = [max_tokens] * len(prompts) if isinstance(max_tokens, int) else list(max_tokens)
+    seeds = [0] * len(prompts) if seeds is None else seeds
+    more: dict[str, Any] = {"temperature": temperature}
+    if stop:
+        more["stop"] = list(stop)
+    if top_k is not None and client.settings.top_k:
+        more["top_k"] = top_k
+
+    def ask(job: tuple[int, int, int]) -> Written:
+        place, turn, count = job
+        # Seeds of the protocol are 32-bit on some servers.
+        seed = derive(seeds[place], "remote", turn) % (1 << 31)
+        try:
+            texts = _continuations(client, prompts[place], limits[place], count, seed=seed, **more)
+        except BadAnswer as bad:
+            return Written((), client.redact(str(bad)))
+        return Written(tuple(texts[:count]))
+
+    def ask_in_turn(place: int) -> Written:
+        """For a server of which it is not known yet whether it gives many samples at once."""
+        texts: list[str] = []
+        for turn in range(counts[place]):
+            if len(texts) >= counts[place]:
+                break
+            written = ask((place, turn, counts[place] - len(texts)))
+            if written.failure:
+                return Written(tuple(texts), written.failure)
+            texts += written.texts
+        return Written(tuple(texts))
+
+    places = range(len(prompts))
+    if client.many is None:
+        return client.each(ask_in_turn, places)
+    if client.many:
+        return client.each(ask, [(place, 0, counts[place]) for place in places])
+    jobs = [(place, turn, 1) for place in places for turn in range(counts[place])]
+    parts: list[list[Written]] = [[] for _ in places]
+    for (place, _, _), written in zip(jobs, client.each(ask, jobs), strict=True):
+        parts[place].append(written)
+    return [
+        Written(
+            tuple(text for one in part for text in one.texts), next((one.failure for one in part if one.failure), None)
+        )
+        for part in parts
+    ]
+
+
+def _continuations(client: RemoteClient, prompt: str, most_out: int, n: int, **more: Any) -> list[str]:
+    """Choices of one request, from completions or, where there are none, from a chat."""
+    if client.completes is not False:
+        try:
+            answer = client.complete(prompt, most_out, n=n, **more)
+        except BadAnswer:
+            if client.completes:
+                raise
+            client.completes = False
+        else:
+            client.completes = True
+            return _choices(answer, "text")
+    return _choices(client.chat([{"role": "user", "content": prompt}], most_out, n=n, **more), "message", "content")
+
+
+def _choices(answer: dict[str, Any], *path: str) -> list[str]:
+    found = answer.get("choices")
+    texts = [dig(choice, *path) for choice in found] if isinstance(found, list) else []
+    if not texts or not all(isinstance(text, str) for text in texts):
+        raise BadAnswer("the answer has no text")
+    return texts
+
+
+class RemoteGenerator:
+    """Samples rewrites of texts, with the interface of `models.generator.Generator`."""
+
+    def __init__(
+        self,
+        client: RemoteClient,
+        template: str = TEMPLATE,
+        top_k: int = 10,
+        temperature: float = 1.0,
+        lower: bool = False,
+        max_new_tokens: int | None = None,
+    ) -> None:
+        for name in ("{prompt}", "{text}"):
+            if name not in template:
+                raise SettingError(f"the template {template!r} has no {name}; an example: {TEMPLATE!r}")
+        self.client, self.template, self.billed = client, template, client.model
+        self.top_k, self.temperature, self.lower, self.max_new_tokens = top_k, temperature, lower, max_new_tokens
+        self.window = client.settings.window
+        self.notes: list[str] = []
+        self._guess = Guess(self.window)
+
+    @property
+    def revision(self) -> str:
+        """What an output depends on beside the request: server, model, and the way of asking."""
+        client = self.client
+        ways = [client.completes, client.many, client.settings.top_k]
+        return json.dumps(["remote", client.settings.base_url, client.model, *ways])
+
+    def probe(self, samples: int) -> None:
+        """Find out whether the server completes or chats, and whether it gives so many samples for one request."""
+        client, tried = self.client, []
+        for completes in (True, False):
+            for many in (True, False) if samples > 1 else (False,):
+                client.completes = completes
+                count = samples if many else 1
+                try:
+                    texts = _continuations(client, self.fill("Hello:", "Hi."), 1, count, **self._how(), seed=0)
+                except BadAnswer as failure:
+                    tried.append(client.redact(str(failure)))
+                    continue
+                client.many = many and len(texts) >= count
+                self._tell(samples)
+                return
+        raise ModelError(
+            f"{client.settings.base_url} wrote nothing for '{client.model}': {'; '.join(dict.fromkeys(tried))[:600]}"
+        )
+
+    def _tell(self, samples: int) -> None:
+        client = self.client
+        way = "completions" if client.completes else "chat answers (the server has no completions)"
+        how = f"{samples} samples a request" if client.many else "one sample a request"
+        self.notes.append(f"{client.settings.base_url}, model '{client.model}': rewrites by {way}, {how}")
+        if not client.settings.top_k:
+            self.notes.append(
+                f"task.top_k = {self.top_k} is not sent, as not every server knows it; if yours does: remote.top_k=true"
+            )
+
+    def fill(self, prompt: str, text: str) -> str:
+        """The text that the model reads; double quotes inside the text become single, as its end is a quote."""
+        head, tail = self.template.split("{text}", 1)
+        quoted = text.replace('"', "'")
+        return head.replace("{prompt}", prompt) + quoted + tail.replace("{prompt}", prompt)
+
+    def limit(self, text: str) -> int:
+        """How many tokens may follow for this source text."""
+        return self.max_new_tokens or new_tokens(len(self._guess.pieces([text])[0]))
+
+    def length(self, prompt: str, text: str) -> int:
+        """How many tokens the model reads of a prompt and a text, at the most."""
+        return len(self.fill(prompt, text).encode(errors="replace")) + OVERHEAD
+
+    def most_tokens(self, prompt: str, text: str, samples: int) -> tuple[int, int]:
+        """The most tokens in and out that so many samples can take, answers that were cut and sent again included."""
+        tries = 1 + self.client.settings.resends
+        requests = 1 if self.client.many else samples
+        return self.length(prompt, text) * requests * tries, self.limit(text) * samples * tries
+
+    def fits(self, text: str, room: int) -> bool:
+        """Does the model's window hold the text, its rewrite, and `room` tokens of prompt?"""
+        return len(self._guess.ids([self.fill("", text)])[0]) + room + self.limit(text) <= self.window
+
+    def sample(self, requests: Sequence[Request]) -> list[Generated]:
+        """All samples of all requests, in order; what could not be written is empty, with the failure beside it."""
+        answers = generate(
+            self.client,
+            [self.fill(request.prompt, request.text) for request in requests],
+            n=[request.samples for request in requests],
+            stop=(CLOSE,),
+            max_tokens=[self.limit(request.text) for request in requests],
+            temperature=self.temperature,
+            top_k=self.top_k,
+            seeds=[request.seed for request in requests],
+        )
+        made: list[Generated] = []
+        for request, written in zip(requests, answers, strict=True):
+            texts = [tidy(text, self.lower) for text in written.texts]
+            missing = request.samples - len(texts)
+            failure = written.failure or (f"the server wrote {missing} samples too few" if missing else None)
+            made.append(Generated((*texts, *[""] * missing), failure))
+        return made
+
+    def take(self) -> Usage:
+        """Tokens and failures since the last time this was asked."""
+        return self.client.take()
+
+    def _how(self) -> dict[str, Any]:
+        more: dict[str, Any] = {"temperature": self.temperature, "stop": [CLOSE]}
+        return more | ({"top_k": self.top_k} if self.client.settings.top_k else {})

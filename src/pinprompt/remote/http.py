@@ -1,0 +1,279 @@
+"""One HTTP request with a bound on everything: time from first to last byte, bytes read, no redirects.
+
+The standard library's client, because no SDK bounds the body of an error, or the time that a slowly dripping answer
+takes; and a redirect would carry the key to whoever asks for it.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import json
+import os
+import socket
+import ssl
+import threading
+import time
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from pinprompt.errors import SettingError
+
+# The key of a server: read from the environment, and taken out of every text that comes back.
+
+HIDDEN = "***"
+LEAST = 8
+"""Shorter keys ('EMPTY', 'x') are no secrets but what servers without keys are told: in answers they are words."""
+
+
+class Secret:
+    """A key, or none."""
+
+    def __init__(self, variable: str) -> None:
+        self.key = _read(variable)
+        self._spellings = [] if self.key is None else _spellings(self.key)
+
+    def __repr__(self) -> str:
+        return "Secret(none)" if self.key is None else f"Secret({HIDDEN})"
+
+    def redact(self, text: str) -> str:
+        """A text without the key in it."""
+        for spelling in self._spellings:
+            text = text.replace(spelling, HIDDEN)
+        return text
+
+    def clean(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """An answer without the key in any of its texts; level by level, as a stranger may have nested it deeply."""
+        if self.key is None or len(self.key) < LEAST:
+            return answer
+        level: list[Any] = [answer]
+        while level:
+            inner: list[Any] = []
+            for one in level:
+                pairs = list(one.items() if isinstance(one, dict) else enumerate(one))
+                for name, value in pairs:
+                    if isinstance(value, dict | list):
+                        inner.append(value)
+                    elif isinstance(value, str):
+                        one[name] = self.redact(value)
+                    if isinstance(name, str) and self.redact(name) != name:
+                        one[self.redact(name)] = one.pop(name)
+            level = inner
+        return answer
+
+
+def _spellings(key: str) -> list[str]:
+    """The key as it may come back, the longest first: a part of a spelling must not be replaced before the whole."""
+    escaped = "".join(f"\\u{ord(letter):04x}" for letter in key)
+    quoted = key.replace("\\", "\\\\").replace('"', '\\"')
+    coded = [base64.b64encode(text.encode()).decode().rstrip("=") for text in (key, f"Bearer {key}")]
+    known = {key, quoted, quoted.replace("/", "\\/"), escaped, escaped.upper().replace("\\U", "\\u"), *coded}
+    known |= {urllib.parse.quote(key, safe=""), urllib.parse.quote_plus(key)}
+    return sorted(known, key=lambda spelling: (-len(spelling), spelling))
+
+
+def _read(variable: str) -> str | None:
+    """The key from the environment, or None; one that cannot stand in a header is refused without being shown."""
+    key = os.environ.get(variable, "").strip() if variable else ""
+    if not key:
+        return None
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise SettingError(f"the environment variable {variable} does not hold a key: it has spaces or odd characters")
+    return key
+
+
+CHUNK = 1 << 16
+CONNECT_SECONDS = 10.0
+
+
+class NoAnswer(Exception):
+    """No usable answer came. `billed` says whether the server may have done the work all the same."""
+
+    def __init__(self, reason: str, billed: bool) -> None:
+        super().__init__(reason)
+        self.billed = billed
+
+
+@dataclass(frozen=True)
+class Response:
+    """A whole answer."""
+
+    status: int
+    body: bytes
+    retry_after: str | None
+
+    def json(self) -> dict[str, Any]:
+        """The body as a JSON object; NoAnswer where it is something else."""
+        try:
+            value = json.loads(self.body)
+        except (ValueError, RecursionError) as error:
+            raise NoAnswer(f"the answer is not JSON ({str(error)[:80]})", billed=True) from None
+        if not isinstance(value, dict):
+            raise NoAnswer("the answer is not a JSON object", billed=True)
+        return value
+
+
+class Door:
+    """Connections to one server, kept open and shared by threads."""
+
+    def __init__(self, base_url: str, key: str | None, timeout: float, max_bytes: int) -> None:
+        parts = urlsplit(base_url)
+        self._secure, self._host = parts.scheme == "https", parts.hostname or ""
+        self._port = parts.port or (443 if self._secure else 80)
+        self._path, self._timeout, self._max_bytes = parts.path, timeout, max_bytes
+        self._key = key
+        self._proxy = _proxy(parts.scheme, self._host)
+        self._idle: list[http.client.HTTPConnection] = []
+        self._lock = threading.Lock()
+
+    def post(self, path: str, body: dict[str, Any]) -> Response:
+        """Send a JSON object and read the whole answer, or raise NoAnswer."""
+        data = json.dumps(body).encode()
+        headers = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": "pinprompt"}
+        if self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
+        for fresh in (False, True):
+            connection, reused = self._take(fresh)
+            try:
+                return self._exchange(connection, "POST", path, data, headers)
+            except _Stale:
+                # The server closed an idle connection before it read anything: not a failure, but only once.
+                if not reused:
+                    raise NoAnswer("the server closed the connection without an answer", billed=True) from None
+        raise AssertionError("unreachable: a fresh connection answers or raises")
+
+    def alive(self) -> bool:
+        """Is anybody there? Asked without a key, and any answer is a yes but those of a gateway without a server."""
+        try:
+            connection, _ = self._take(fresh=True)
+            answer = self._exchange(connection, "GET", "/models", None, {"User-Agent": "pinprompt"})
+        except (NoAnswer, _Stale):
+            return False
+        return answer.status not in (502, 503, 504)
+
+    def close(self) -> None:
+        """Close idle connections."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def _take(self, fresh: bool) -> tuple[http.client.HTTPConnection, bool]:
+        with self._lock:
+            if self._idle and not fresh:
+                return self._idle.pop(), True
+        host, port = self._proxy or (self._host, self._port)
+        seconds = min(CONNECT_SECONDS, self._timeout)
+        connection: http.client.HTTPConnection
+        if self._secure:
+            connection = http.client.HTTPSConnection(host, port, timeout=seconds, context=ssl.create_default_context())
+        else:
+            connection = http.client.HTTPConnection(host, port, timeout=seconds)
+        if self._proxy:
+            connection.set_tunnel(self._host, self._port)
+        try:
+            connection.connect()
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise NoAnswer(f"no connection to {self._host}:{self._port} ({_short(error)})", billed=False) from None
+        return connection, False
+
+    def _exchange(
+        self,
+        connection: http.client.HTTPConnection,
+        verb: str,
+        path: str,
+        data: bytes | None,
+        headers: dict[str, str],
+    ) -> Response:
+        late = threading.Event()
+        link = connection.sock
+
+        def cut() -> None:
+            late.set()
+            with contextlib.suppress(OSError):
+                link.shutdown(socket.SHUT_RDWR)
+
+        # A watch, not only a timeout of the socket: that one begins anew with every byte that drips in.
+        watch = threading.Timer(self._timeout, cut)
+        watch.daemon = True
+        watch.start()
+        link.settimeout(self._timeout)
+        began = False
+        try:
+            connection.request(verb, self._path + path, body=data, headers=headers)
+            answer = connection.getresponse()
+            began = True
+            body = self._read(answer)
+            if late.is_set():
+                raise TimeoutError
+        except (TimeoutError, OSError, http.client.HTTPException, ValueError) as error:
+            connection.close()
+            if late.is_set() or isinstance(error, TimeoutError):
+                raise NoAnswer(f"no whole answer within {self._timeout:g} seconds", billed=True) from None
+            if not began and isinstance(error, http.client.RemoteDisconnected | ConnectionError):
+                raise _Stale from None
+            raise NoAnswer(f"the answer was cut or is no HTTP ({_short(error)})", billed=True) from None
+        except BaseException:
+            connection.close()
+            raise
+        finally:
+            watch.cancel()
+        if answer.will_close:
+            connection.close()
+        else:
+            with self._lock:
+                self._idle.append(connection)
+        return Response(answer.status, body, answer.headers.get("Retry-After"))
+
+    def _read(self, answer: http.client.HTTPResponse) -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            part = answer.read(min(CHUNK, self._max_bytes + 1 - size))
+            if not part:
+                if answer.length:
+                    raise http.client.HTTPException(f"{answer.length} bytes of it are missing")
+                return b"".join(parts)
+            size += len(part)
+            parts.append(part)
+            if size > self._max_bytes:
+                raise NoAnswer(f"the answer is larger than {self._max_bytes / 1e6:g} MB", billed=True)
+
+
+class _Stale(Exception):
+    """The connection was closed before an answer began."""
+
+
+def _proxy(scheme: str, host: str) -> tuple[str, int] | None:
+    """The user's proxy for that server (HTTPS_PROXY and NO_PROXY), if there is one; loopback never goes through it."""
+    address = urllib.request.getproxies().get(scheme)
+    if scheme != "https" or not address or urllib.request.proxy_bypass(host):
+        return None
+    parts = urlsplit(address if "//" in address else f"//{address}")
+    return (parts.hostname, parts.port or 80) if parts.hostname else None
+
+
+def _short(error: BaseException) -> str:
+    """What went wrong; not cut here, since the key has to be found in it first."""
+    return f"{type(error).__name__}: {error}"
+
+
+def seconds_of(retry_after: str | None) -> float | None:
+    """A Retry-After header in seconds: a number or a date; None where it says nothing that can be read."""
+    if retry_after is None:
+        return None
+    try:
+        seconds = float(retry_after)
+    except ValueError:
+        import email.utils
+
+        try:
+            seconds = email.utils.parsedate_to_datetime(retry_after).timestamp() - time.time()
+        except (TypeError, ValueError, OverflowError):
+            return None
+    return max(0.0, seconds) if seconds == seconds else None

@@ -1,0 +1,268 @@
+"""A model behind an API as a labeller: which of the label words it would say next.
+
+Servers differ in what they tell. In order of worth: log-probabilities of the next token of a completion (the same
+question that a local causal model is asked); those of a chat's answer; an answer that the server constrains to the
+label words; an answer in free words, in which a label word is looked for. A probe at the start finds the first that
+the server can do, and `notes` say which it is.
+
+Where the server tells only its likeliest tokens, a label word that is not among them counts as the least likely of
+them, which is the most that it can be. An answer in words counts as CERTAINTY for its label.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pinprompt.errors import ModelError, SettingError
+from pinprompt.models.label_text import Frame
+from pinprompt.remote.client import BadAnswer, RemoteClient, Usage
+
+if TYPE_CHECKING:
+    import torch
+
+CERTAINTY = 0.99
+WORDS_OUT = 16
+"""Tokens for an answer in words."""
+TOP = (200, 20, 5)
+"""How many of the likeliest tokens to ask for, tried in turn: what llama.cpp, vLLM and OpenAI allow at the most."""
+TOKEN_BYTES = 3
+"""Bytes per token where a number of tokens has to be guessed; real ones are longer, so this errs on the safe side."""
+WAYS = {
+    "completions": "log-probabilities of the label words in completions",
+    "chat": "log-probabilities of the label words in chat answers",
+    "constrained": "answers that the server constrains to the label words; probabilities are not known",
+    "parsed": "answers in free words, searched for a label word; probabilities are not known",
+}
+
+
+class Guess:
+    """Stands where a local model has its tokenizer: tokens are guessed by the length of the text."""
+
+    def __init__(self, window: int) -> None:
+        self.window = window
+
+    def pieces(self, strings: Sequence[str]) -> list[list[int]]:
+        """One made-up id per guessed token."""
+        return [list(text.encode(errors="replace")[::TOKEN_BYTES]) for text in strings]
+
+    def ids(self, strings: Sequence[str]) -> list[list[int]]:
+        """As `pieces`; never empty."""
+        return [ids or [0] for ids in self.pieces(strings)]
+
+
+@dataclass
+class RemoteInputs:
+    """Texts that prompts are tried on."""
+
+    texts: list[str]
+    keep: bool = False
+    cut: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RemoteWords:
+    """Label to word; the ids are made up, as the server keeps its own."""
+
+    words: Mapping[str, str]
+    ids: tuple[tuple[int, ...], ...]
+    single: bool = False
+
+
+class RemoteClassifier:
+    """Label probabilities of a model behind an API, with the interface of `models.causal_lm.CausalLabels`."""
+
+    kind = "causal"
+    mask_token = ""
+    sequences = 1
+
+    def __init__(self, client: RemoteClient, words: Mapping[str, str], contact: bool = True) -> None:
+        lowered = [word.strip().lower() for word in words.values()]
+        if len(set(lowered)) < len(lowered) or not all(lowered):
+            raise SettingError(f"label words must differ in more than case and spaces: {', '.join(words.values())}")
+        self.client, self.billed = client, client.model
+        self.encoder = Guess(client.settings.window)
+        self.words = RemoteWords(dict(words), tuple((number,) for number in range(len(words))))
+        self._lowered = lowered
+        self._top = TOP[0]
+        self.notes: list[str] = []
+        self.way = self._probe() if contact else self._dearest()
+
+    @property
+    def revision(self) -> str:
+        """What a score depends on beside the data: server, model and the way of asking."""
+        settings = self.client.settings
+        return json.dumps(["remote", settings.base_url, self.client.model, self.way, self._top, settings.instruction])
+
+    def words_for(self, frame: Frame) -> RemoteWords:
+        """The label words after another template: the same, as the server reads them itself."""
+        return self.words
+
+    def prepare(self, texts: Sequence[str], keep: bool = False) -> RemoteInputs:
+        """Texts as they are; the server cuts or refuses what is too long."""
+        return RemoteInputs(list(texts), keep)
+
+    def log_probs(
+        self, frames: Sequence[Frame], inputs: RemoteInputs, words: RemoteWords | None = None
+    ) -> list[torch.Tensor]:
+        """For each frame, log-probabilities among the labels [N, C] for every text.
+
+        An example without a usable answer gets equal probabilities and is recorded; `take` tells which.
+        """
+        import torch
+
+        asked = [(frame, text) for frame in frames for text in inputs.texts]
+        rows = self.client.each(lambda pair: self._row(pair[0].around(pair[1])[0]), asked)
+        table = torch.tensor(rows, dtype=torch.float64).reshape(len(frames), len(inputs.texts), len(self._lowered))
+        return list(table)
+
+    def take(self) -> Usage:
+        """Tokens and failures since the last time this was asked."""
+        return self.client.take()
+
+    def most_tokens(self, frame: Frame, inputs: RemoteInputs) -> tuple[int, int]:
+        """The most tokens in and out that one frame can take on these texts."""
+        extra = len(self._instruction()) + 400  # the chat's frame and, where answers are constrained, their schema
+        texts = [frame.around(text)[0] + " " * extra for text in inputs.texts]
+        return self.client.most_tokens(texts, 1 if self.way in ("completions", "chat") else WORDS_OUT)
+
+    def _row(self, text: str) -> list[float]:
+        """Log-probabilities of the labels after a text."""
+        try:
+            return getattr(self, f"_by_{self.way}")(text)  # type: ignore[no-any-return]
+        except BadAnswer as failure:
+            self.client.fail(f"{str(failure)[:300]} (text: {text[:60]!r})")
+            return [-math.log(len(self._lowered))] * len(self._lowered)
+
+    def _probe(self) -> str:
+        """The first way of asking that this server can do."""
+        wanted = self.client.settings.answers
+        ways: list[str] = list(WAYS) if wanted == "auto" else [wanted]
+        tried = []
+        for way in ways:
+            for top in TOP if way in ("completions", "chat") else TOP[:1]:
+                self._top = top
+                try:
+                    getattr(self, f"_by_{way}")(f"The opposite of {self._lowered[0]} is")
+                except BadAnswer as failure:
+                    tried.append(f"{way}: {failure}")
+                    if way == "parsed" and isinstance(failure, _NoLabel):
+                        break  # the server talks, only this answer had no label in it: that can happen to an example
+                    continue
+                break
+            else:
+                continue
+            where = f"{self.client.settings.base_url}, model '{self.client.model}'"
+            self.notes.append(f"{where}: labels by {WAYS[way]}")
+            return way
+        raise ModelError(
+            f"{self.client.settings.base_url} gave no usable answer for '{self.client.model}': {'; '.join(tried)[:600]}"
+        )
+
+    def _dearest(self) -> str:
+        """The way of asking that takes most tokens, for a server that is not to be asked."""
+        wanted = self.client.settings.answers
+        if wanted != "auto":
+            return wanted
+        self.notes.append(f"{self.client.settings.base_url} was not asked how it answers: taken as answers in words")
+        return "parsed"
+
+    def _by_completions(self, text: str) -> list[float]:
+        answer = self.client.complete(text.rstrip(" "), 1, logprobs=self._top, temperature=0, seed=0)
+        tops = dig(answer, "choices", 0, "logprobs", "top_logprobs", 0)
+        if not isinstance(tops, dict):
+            raise BadAnswer("the server gives no log-probabilities for completions")
+        return self._from_tops(list(tops.items()))
+
+    def _by_chat(self, text: str) -> list[float]:
+        answer = self.client.chat(self._messages(text), 1, logprobs=True, top_logprobs=self._top, temperature=0, seed=0)
+        tops = dig(answer, "choices", 0, "logprobs", "content", 0, "top_logprobs")
+        if not isinstance(tops, list):
+            raise BadAnswer("the server gives no log-probabilities for chats")
+        return self._from_tops(
+            [(entry.get("token"), entry.get("logprob")) for entry in tops if isinstance(entry, dict)]
+        )
+
+    def _by_constrained(self, text: str) -> list[float]:
+        schema = {
+            "type": "object",
+            "properties": {"label": {"type": "string", "enum": list(self.words.words.values())}},
+            "required": ["label"],
+            "additionalProperties": False,
+        }
+        shape = {"type": "json_schema", "json_schema": {"name": "label", "strict": True, "schema": schema}}
+        said = self._said(text, response_format=shape)
+        try:
+            label = json.loads(said)["label"].strip().lower()
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise BadAnswer(f"the server does not keep to the label words: it said {said[:80]!r}") from None
+        if label not in self._lowered:
+            raise BadAnswer(f"the server does not keep to the label words: it said {label[:80]!r}")
+        return self._certain(self._lowered.index(label))
+
+    def _by_parsed(self, text: str) -> list[float]:
+        said = self._said(text)
+        places = [_place_of(word, said.lower()) for word in self._lowered]
+        known = [place for place in places if place is not None]
+        if not known:
+            raise _NoLabel(f"no label word in the answer {said[:80]!r}")
+        return self._certain(places.index(min(known)))
+
+    def _said(self, text: str, **more: Any) -> str:
+        answer = self.client.chat(self._messages(text), WORDS_OUT, temperature=0, seed=0, **more)
+        said = dig(answer, "choices", 0, "message", "content")
+        if not isinstance(said, str):
+            raise BadAnswer("the answer has no text")
+        return said
+
+    def _messages(self, text: str) -> list[dict[str, Any]]:
+        return [{"role": "user", "content": f"{text} ...\n\n{self._instruction()}"}]
+
+    def _instruction(self) -> str:
+        return self.client.settings.instruction.replace("{words}", " or ".join(self.words.words.values()))
+
+    def _from_tops(self, tops: Sequence[tuple[Any, Any]]) -> list[float]:
+        """Log-probabilities among the labels from the likeliest tokens that begin one label word and no other."""
+        mass = [0.0] * len(self._lowered)
+        least = math.inf
+        for token, logprob in tops:
+            if not isinstance(token, str) or not isinstance(logprob, int | float) or math.isnan(logprob):
+                continue
+            least = min(least, max(float(logprob), -100.0))
+            start = token.strip().lower()
+            begun = [number for number, word in enumerate(self._lowered) if start and word.startswith(start)]
+            if len(begun) == 1:
+                mass[begun[0]] += math.exp(min(0.0, float(logprob)))
+        if not any(mass):
+            raise BadAnswer("no label word begins with any of the likeliest tokens")
+        logs = [math.log(weight) if weight > 0 else least for weight in mass]
+        largest = max(logs)
+        total = largest + math.log(sum(math.exp(value - largest) for value in logs))
+        return [value - total for value in logs]
+
+    def _certain(self, label: int) -> list[float]:
+        others = max(1, len(self._lowered) - 1)
+        return [math.log(CERTAINTY if n == label else (1 - CERTAINTY) / others) for n in range(len(self._lowered))]
+
+
+class _NoLabel(BadAnswer):
+    """An answer in words, but in none of the labels' words."""
+
+
+def _place_of(word: str, said: str) -> int | None:
+    found = re.search(rf"(?<!\w){re.escape(word)}(?!\w)", said)
+    return None if found is None else found.start()
+
+
+def dig(value: Any, *path: str | int) -> Any:
+    """What stands at a path in a JSON value from a stranger, or None."""
+    for step in path:
+        if isinstance(step, int):
+            value = value[step] if isinstance(value, list) and len(value) > step else None
+        else:
+            value = value.get(step) if isinstance(value, dict) else None
+    return value

@@ -1,0 +1,199 @@
+"""From a recipe to working rooms: the one place that knows which class serves which name. Imports are lazy."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from functools import partial
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from pinprompt.errors import SettingError
+from pinprompt.methods.protocol import Method
+from pinprompt.methods.table import FIXED, RL
+from pinprompt.recipe.recipe import Recipe
+from pinprompt.tasks.protocol import Task
+
+if TYPE_CHECKING:
+    from pinprompt.run.folder import RunFolder
+    from pinprompt.scoring.budget import Budget, Reservation
+    from pinprompt.scoring.evaluator import Evaluator
+
+
+def choose_device(name: str | None) -> str:
+    """The device asked for, or the best at hand: CUDA, then MPS, then the CPU."""
+    import torch
+
+    if name in (None, "auto"):
+        return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        first = str(error).splitlines()[0]
+        raise SettingError(
+            f"the device '{name}' cannot be used here ({first}); leave --device out to let it be chosen"
+        ) from None
+    return str(name)
+
+
+def set_threads(count: int | None) -> int:
+    """Let torch use so many threads (results may differ in the last bits between counts); returns the count."""
+    import torch
+
+    if count is not None:
+        torch.set_num_threads(count)
+    return torch.get_num_threads()
+
+
+def is_remote(recipe: Recipe) -> bool:
+    """Does the task model stand behind an API?"""
+    return str(getattr(recipe.task, "model", "")).startswith("remote:")
+
+
+def build_task(recipe: Recipe, device: str, contact: bool = True) -> Task:
+    """The task that a recipe names; without `contact`, one behind an API asks its server nothing and can only count."""
+    settings: Any = recipe.task
+    if settings.kind == "classification" and is_remote(recipe):
+        from pinprompt.tasks.remote_classification import RemoteClassificationTask
+
+        return RemoteClassificationTask.open(settings, recipe.remote, recipe.seed, contact)
+    if settings.kind == "style-transfer" and is_remote(recipe):
+        from pinprompt.tasks.remote_style_transfer import RemoteStyleTransferTask
+
+        return RemoteStyleTransferTask.open(settings, recipe.remote, recipe.policy.model, device, contact)
+    if settings.kind == "classification":
+        from pinprompt.tasks.classification import ClassificationTask
+
+        return ClassificationTask.build(settings, device, recipe.seed)
+    if settings.kind == "style-transfer":
+        from pinprompt.tasks.style_transfer import StyleTransferTask
+
+        return StyleTransferTask.build(settings, device, recipe.seed)
+    if settings.kind == "inversion":
+        from pinprompt.tasks.inversion import InversionTask
+
+        return InversionTask.build(settings, device)
+    from pinprompt.tasks.custom import CustomTask
+
+    return CustomTask.build(settings)
+
+
+def build_writer(recipe: Recipe, task: Task, device: str) -> Any:
+    """The writer of prompts, with the context that the recipe asks for."""
+    from pinprompt.policy.writer import Writer
+    from pinprompt.seeds import derive
+
+    asked = recipe.policy.context
+    context = "" if asked == "none" else task.context() if asked == "task" else asked
+    # Tokens carry their own leading space; one left at the end of the context would make every word unlikely.
+    return Writer.build(recipe.policy, context.rstrip(" "), derive(recipe.seed, "psi"), device)
+
+
+def build_method(recipe: Recipe, writer: Callable[[], Any]) -> Method:
+    """The method that a recipe names; `writer` makes the writer when the method wants one."""
+    name, policy = recipe.method, recipe.policy
+    if name in RL:
+        from pinprompt.methods.pin.loop import search_prompts
+
+        return lambda search: search_prompts(search, writer(), recipe.q_learning)
+    if name in FIXED:
+        from pinprompt.methods.baselines.handwritten import fixed
+
+        return fixed(name)
+    if name == "random":
+        from pinprompt.methods.baselines.random_search import random_search
+
+        return lambda search: random_search(search, writer, recipe.random)
+    if name == "beam":
+        from pinprompt.methods.baselines.beam import beam
+
+        return lambda search: beam(search, writer, recipe.beam)
+    if name == "soft-prompt":
+        from pinprompt.methods.baselines.soft_prompt import soft_prompt
+
+        return lambda search: soft_prompt(search, recipe.soft_prompt, policy.length)
+    if name == "autoprompt":
+        from pinprompt.methods.baselines.autoprompt import autoprompt
+
+        return lambda search: autoprompt(search, recipe.autoprompt, policy)
+    if name == "pez":
+        from pinprompt.methods.baselines.pez import pez
+
+        return lambda search: pez(search, recipe.pez, policy)
+    if name == "grips":
+        from pinprompt.methods.baselines.grips import grips
+
+        return lambda search: grips(search, writer, recipe.grips, policy.constraints)
+    raise SettingError(f"the method '{name}' cannot be built")  # the recipe has checked the name already
+
+
+def build_evaluator(
+    recipe: Recipe, task: Task, record: RunFolder, device: str, threads: int, notes: Callable[[str], None]
+) -> Evaluator:
+    """The way from prompts to scores, at the place where the run folder's checkpoint left it."""
+    from pinprompt.models.sources import home
+    from pinprompt.scoring.budget import Budget
+    from pinprompt.scoring.evaluator import Evaluator
+    from pinprompt.scoring.journal import Journal
+    from pinprompt.scoring.memo import Memo
+
+    settings = recipe.scoring
+    memo = Memo(home() / "memo.sqlite", warn=notes) if settings.memo else None
+    executor = None
+    if settings.engine == "ray":
+        from pinprompt.scoring.ray import Ray
+
+        if recipe.task.kind == "custom" and ":" not in recipe.task.function:
+            raise SettingError(
+                "a function given as an object cannot be sent to Ray's workers; name it as 'module:name'"
+            )
+        chunk = max(1, getattr(task, "chunk", 1) // settings.workers)
+        executor = Ray(partial(build_task, recipe, device), settings.workers, threads, chunk)
+    elif settings.engine != "inline":
+        raise SettingError(f"scoring.engine is '{settings.engine}': choose inline or ray")
+    evaluator = Evaluator(
+        task,
+        Budget(recipe.budget),
+        memo,
+        executor,
+        recipe.seed,
+        Journal(record.path / "scores.jsonl"),
+        settings.memoise_stochastic,
+    )
+    evaluator.restore(record.checkpoint.provided("evaluator"))
+    record.checkpoint.providers["evaluator"] = evaluator.position
+    return evaluator
+
+
+def hold_for_dev(recipe: Recipe, task: Task, budget: Budget) -> Reservation | None:
+    """Set aside what scoring the finalists on dev will cost, so that the search can't spend it."""
+    if recipe.budget.calls is None or "dev" not in task.splits:
+        return None
+    section = recipe.q_learning if recipe.method in RL else getattr(recipe, recipe.method.replace("-", "_"), None)
+    wanted = getattr(section, "finalists", 0) * task.calls("dev")
+    if not wanted:
+        return None
+    # A budget too small for that still leaves most of itself to the search.
+    return budget.reserve(min(wanted, int(budget.remaining()["calls"] // 4)))
+
+
+def environment(device: str, threads: int) -> dict[str, Any]:
+    """What a reader needs to know of the machine, for environment.json and the report."""
+    from pinprompt.policy.bans import seal
+
+    packages = ("pinprompt", "torch", "transformers", "tokenizers", "numpy", "safetensors")
+    versions, banned = {}, seal()
+    for package in packages:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    return {
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "machine": platform.machine(),
+        "device": device,
+        "threads": threads,
+        "packages": versions,
+        **({} if banned is None else {"ban_list": banned}),
+    }

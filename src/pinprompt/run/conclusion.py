@@ -1,0 +1,144 @@
+"""The end of a run: the answer evaluated, compared with hand-written prompts, explained, as result.json has it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pinprompt.methods.protocol import Outcome, Search
+from pinprompt.methods.selection import Finalist
+from pinprompt.methods.table import RL
+from pinprompt.recipe.recipe import Recipe
+from pinprompt.records.readability import perplexity, readability, slor
+from pinprompt.run.folder import RunFolder
+from pinprompt.values import Evaluation, Event, Prompt
+
+SHOWN = 20
+"""Finalists that result.json lists."""
+
+
+def conclude(
+    recipe: Recipe,
+    search: Search,
+    outcome: Outcome,
+    finalists: list[Finalist],
+    writer: Callable[[], Any],
+    record: RunFolder,
+) -> dict[str, Any]:
+    """Everything that result.json says."""
+    evaluator, task = search.evaluator, search.task
+    splits: list[str] = [split for split in task.splits if split != "train"] or ["train"]
+    best = finalists[0] if finalists else None
+    found = _evaluate(search, "found", best.candidate.prompt, splits, outcome.steps) if best else {}
+    shown = found.get("test") or found.get("dev") or found.get("train")
+    result: dict[str, Any] = {
+        "method": recipe.method,
+        "prompt": best.candidate.prompt.text if best else "",
+        "score": best.candidate.score if best else None,
+        "dev": facts(found.get("dev")),
+        "test": facts(found.get("test")),
+        "train": facts(found.get("train")),
+        "primary": task.primary,
+        "task": task.name,
+        "dataset": getattr(recipe.task, "dataset", None),
+        "task_model": getattr(recipe.task, "model", None),
+        "policy_model": recipe.policy.model,
+        "split": getattr(recipe.task, "split", None),
+        "seed": recipe.seed,
+        "fingerprint": task.fingerprint,
+        "recipe": recipe.hash,
+        "stopped": outcome.stopped,
+        "steps": outcome.steps,
+        "top": [
+            {"prompt": f.candidate.prompt.text, "source": f.candidate.source, "score": f.candidate.score, "dev": f.dev}
+            for f in finalists[:SHOWN]
+        ],
+        "baselines": _baselines(recipe, search, splits, outcome.steps),
+        "tables": dict(shown.tables) if shown else {},
+        "judges": getattr(task, "judges", dict)(),
+        **getattr(task, "exhibits", dict)(),
+        **outcome.extras,
+    }
+    if best:
+        result["tokens"] = _tokens(recipe, search, best.candidate.prompt, writer)
+        result["readability"] = _readability(best.candidate.prompt, writer)
+        for row in result["top"]:
+            row |= {name: _finite(value) for name, value in _fluency(row["prompt"], writer).items()}
+    spent = {"calls": evaluator.charged_calls, "prompts": evaluator.distinct}
+    search.emit(
+        Event("end", outcome.steps, {"stopped": outcome.stopped, **spent}, {"paid_calls": evaluator.paid_calls})
+    )
+    result |= {"calls": evaluator.charged_calls, "paid_calls": evaluator.paid_calls, "prompts": evaluator.distinct}
+    result["report_calls"] = evaluator.report_calls
+    result["seconds"] = round(record.seconds(), 3)
+    return result
+
+
+def facts(evaluation: Evaluation | None) -> dict[str, Any] | None:
+    """An evaluation as result.json shows it: metrics side by side with rows and intervals."""
+    if evaluation is None:
+        return None
+    intervals = {name: list(ends) for name, ends in evaluation.intervals.items()}
+    return {**evaluation.metrics, "rows": evaluation.rows, "intervals": intervals}
+
+
+def _evaluate(search: Search, name: str, prompt: Prompt, splits: list[str], step: int) -> dict[str, Evaluation]:
+    evaluations = {}
+    for split in splits:
+        search.emit(Event("evaluating", step, {"name": name, "split": split}))
+        evaluations[split] = evaluation = search.evaluator.evaluate(prompt, split)
+        facts: Mapping[str, Any] = {
+            "name": name,
+            "prompt": prompt.text,
+            "split": split,
+            "metrics": dict(evaluation.metrics),
+            "intervals": {key: list(ends) for key, ends in evaluation.intervals.items()},
+            "rows": evaluation.rows,
+        }
+        search.emit(Event("evaluation", step, facts))
+    return evaluations
+
+
+def _baselines(recipe: Recipe, search: Search, splits: list[str], step: int) -> dict[str, Any]:
+    """The hand-written prompts on the same splits, so that the answer never stands alone."""
+    compared = {}
+    for name, text in search.task.baselines().items():
+        if name == recipe.method or name == "in-context":
+            continue
+        evaluations = _evaluate(search, name, Prompt(text), splits, step)
+        compared[name] = {"prompt": text, **{split: facts(one) for split, one in evaluations.items()}}
+    return compared
+
+
+def _tokens(recipe: Recipe, search: Search, prompt: Prompt, writer: Callable[[], Any]) -> list[dict[str, Any]]:
+    """What each part of the prompt is worth: the score without it and, where it was written, its Q."""
+    if recipe.method in RL and len(prompt.ids) <= 16:
+        parts = writer().explain(prompt, recipe.q_learning.entropy)
+        rest = [writer().prompt(prompt.ids[:place] + prompt.ids[place + 1 :]).text for place in range(len(prompt.ids))]
+    else:
+        words = re.findall(r"\S+", prompt.text)[:16]
+        parts = [{"token": word} for word in words]
+        rest = [" ".join(words[:place] + words[place + 1 :]) for place in range(len(words))]
+    shortened = [Prompt(text) for text in rest]
+    scores = [
+        search.evaluator.score([shorter], report=True)[0].value if shorter.text else None for shorter in shortened
+    ]
+    return [{**part, "score_without": score} for part, score in zip(parts, scores, strict=True)]
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _fluency(text: str, writer: Callable[[], Any]) -> dict[str, float]:
+    """What the writer's LM finds of a text."""
+    logprobs, unigrams = writer().likelihoods(text)
+    return {"perplexity": perplexity(logprobs), "slor": slor(logprobs, unigrams)}
+
+
+def _readability(prompt: Prompt, writer: Callable[[], Any]) -> dict[str, Any]:
+    made = writer()
+    fluency = _fluency(prompt.text, writer)
+    return readability(prompt.text, ids=prompt.ids, tokenizer=made.backbone.tokenizer, fluency=fluency)

@@ -1,0 +1,155 @@
+"""One run from recipe to result: build, search, select on dev, evaluate, explain, write down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pinprompt.errors import PinpromptError, RunError
+from pinprompt.methods.protocol import Method, Outcome, Search
+from pinprompt.methods.selection import select
+from pinprompt.recipe import recipe as recipes
+from pinprompt.recipe.recipe import Recipe
+from pinprompt.recipe.sections import MANNERS
+from pinprompt.records.reading import read_run
+from pinprompt.run import build
+from pinprompt.run.conclusion import conclude
+from pinprompt.run.folder import RunFolder
+from pinprompt.tasks.protocol import Task
+from pinprompt.values import Event, Listener
+
+MAY_CHANGE = ("budget", "scoring")
+"""Sections that a resumed run may change: what it may spend and where it computes, never what it computes."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run found; the same facts as in result.json, the common ones by name."""
+
+    prompt: str
+    score: float
+    dev: dict[str, Any] | None
+    test: dict[str, Any] | None
+    calls: int
+    seconds: float
+    folder: Path
+    data: dict[str, Any] = field(repr=False, default_factory=dict)
+
+    @property
+    def report(self) -> Path:
+        """The page that explains the answer."""
+        return self.folder / "report.html"
+
+    @property
+    def top(self) -> list[dict[str, Any]]:
+        """The finalists, best first, with their scores."""
+        return list(self.data.get("top", []))
+
+
+def result_of(folder: Path) -> Result:
+    """The result that a finished run left in its folder."""
+    data = read_run(folder, prompts=False).result
+    try:
+        return Result(
+            data["prompt"], data["score"], data["dev"], data["test"], data["calls"], data["seconds"], folder, data
+        )
+    except KeyError as missing:
+        raise RunError(f"{folder / 'result.json'} lacks {missing}; run it again with --force") from None
+
+
+def run(
+    recipe: Recipe,
+    folder: Path | str,
+    *,
+    task: Task | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    resume: bool = False,
+    force: bool = False,
+    listeners: Sequence[Listener] = (),
+    notes: Callable[[str], None] = lambda note: None,
+) -> Result:
+    """Carry out a recipe in a run folder; killed and called again with `resume`, it ends as if nothing had happened."""
+    threads = build.set_threads(threads)
+    device = build.choose_device(device)
+    with RunFolder(folder, resume=resume, force=force) as record:
+        if resume and _finished(recipe, record.path):
+            return result_of(record.path)
+        task = task or build.build_task(recipe, device)
+        for note in getattr(task, "notes", ()):
+            notes(note)
+        if hasattr(task, "check_window"):
+            task.check_window(recipe.policy.length)
+        # Only now is there a run: what could not even be built leaves a folder that can be used again.
+        record.begin(recipes.to_toml(recipe))
+        record.save_json("environment.json", build.environment(device, threads))
+        evaluator = build.build_evaluator(recipe, task, record, device, threads, notes)
+
+        told: list[str] = []
+
+        def emit(event: Event) -> None:
+            told.append(event.kind)
+            for listener in (record.record, *listeners):
+                listener(event)
+
+        search = Search(task, evaluator, emit, record.checkpoint, recipe.seed, device, record.path)
+        if record.checkpoint.size("events") == 0:
+            emit(Event("start", 0, {"method": recipe.method, "task": task.name, "seed": recipe.seed,
+                                    "length": recipe.policy.length, "primary": task.primary}))  # fmt: skip
+        writer = cache(lambda: build.build_writer(recipe, task, device))
+        method = build.build_method(recipe, writer)
+        held = build.hold_for_dev(recipe, task, evaluator.budget)
+        outcome = _search(method, search, told) if resume else method(search)
+        if held is not None:
+            evaluator.budget.release(held)
+        finalists = select(search, outcome.candidates, outcome.steps)
+        result = conclude(recipe, search, outcome, finalists, writer, record)
+        evaluator.close()
+        record.save_prompts(evaluator.prompts_table())
+        record.save_json("result.json", result)
+        from pinprompt.records.report import write_report
+
+        write_report(record.path)
+        return result_of(record.path)
+
+
+def _search(method: Method, search: Search, told: Sequence[str]) -> Outcome:
+    """Let a method go on; whatever breaks before it asks or tells anything is the folder's fault, not the method's."""
+    evaluator: Any = search.evaluator
+    asked, heard = evaluator.requests, len(told)
+    try:
+        return method(search)
+    except PinpromptError:
+        raise
+    except Exception as error:
+        if (evaluator.requests, len(told)) != (asked, heard):
+            raise
+        raise RunError(
+            f"the run in {search.folder} cannot be gone on with ({type(error).__name__}: {str(error)[:200]}): its "
+            "checkpoint is damaged or not this recipe's; start anew with --force"
+        ) from error
+
+
+def _finished(recipe: Recipe, folder: Path) -> bool:
+    """True where the folder's run is complete for this recipe; a recipe that computes something else is refused."""
+    path = folder / "recipe.toml"
+    if not path.is_file():
+        return False
+    earlier = recipes.validate(recipes.read_toml(path))
+    ours, theirs = _computed(recipe), _computed(earlier)
+    changed = [name for name in ours if ours[name] != theirs[name]]
+    if changed:
+        raise RunError(
+            f"{folder} was made with other settings ({', '.join(changed)}); resume it with its own recipe, "
+            "change only the budget, or start anew with --force"
+        )
+    return (folder / "result.json").exists() and recipe.budget == earlier.budget
+
+
+def _computed(recipe: Recipe) -> dict[str, Any]:
+    """The sections that say what a run computes."""
+    sections = {name: value for name, value in recipe.model_dump().items() if name not in MAY_CHANGE}
+    return sections | {"remote": {name: value for name, value in sections["remote"].items() if name not in MANNERS}}

@@ -1,0 +1,260 @@
+"""Answers that cost nothing now: what a killed session of this run paid for, and what earlier runs left in the memo."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pinprompt.errors import BudgetSpent, TaskError
+from pinprompt.scoring import journal
+from pinprompt.scoring.budget import Budget, Reservation
+from pinprompt.scoring.journal import Row
+from pinprompt.scoring.memo import Memo, memo_key
+from pinprompt.tasks.protocol import Task
+from pinprompt.values import Evaluation, Prompt, Score
+
+# What a score costs a task's user: the worst case before it, what it took after it.
+
+
+@dataclass
+class Question:
+    """One prompt of a request that the run has no score for yet."""
+
+    place: int
+    prompt: Prompt
+    known: Score | None
+    """An answer that costs nothing now: from the journal of a killed session, or from the memo."""
+    reservation: Reservation | None = None
+
+
+class Billing:
+    """A task's costs booked on a budget.
+
+    What a task may tell beyond its contract: `billed`, the name of its model in the price table; `tokens(prompt,
+    split)`, the most tokens in and out that a score can take; `tokens_in` and `tokens_out` in `Score.details` (and
+    under "usage" in `Evaluation.tables`), what it took.
+    """
+
+    def __init__(self, task: Task, budget: Budget) -> None:
+        self.task, self.budget = task, budget
+        self.model: str | None = getattr(task, "billed", None)
+        self.paid_calls = 0
+        """Calls that were really made, not answered from memory."""
+
+    def admit(self, questions: list[Question], split: str) -> BudgetSpent | None:
+        """Reserve the worst case of as many questions as fit, in order; gives the refusal of the first that does not.
+
+        Calls and tokens are reserved for known answers too: the run must not depend on what the memo knows.
+        """
+        for question in questions:
+            tokens_in, tokens_out = self._most(question.prompt, split)
+            model = self.model if question.known is None else None
+            try:
+                question.reservation = self.budget.reserve(self.task.calls(split), tokens_in, tokens_out, model)
+            except BudgetSpent as refusal:
+                return refusal
+        return None
+
+    def settle(self, question: Question, score: Score, split: str) -> None:
+        """Book what a score took: on the search's budget if it was admitted there, else as a report."""
+        calls = score.calls or self.task.calls(split)
+        tokens_in, tokens_out = self._took(question.prompt, score, split)
+        if question.reservation is not None:
+            self.budget.settle(question.reservation, calls, tokens_in, tokens_out)
+        else:
+            self.budget.book_report(calls, tokens_in, tokens_out, self.model if question.known is None else None)
+        if question.known is None:
+            self.paid_calls += calls
+
+    def settle_evaluation(self, evaluation: Evaluation, split: str, known: bool) -> float:
+        """Book an evaluation as a report; gives the money it cost."""
+        calls = evaluation.calls or self.task.calls(split)
+        usage = evaluation.tables.get("usage")
+        usage = usage if isinstance(usage, Mapping) else {}
+        tokens_in, tokens_out = int(usage.get("tokens_in", 0)), int(usage.get("tokens_out", 0))
+        model = None if known else self.model
+        self.budget.book_report(calls, tokens_in, tokens_out, model)
+        self.paid_calls += 0 if known else calls
+        return float(self.budget.price(model, tokens_in, tokens_out))
+
+    def release(self, questions: list[Question]) -> None:
+        """Free what was reserved for questions that got no answer."""
+        for question in questions:
+            if question.reservation is not None and question.reservation.open:
+                self.budget.release(question.reservation)
+
+    def money(self, prompt: Prompt, score: Score, split: str) -> float:
+        """What a score cost when it was paid for."""
+        return float(self.budget.price(self.model, *self._took(prompt, score, split)))
+
+    def check(self, question: Question, score: Score, split: str) -> None:
+        """A task that takes more calls than it promised would make the budget a lie."""
+        if score.calls > self.task.calls(split):
+            raise TaskError(
+                f"the task '{self.task.name}' took {score.calls} calls for the prompt {question.prompt.text!r} though "
+                f"it promises at most {self.task.calls(split)} on {split}; correct its calls()"
+            )
+
+    def really_spent(self) -> dict[str, Any]:
+        """The ledger of what was really spent; it only grows, so a resumed run takes the largest that it finds."""
+        money = str(self.budget.spent.money)
+        return {"spent": {"money": money, "seconds": self.budget.seconds(), "paid_calls": self.paid_calls}}
+
+    def _most(self, prompt: Prompt, split: str) -> tuple[int, int]:
+        tokens = getattr(self.task, "tokens", None)
+        if tokens is None:
+            return 0, 0
+        most_in, most_out = tokens(prompt, split)
+        return int(most_in), int(most_out)
+
+    def _took(self, prompt: Prompt, score: Score, split: str) -> tuple[int, int]:
+        """Tokens in and out of a score: as it says, or else the most that it can have been."""
+        most_in, most_out = self._most(prompt, split)
+        return int(score.details.get("tokens_in", most_in)), int(score.details.get("tokens_out", most_out))
+
+
+# What a run has scored so far: the table that repeats are answered from, and that prompts.csv is made of.
+
+
+@dataclass
+class _Entry:
+    """One distinct prompt: its ids, the request it first came in, and per split (sum of scores, times scored)."""
+
+    ids: tuple[int, ...]
+    first: int
+    sums: dict[str, tuple[float, int]] = field(default_factory=dict)
+    failures: int = 0
+
+
+class Table:
+    """Scores by split and text, and the worst score of each split."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, _Entry] = {}
+        self._scores: dict[tuple[str, str], Score] = {}
+        self._worst: dict[str, float] = {}
+
+    def get(self, split: str, text: str) -> Score | None:
+        """The latest score of a prompt on a split."""
+        return self._scores.get((split, text))
+
+    def enter(self, number: int, split: str, scored: Sequence[tuple[int, Prompt, Score]]) -> dict[int, Score]:
+        """Take in the scores of one request and give them back by place, those that failed as the worst so far.
+
+        Failures on a split that has no score at all yet cannot be given a value and are left out.
+        """
+        finite = [score.value for _, _, score in scored if not math.isnan(score.value)]
+        if finite:
+            self._worst[split] = min([*finite, self._worst.get(split, math.inf)])
+        settled: dict[int, Score] = {}
+        for place, prompt, raw in scored:
+            score = raw
+            if math.isnan(raw.value):
+                if split not in self._worst:
+                    continue
+                score = replace(raw, value=self._worst[split])
+            settled[place] = score
+            self._scores[split, prompt.text] = score
+            entry = self.texts.setdefault(prompt.text, _Entry(prompt.ids, number))
+            total, times = entry.sums.get(split, (0.0, 0))
+            entry.sums[split] = (total + score.value, times + 1)
+            entry.failures += len(score.failures)
+        return settled
+
+    def rows(self, splits: Sequence[str]) -> list[dict[str, Any]]:
+        """Every distinct prompt in order of appearance: text, ids, mean score per split, times scored, failures."""
+        rows = []
+        for text, entry in self.texts.items():
+            row: dict[str, Any] = {"prompt": text, "ids": " ".join(map(str, entry.ids)), "first": entry.first}
+            for split in splits:
+                total, times = entry.sums.get(split, (0.0, 0))
+                row[split] = total / times if times else None
+            row["scored"] = sum(times for _, times in entry.sums.values())
+            row["failures"] = entry.failures
+            rows.append(row)
+        return rows
+
+
+class Known:
+    """Looks answers up by question; `fixed` tasks have one answer per prompt and split, others one per request too."""
+
+    def __init__(self, task: Task, fixed: bool, memo: Memo | None) -> None:
+        self.task, self.fixed = task, fixed
+        self.memo = memo if fixed else None
+        self.hits = 0
+        """Answers of the memo that were used."""
+        self._scores: dict[tuple[Any, ...], Score] = {}
+        self._evaluations: dict[tuple[str, str], Evaluation] = {}
+        self._stored: set[str] = set()
+        """Keys of the last question that the memo answered."""
+
+    def take(self, spare: Iterable[Row]) -> None:
+        """Take in journal rows from after the last checkpoint; what failed, or failed in part, is asked for again."""
+        for row in spare:
+            if row["kind"] == "evaluation":
+                self._evaluations[row["split"], row["text"]] = journal.unpack_evaluation(row["evaluation"])
+                continue
+            score = journal.unpack_score(row)
+            if not math.isnan(score.value) and not score.failures:
+                self._scores[self._question(row["n"], row["place"], row["split"], row["text"])] = score
+
+    def scores(self, asked: Sequence[tuple[int, Prompt]], split: str, number: int) -> dict[int, Score]:
+        """The known scores among the asked (place, prompt) pairs of request `number`, by place."""
+        found: dict[int, Score] = {}
+        for place, prompt in asked:
+            paid = self._scores.get(self._question(number, place, split, prompt.text))
+            if paid is not None:
+                found[place] = paid
+        if self.memo is None:
+            return found
+        keys = {place: self.score_key(split, prompt) for place, prompt in asked if place not in found}
+        stored = self.memo.look_up(list(keys.values()))
+        for place, key in keys.items():
+            with contextlib.suppress(KeyError, ValueError):
+                found[place] = journal.unpack_score(stored[key])
+        self._stored = {key for place, key in keys.items() if place in found}
+        return found
+
+    def used(self, split: str, prompt: Prompt) -> None:
+        """A known score was used: if it is the memo's, that is a hit."""
+        key = self.score_key(split, prompt)
+        if self.memo is not None and key in self._stored:
+            self.hits += 1
+            self.memo.count(key)
+
+    def evaluation(self, prompt: Prompt, split: str) -> Evaluation | None:
+        """The known evaluation of a prompt on a split."""
+        paid = self._evaluations.get((split, prompt.text))
+        if paid is not None or self.memo is None:
+            return paid
+        key = self.evaluation_key(split, prompt)
+        try:
+            known = journal.unpack_evaluation(self.memo.look_up([key])[key])
+        except (KeyError, ValueError):
+            return None
+        self.hits += 1
+        self.memo.count(key)
+        return known
+
+    def keep(self, answers: Mapping[str, dict[str, Any]], money: float = 0.0) -> None:
+        """Give answers that were just paid for to the memo; `money` is what each cost."""
+        if self.memo is not None:
+            self.memo.keep(answers, money)
+
+    def _fingerprint(self, split: str) -> str:
+        """What an answer on a split depends on: less than the whole task, where the task says so."""
+        return str(getattr(self.task, "fingerprints", {}).get(split, self.task.fingerprint))
+
+    def score_key(self, split: str, prompt: Prompt) -> str:
+        """The memo's key of a score."""
+        return memo_key(self._fingerprint(split), "score", split, prompt.text)
+
+    def evaluation_key(self, split: str, prompt: Prompt) -> str:
+        """The memo's key of an evaluation."""
+        return memo_key(self._fingerprint(split), "evaluation", split, prompt.text)
+
+    def _question(self, number: int, place: int, split: str, text: str) -> tuple[Any, ...]:
+        return (split, text) if self.fixed else (split, text, number, place)

@@ -1,0 +1,253 @@
+"""Hand-written prompts to compare with, and the context that makes likely tokens likely for the task.
+
+A baseline that does not stand where a found prompt stands is a whole template (see `templates.whole`), so that it is
+scored, paid for and reported like any other prompt.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pinprompt.data.datasets import CAUSAL, MASKED, DatasetCard
+from pinprompt.data.readers import Example
+from pinprompt.errors import SettingError, did_you_mean
+from pinprompt.models.label_text import Frame
+
+# Templates: where text, prompt and mask stand. Parsed once, filled by joining, never by a format string.
+
+FIELDS = ("text", "prompt", "mask")
+_FIELD = re.compile(r"\{(\w*)\}")
+Spacing = Literal["single", "literal"]
+
+
+@dataclass(frozen=True)
+class Template:
+    """A template as its parts: ('text', ''), ('prompt', ''), ('mask', '') or ('', literal)."""
+
+    source: str
+    parts: tuple[tuple[str, str], ...]
+    spacing: Spacing = "single"
+
+    def frame(self, prompt: str) -> Frame:
+        """What stands around the text for this prompt, and where the mask goes.
+
+        With single spacing a prompt's own outer spaces are dropped, and an empty prompt leaves no gap: a written
+        prompt mostly begins with a space, and the template has one already. Literal spacing inserts it as it is.
+        """
+        sides = {"before": "", "after": ""}
+        side, mask, pending = "before", None, False
+        for name, literal in self.parts:
+            if name == "text":
+                side = "after"
+            elif name == "mask":
+                mask = (side, len(sides[side]))
+            else:
+                piece = prompt if name == "prompt" else literal
+                if self.spacing == "single":
+                    if name == "prompt":
+                        piece = prompt.strip()
+                        if not piece:
+                            pending = True
+                            continue
+                    if pending and piece.startswith(" "):
+                        # The spaces on both sides of an empty prompt become one, or none where it came first.
+                        sides[side] = sides[side].rstrip(" ")
+                        piece = piece if sides[side] or side == "after" or mask else piece.lstrip(" ")
+                    pending = False
+                sides[side] += piece
+        if pending and mask is None:
+            sides[side] = sides[side].rstrip(" ")
+        return Frame(sides["before"], sides["after"], mask)
+
+    def fill(self, text: str, prompt: str, word: str = "") -> str:
+        """The template as a person would read it, with a word in the mask's place (or at the end, without a mask)."""
+        frame = self.frame(prompt)
+        whole, _ = frame.around(text, word) if frame.mask else (frame.around(text)[0], 0)
+        if frame.mask is None and word:
+            whole += ("" if whole[-1:].isspace() else " ") + word
+        return whole
+
+    def around_prompt(self, text: str, mask_token: str) -> tuple[str, str]:
+        """The strings to the left and right of the prompt, for prompts that are vectors."""
+        values = {"text": text, "mask": mask_token}
+        names = [name for name, _ in self.parts]
+        here = names.index("prompt")
+        sides = [
+            "".join(literal if not name else values[name] for name, literal in part)
+            for part in (self.parts[:here], self.parts[here + 1 :])
+        ]
+        return sides[0].rstrip(" "), sides[1]
+
+
+def parse(source: str, kind: str, spacing: Spacing = "single") -> Template:
+    """A template for a 'masked' or a 'causal' model, or a sentence that says what is wrong with it."""
+    template = _parse(source, spacing)
+    names = [name for name, _ in template.parts if name]
+    for name in ("text", "prompt"):
+        if names.count(name) != 1:
+            raise SettingError(
+                f"the template '{source}' must hold {{{name}}} exactly once; it has {names.count(name)}."
+            )
+    return _for_kind(template, names, kind)
+
+
+def whole(prompt: str, kind: str) -> Template | None:
+    """The template that a prompt is by itself, if it is one: a hand-written prompt may stand all around its text.
+
+    Such a prompt holds `{text}` once, and `{mask}` where the model needs one; any other prompt is plain text.
+    """
+    if prompt.count("{text}") != 1 or "{prompt}" in prompt:
+        return None
+    try:
+        template = _parse(prompt, "literal", others=True)
+        return _for_kind(template, [name for name, _ in template.parts if name], kind)
+    except SettingError:
+        return None
+
+
+def _parse(source: str, spacing: Spacing, *, others: bool = False) -> Template:
+    """The parts of a template; `others` takes unknown words in braces as they stand, as a text may hold them."""
+    parts: list[tuple[str, str]] = []
+    end = 0
+    for found in _FIELD.finditer(source):
+        if found.group(1) not in FIELDS:
+            if others:
+                continue
+            raise SettingError(
+                f"the template '{source}' holds {{{found.group(1)}}}, which means nothing; "
+                f"{did_you_mean(found.group(1), FIELDS)}"
+            )
+        if found.start() > end:
+            parts.append(("", source[end : found.start()]))
+        parts.append((found.group(1), ""))
+        end = found.end()
+    if end < len(source):
+        parts.append(("", source[end:]))
+    return Template(source, tuple(parts), spacing)
+
+
+def _for_kind(template: Template, names: list[str], kind: str) -> Template:
+    masks = names.count("mask")
+    if kind == "masked":
+        if masks != 1:
+            raise SettingError(
+                f"the template '{template.source}' must hold {{mask}} exactly once for a masked model; it has {masks}. "
+                "The usual one is '{text} {prompt} {mask} .'."
+            )
+        return template
+    if masks == 0:
+        return _ending_bare(template)
+    if masks > 1 or template.parts[-1][0] != "mask":
+        raise SettingError(
+            f"the template '{template.source}' has its {{mask}} before its end, but a causal model only says what "
+            "comes next: put the text and the prompt first and leave the {mask} out, as in '{text} {prompt}', or use a "
+            "masked model."
+        )
+    return _ending_bare(Template(template.source, template.parts[:-1], template.spacing))
+
+
+def _ending_bare(template: Template) -> Template:
+    """The template without spaces at its end: the word that follows brings its own."""
+    name, literal = template.parts[-1]
+    bare = literal.rstrip(" ")
+    if name or literal == bare:
+        return template
+    return Template(template.source, (*template.parts[:-1], *([("", bare)] if bare else [])), template.spacing)
+
+
+_MANUAL = "It was"
+_CONTEXT_WORDS = 60  # of each example's text; more would crowd out the examples
+
+
+def default_template(card: DatasetCard | None, kind: str) -> str:
+    """The template of found prompts for a dataset and a kind of model."""
+    if card is not None:
+        return card.template(kind)
+    return MASKED if kind == "masked" else CAUSAL
+
+
+def manual_prompt(card: DatasetCard | None, template: Template, kind: str, own: str | None) -> tuple[str, Template]:
+    """The hand-written prompt and the template that it stands in: the user's, the dataset's, or 'It was'."""
+    if own is not None:
+        return own, template
+    if card is None:
+        return _MANUAL, template
+    prompt, source = card.manual(kind)
+    # A user's own template replaces the dataset's, unless the hand-written prompt has a place of its own.
+    if source == card.template(kind):
+        return prompt, template
+    return prompt, parse(source, kind)
+
+
+def manual_text(prompt: str, manual: Template, template: Template) -> str:
+    """The hand-written prompt as one that the task can score."""
+    return prompt if manual == template else opened(manual, prompt)
+
+
+def opened(template: Template, prompt: str, before: str = "") -> str:
+    """A template with the prompt filled in and the text left open: a whole template."""
+    return before + template.fill("{text}", prompt, "{mask}" if ("mask", "") in template.parts else "")
+
+
+def instructions_text(instruction: str, prompt: str, manual: Template, kind: str) -> str:
+    """The instruction before the text. A causal model needs the hand-written prompt too, to be asked for a word."""
+    if kind == "masked":
+        return f"{instruction} {{text}} {{mask}} ."
+    return opened(manual, prompt, instruction + " ")
+
+
+def in_context_text(
+    examples: Sequence[Example],
+    words: Mapping[str, str],
+    prompt: str,
+    manual: Template,
+    seed: int,
+    fits: Callable[[str], bool],
+) -> str | None:
+    """One random example per class in random order before the text, as many as fit; None where none does."""
+    chooser = random.Random(seed)
+    usable = [example for example in examples if not any(f"{{{field}}}" in example.text for field in FIELDS)]
+    drawn = []
+    for label in words:
+        members = [example for example in usable if example.label == label]
+        if members:
+            drawn.append(chooser.choice(members))
+    chooser.shuffle(drawn)
+    while drawn:
+        shown = [manual.fill(example.text, prompt, words[example.label]) + _stop(manual) for example in drawn]
+        whole = opened(manual, prompt, " ".join(shown) + " ")
+        if fits(whole):
+            return whole
+        drawn.pop()
+    return None
+
+
+def context_text(
+    examples: Sequence[Example], words: Mapping[str, str], prompt: str, template: Template, per_class: int, seed: int
+) -> str:
+    """Labelled examples in the template with the hand-written prompt in the prompt's place, then one more example that
+    stops right where a prompt would be written."""
+    if per_class == 0:
+        return ""
+    chooser = random.Random(seed)
+    shuffled = chooser.sample(list(examples), len(examples))
+    drawn = [example for label in words for example in [e for e in shuffled if e.label == label][:per_class]]
+    chooser.shuffle(drawn)
+    last = next((example for example in shuffled if example not in drawn), drawn[-1])
+    lines = [template.fill(_short(e.text), prompt, words[e.label]) + _stop(template) for e in drawn]
+    left, _ = template.around_prompt(_short(last.text), words[last.label])
+    return "\n".join([*lines, left]) if left else "\n".join(lines) + "\n"
+
+
+def _stop(template: Template) -> str:
+    """A full stop after an example, unless the template brings one or ends with the text's own."""
+    return "" if template.parts[-1][0] == "text" or template.fill("x", "x", "x").endswith(".") else "."
+
+
+def _short(text: str) -> str:
+    words = text.split()
+    return " ".join(words[:_CONTEXT_WORDS])

@@ -1,0 +1,117 @@
+"""Encoders and what is judged with them: vectors of a text alone, alignment and BERTScore worked by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from style_toys import causal_lm, encoder, save, tokenizer
+
+from pinprompt.judges.content import Alignment, BertScore, baseline_of
+from pinprompt.judges.encoder import Encoder, Remembered
+from pinprompt.models.batches import passes
+from pinprompt.models.sources import load_encoder
+
+TEXTS = ["the food was good", "we hate it", "", "very nice", "they love the very very nice place and it is good ."]
+
+
+def test_passes_have_a_fixed_shape_and_hold_every_text_once() -> None:
+    texts = [[5] * n for n in (1, 3, 9, 17, 8, 20, 0, 2, 2, 2)]
+    seen: list[int] = []
+    for places, ids, mask in passes(texts, rows=3, window=20, pad=1):
+        assert ids.shape[0] == 3
+        assert ids.shape == mask.shape
+        assert ids.shape[1] in (8, 16, 20)
+        for row, place in enumerate(places):
+            assert ids[row].tolist()[: len(texts[place])] == texts[place]
+            assert mask[row].sum() == max(1, len(texts[place]))
+        seen += places
+    assert sorted(seen) == list(range(10))
+
+
+def test_vectors_are_the_models_own_without_special_tokens() -> None:
+    model, tok = encoder(), tokenizer(wrap=True)
+    found = Encoder(model, tok).tokens(["the food was good"])[0]
+    with torch.no_grad():
+        states = model(
+            **{k: v for k, v in tok("the food was good", return_tensors="pt").items() if k != "token_type_ids"}
+        )
+    expected = torch.nn.functional.normalize(states.last_hidden_state[0, 1:-1], dim=-1).numpy()
+    assert found.shape == (4, 32)
+    assert np.allclose(found, expected, atol=1e-5)
+
+
+def test_a_text_has_the_same_bits_in_any_company() -> None:
+    model, tok = encoder(), tokenizer(wrap=True)
+    together = Encoder(model, tok, rows=4).tokens(TEXTS)
+    for text, vectors in zip(TEXTS, together, strict=True):
+        alone = Encoder(model, tok, rows=4).tokens([text])[0]
+        assert alone.tobytes() == vectors.tobytes()
+
+
+def test_an_empty_text_has_no_tokens_and_a_long_one_is_cut() -> None:
+    made = Encoder(encoder(), tokenizer(wrap=True))
+    empty, long = made.tokens(["", "very " * 500])
+    assert empty.shape == (0, 32)
+    assert 0 < len(long) < 64
+    assert np.all(made.pooled([""]) == 0)
+
+
+def test_another_layer_and_a_decoder_can_be_read(tmp_path: Path) -> None:
+    last, first = (Encoder(encoder(), tokenizer(wrap=True), layer=layer).pooled(["very nice"]) for layer in (-1, 1))
+    assert not np.allclose(last, first)
+    folder = save(tmp_path / "lm", causal_lm())
+    assert Encoder(*load_encoder(folder)).tokens(["very nice place"])[0].shape == (3, 32)
+
+
+def test_the_latest_texts_are_kept_and_only_so_many() -> None:
+    made = Encoder(encoder(), tokenizer(wrap=True), keep=2)
+    first = made.tokens(["very nice"])[0]
+    assert made.tokens(["very nice"])[0] is first
+    made.tokens(["we", "they"])
+    assert made.tokens(["very nice"])[0] is not first
+
+
+class _Known:
+    """Stands in for an encoder: each word is a vector that is given."""
+
+    name = "known"
+    vectors = {"a": (1.0, 0.0), "b": (0.0, 1.0), "c": (0.6, 0.8), "d": (-1.0, 0.0)}  # noqa: RUF012
+
+    def tokens(self, texts: list[str]) -> list[np.ndarray]:
+        return [np.array([self.vectors[word] for word in text.split()]).reshape(-1, 2) for text in texts]
+
+
+def test_alignment_by_hand() -> None:
+    judge = Alignment(_Known())  # type: ignore[arg-type]
+    # Text "c" against source "a b": c's best is 0.8; a finds 0.6, b finds 0.8. F1(0.8, 0.7) = 1.12 / 1.5.
+    # "d" against "a": the cosine -1 counts as nothing.
+    assert judge(["a b", "a", "a b", "a", ""], ["c", "d", "a b", "", "a"]) == pytest.approx([1.12 / 1.5, 0, 1, 0, 0])
+
+
+def test_bertscore_by_hand() -> None:
+    # Text "a d" against source "a": precision (1 - 1) / 2 = 0, so F is 0; "c" against "a" is 0.6, rescaled by 0.2: 0.5.
+    assert BertScore(_Known(), 0.2)(["a", "a", "a"], ["a d", "c", "a"]) == pytest.approx([0, 0.5, 1])  # type: ignore[arg-type]
+    # Text "c a" against "a b": precision (0.8 + 1) / 2, recall (1 + 0.8) / 2.
+    assert BertScore(_Known())(["a b"], ["c a"]) == pytest.approx([0.9])  # type: ignore[arg-type]
+    # Below the baseline is 0, not less.
+    assert BertScore(_Known(), 0.7)(["a"], ["c"]) == [0.0]  # type: ignore[arg-type]
+
+
+def test_the_baseline_is_what_different_texts_score() -> None:
+    texts = ["a " * n + "b" for n in range(1, 13)]
+    # Every pair has all its words in both texts: F is 1 whichever pairs are drawn.
+    assert baseline_of(_Known(), texts, seed=0) == pytest.approx(1)  # type: ignore[arg-type]
+    assert baseline_of(_Known(), ["a", "b"], seed=0) == 0.0  # type: ignore[arg-type]
+
+
+def test_a_question_is_asked_once_until_memory_is_full() -> None:
+    asked: list[str] = []
+    judge = Remembered[str](lambda new: asked.extend(new) or [len(text) for text in new], most=3)
+    assert judge(["aa", "b", "aa"]) == [2, 1, 2]
+    assert judge(["b", "ccc"]) == [1, 3]
+    assert asked == ["aa", "b", "ccc"]
+    assert judge(["dddd", "b"]) == [4, 1]
+    assert asked == ["aa", "b", "ccc", "dddd", "b"]

@@ -1,0 +1,312 @@
+"""GrIPS: phrases, edits against the whole neighbourhood, what is climbed, and planted answers."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from baseline_toys import MAGIC, WordTask, assert_resumes, planted, run, writer
+
+from pinprompt.errors import ModelError, SettingError
+from pinprompt.methods.baselines.grips import ByWriter, Draft, TextRules, _Run, grips, merit_of, paraphraser_named
+from pinprompt.methods.baselines.grips_phrases import chunker_named, constituents, joined_to, phrases
+from pinprompt.methods.protocol import Outcome, Search
+from pinprompt.recipe.sections import Constraints, GripsSettings
+from pinprompt.values import Score
+
+INSTRUCTION = (
+    'In this task, you are given sentences from movie reviews. The task is to classify a sentence as "great" if the '
+    "sentiment is positive."
+)
+
+
+def other_words(phrase: str) -> list[str]:
+    """A paraphraser that the tests can foresee."""
+    return [f"truly {phrase}", f"really {phrase}"]
+
+
+OWN = f"{__name__}:other_words"
+
+
+def method(constraints: dict[str, Any] | None = None, **settings: Any) -> Any:
+    settings = {"paraphraser": OWN, "steps": 30, **settings}
+
+    def search(search: Search) -> Outcome:
+        return grips(search, writer, GripsSettings(**settings), Constraints(**(constraints or {})))
+
+    return search
+
+
+# Phrases
+
+
+@pytest.mark.parametrize("text", [INSTRUCTION, "It was", "one, two; three: (four) five!", "Say it  in\nother words"])
+def test_pieces_are_the_text(text: str) -> None:
+    for level in ("phrase", "word", "sentence"):
+        assert " ".join(chunker_named("chunker", level)(text)).split() == text.split()
+
+
+def test_phrases_read_like_phrases() -> None:
+    found = phrases(INSTRUCTION)
+    for phrase in ("In this task,", "from movie reviews.", "The task", "a sentence", 'as "great"', "if the sentiment"):
+        assert phrase in found
+    assert all(len(phrase.split()) <= 6 for phrase in found)
+
+
+class Tree(list[Any]):
+    """What nltk calls a Tree, as far as it is used."""
+
+    def __init__(self, label: str, children: list[Any]) -> None:
+        super().__init__(children)
+        self._label = label
+
+    def label(self) -> str:
+        return self._label
+
+    def leaves(self) -> list[str]:
+        return [leaf for child in self for leaf in ([child] if isinstance(child, str) else child.leaves())]
+
+
+def test_constituents_of_a_tree() -> None:
+    # (S (NP You) (VP are (VP given (NP sentences (PP from (NP movie reviews))))) .)
+    tree = Tree("TOP", [Tree("S", [
+        Tree("NP", [Tree("PRP", ["You"])]),
+        Tree("VP", [Tree("VBP", ["are"]), Tree("VP", [Tree("VBN", ["given"]), Tree("NP", [
+            Tree("NP", [Tree("NNS", ["sentences"])]),
+            Tree("PP", [Tree("IN", ["from"]), Tree("NP", [Tree("NN", ["movie"]), Tree("NNS", ["reviews"])])]),
+        ])])]),
+        Tree(".", ["."]),
+    ])])  # fmt: skip
+    found = constituents(tree)
+    assert found == ["You", "are", "given", "sentences from movie reviews", "."]
+    text = "You are given sentences from movie reviews."
+    assert joined_to(text, found) == ["You", "are", "given", "sentences from movie reviews."]
+
+
+def test_published_parser_and_unknown_names() -> None:
+    with pytest.raises(ModelError, match="pip install supar"):
+        chunker_named("supar:crf-con-en")
+    with pytest.raises(SettingError, match="no parser 'tree'"):
+        chunker_named("tree")
+    with pytest.raises(SettingError, match="cannot be imported"):
+        chunker_named("nowhere:nothing")
+    assert chunker_named(f"{__name__}:other_words")("x") == ["truly x", "really x"]
+
+
+# Edits
+
+
+def test_every_edit_is_one_of_the_whole_neighbourhood(tmp_path: Path) -> None:
+    draft = Draft(("one", "two", "three"), " {text}", ("zero",))
+    deletes = {"two three", "one three", "one two"}
+    swaps = {"two one three", "three two one", "one three two"}
+    adds = {"zero one two three", "one zero two three", "one two zero three", "one two three zero"}
+    substitutes = {
+        " ".join(f"{how} {word}" if word == changed else word for word in draft.pieces)
+        for changed in draft.pieces
+        for how in ("truly", "really")
+    }
+
+    def look(search: Search) -> Any:
+        edits = _Run(search, writer, GripsSettings(paraphraser=OWN), Constraints())
+        return [edits.edited(draft) for _ in range(400)]
+
+    found, _, _ = run(look, WordTask(len, "one two three"), tmp_path / "run")
+    assert {one.head for one in found} == deletes | swaps | adds | substitutes
+    assert all(one.text == one.head + " {text}" for one in found)
+    for one in found:
+        if one.head in deletes:
+            [gone] = set(draft.pieces) - set(one.pieces)
+            assert one.deleted == ("zero", gone)
+        elif one.head in adds:
+            assert one.deleted == ()
+
+
+def test_nothing_is_put_back_before_something_was_deleted(tmp_path: Path) -> None:
+    def look(search: Search) -> Any:
+        edits = _Run(search, writer, GripsSettings(operations=("add",)), Constraints())
+        return edits.candidates()
+
+    found, _, _ = run(look, WordTask(len, "one two three"), tmp_path / "run")
+    assert found == []
+
+
+# What is climbed
+
+
+def test_the_score_by_hand() -> None:
+    # Two classes, 3 of 4 and 1 of 2 right: 62.5; predicted 4 to 2: H = -(2/3 ln 2/3 + 1/3 ln 1/3) = 0.636514.
+    score = Score(7.0, details={"balanced_accuracy": 0.625, "label_entropy": 0.636514168})
+    assert merit_of(score, 10.0) == pytest.approx(62.5 + 6.36514168)
+    assert merit_of(score, 0.0) == 62.5
+    assert merit_of(Score(7.0), 10.0) == 7.0
+
+
+def test_details_of_a_classification_score() -> None:
+    import numpy as np
+
+    task = planted("causal", rows=6)  # neg, pos, neg, pos, neg, pos
+    p = np.array([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3], [0.6, 0.4], [0.8, 0.2], [0.9, 0.1]])
+    details = task.score_of(p, "train").details
+    # All three negatives are right, one of three positives is; five rows are called negative.
+    assert details["balanced_accuracy"] == pytest.approx((1 + 1 / 3) / 2)
+    assert details["label_entropy"] == pytest.approx(-(5 / 6 * math.log(5 / 6) + 1 / 6 * math.log(1 / 6)))
+
+
+def test_it_finds_the_planted_instruction(tmp_path: Path) -> None:
+    # Words that hurt are to go, and the word that helps is to stand first.
+    def worth(text: str) -> float:
+        words = text.split()
+        return -float(sum(word in ("never", "wrong", "bad") for word in words)) + 5.0 * (words[0] == "Decide")
+
+    task = WordTask(worth, "never bad Decide wrong")
+    outcome, events, _ = run(method(level="word", patience=10, candidates=8), task, tmp_path / "run", seed=1)
+    assert outcome.candidates[0].score == 5.0
+    best = outcome.candidates[0].prompt.text.split()
+    assert best[0] == "Decide"
+    assert not {"never", "wrong", "bad"} & set(best)
+    assert events[0].data["best_prompt"] == "never bad Decide wrong"
+    assert [event.step for event in events] == list(range(len(events)))
+
+
+@pytest.mark.parametrize("kind", ["causal", "masked"])
+def test_it_finds_what_the_model_wants(tmp_path: Path, kind: str) -> None:
+    task = planted(kind, manual=f"{MAGIC} river stone table")
+    asked = method(start="manual", level="word", patience=10, operations=("delete", "swap"), candidates=8)
+    outcome, events, _ = run(asked, task, tmp_path / "run")
+    best = outcome.candidates[0].prompt
+    assert MAGIC in best.text.split()
+    assert task.score([best])[0].details["accuracy"] >= 0.85
+    assert events[-1].data["merit"] > events[0].data["merit"] + 20
+
+
+def test_the_place_for_the_text_stays(tmp_path: Path) -> None:
+    task = WordTask(lambda text: -len(text), "Read this, then that: {text} It was {mask} .")
+    run(method(patience=5), task, tmp_path / "run")
+    assert len(task.asked) > 5
+    assert all(text.endswith(" {text} It was {mask} .") for text in task.asked)
+    assert len({text.split(" {text}")[0] for text in task.asked}) > 3
+
+
+def test_patience_ends_it_after_two_failures_in_a_row(tmp_path: Path) -> None:
+    outcome, events, _ = run(method(), WordTask(lambda text: 1.0, "one two three four"), tmp_path / "run")
+    assert outcome.stopped == "patience"
+    assert outcome.steps == 2
+    assert len(events) == 3
+
+
+@pytest.mark.parametrize(("loss", "chance"), [(1.0, math.exp(-0.1)), (20.0, math.exp(-2.0)), (1000.0, 0.0)])
+def test_annealing_accepts_worse_prompts_by_chance(tmp_path: Path, loss: float, chance: float) -> None:
+    def look(search: Search) -> Any:
+        at = _Run(search, writer, GripsSettings(annealing=True), Constraints())
+        taken = 0
+        for _ in range(1000):
+            at.base, at.base_merit = Draft(("a",)), 50.0
+            at.accept(0, [Draft(("b",))], [50.0 - loss])
+            taken += at.base.pieces == ("b",)
+        return taken / 1000
+
+    share, _, _ = run(look, WordTask(len, "one two"), tmp_path / "run")
+    assert share == pytest.approx(chance, abs=0.04)
+
+
+# Budget, constraints, resuming, bad input
+
+
+@pytest.mark.parametrize("die_at", [1, 2, 4])
+def test_it_resumes(tmp_path: Path, die_at: int) -> None:
+    def make() -> WordTask:
+        return WordTask(lambda text: float(sum(map(ord, text)) % 97), "one two three, four five six")
+
+    assert_resumes(method(patience=3, steps=6), make, tmp_path, die_at)
+
+
+def test_the_budget_is_kept(tmp_path: Path) -> None:
+    task = WordTask(lambda text: -len(text), "one two three, four five six")
+    outcome, _, search = run(method(), task, tmp_path / "run", calls=15)
+    assert outcome.stopped == "budget"
+    assert search.evaluator.charged_calls == 14
+    assert len(outcome.candidates) == 7
+    assert outcome.steps == 1
+
+
+def test_constraints_hold_for_every_prompt(tmp_path: Path) -> None:
+    rules = {"banned": ["truly"], "required": ["task"], "max_chars": 40}
+    task = WordTask(lambda text: len(text), "the task is one, two three four")
+    run(method(rules, patience=9, level="word"), task, tmp_path / "run")
+    assert len(task.asked) > 10
+    for text in task.asked:
+        assert "truly" not in text
+        assert re.search(r"\btask\b", text)
+        assert len(text) <= 40
+
+
+@pytest.mark.parametrize(
+    ("rules", "text", "why"),
+    [
+        ({"banned": ["Bad Word"]}, "a bad word here", "bad word"),
+        ({"banned_pattern": r"\d"}, "page 3", "banned_pattern"),
+        ({"required": ["now"]}, "not known", "'now'"),
+        ({"max_chars": 4}, "hello", "5 characters"),
+        ({"charset": "ascii"}, "café", "ASCII"),
+        ({"charset": "letters"}, "yes!", "letters"),
+        ({"no_repeats": True}, "Go go", "repeats"),
+        ({}, " ", "empty"),
+    ],
+)
+def test_what_a_text_breaks(rules: dict[str, Any], text: str, why: str) -> None:
+    assert why in str(TextRules(Constraints(**rules)).broken(text))
+    assert TextRules(Constraints(**rules)).broken("now") is None
+
+
+def test_bad_input(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="has none"):
+        run(method(), WordTask(len), tmp_path / "none")
+    with pytest.raises(SettingError, match=r"starts from breaks a constraint: it holds the banned 'two'"):
+        run(method({"banned": ["two"]}), WordTask(len, "one two"), tmp_path / "banned")
+    with pytest.raises(SettingError, match="no phrase to edit"):
+        run(method(), WordTask(len, "{text} {mask}"), tmp_path / "empty")
+    with pytest.raises(SettingError, match="no paraphraser 'thesaurus'"):
+        paraphraser_named("thesaurus", writer, "cpu")
+
+
+# Paraphrasers
+
+
+def test_the_writer_rewrites_and_repeats_itself(tmp_path: Path) -> None:
+    from pinprompt.policy.backbone import Backbone
+
+    by = ByWriter(Backbone.load("smollm2"))
+    found = by("classify the sentence", 6, torch.Generator().manual_seed(0))
+    assert len(found) >= 2
+    assert all(text and '"' not in text and "\n" not in text for text in found)
+    assert "classify the sentence" not in found
+    assert found == by("classify the sentence", 6, torch.Generator().manual_seed(0))
+    assert found != by("classify the sentence", 6, torch.Generator().manual_seed(1))
+
+
+def test_a_writer_without_a_quote_to_close_gives_nothing() -> None:
+    assert ByWriter(writer().backbone)("w3 w4", 4, torch.Generator().manual_seed(0)) == []
+
+
+def test_a_sequence_to_sequence_model_by_its_folder(tmp_path: Path) -> None:
+    from baseline_toys import tokenizer
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    tok = tokenizer(mask=False)
+    torch.manual_seed(0)
+    config = T5Config(
+        vocab_size=len(tok), d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, pad_token_id=1, eos_token_id=2,
+        decoder_start_token_id=1,
+    )  # fmt: skip
+    T5ForConditionalGeneration(config).save_pretrained(tmp_path / "t5")
+    tok.save_pretrained(tmp_path / "t5")
+    rewrite = paraphraser_named(f"seq2seq:{tmp_path / 't5'}", writer, "cpu")
+    found = rewrite("the river", 3, torch.Generator())
+    assert len(found) == 3
+    assert found == rewrite("the river", 3, torch.Generator())
+    assert all(isinstance(text, str) and "<pad>" not in text for text in found)

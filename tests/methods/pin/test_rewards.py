@@ -1,0 +1,46 @@
+"""Rewards from raw scores."""
+
+from __future__ import annotations
+
+import pytest
+
+from pinprompt.methods.pin.board import Board
+from pinprompt.methods.pin.replay import normalise, z_scores
+from pinprompt.values import Prompt, Score
+
+
+def test_z_scores_by_hand() -> None:
+    # mean 4, population deviation 2
+    assert z_scores([2, 4, 6, 2, 6]) == pytest.approx([x / (1.7888543819998317 + 1e-4) for x in (-2, 0, 2, -2, 2)])
+    assert z_scores([3.0, 3.0]) == [0.0, 0.0]
+    assert z_scores([5.0]) == [0.0]
+
+
+def test_batch_and_none() -> None:
+    scores = [Score(1.0), Score(3.0)]
+    assert normalise(scores, "none") == [1.0, 3.0]
+    assert normalise(scores, "batch") == pytest.approx([-1 / 1.0001, 1 / 1.0001])
+
+
+def test_per_input_compares_prompts_on_the_same_input_only() -> None:
+    # Input 0 is easy (scores around 90), input 1 is hard (around 10): the better prompt is the first on both.
+    scores = [
+        Score(51, details={"input/0": 92, "input/1": 10, "other": 5}),
+        Score(49, details={"input/0": 88, "input/1": 10}),
+    ]
+    assert normalise(scores, "input") == pytest.approx([1 / 2.0001 * 2 / 2, -1 / 2.0001 * 2 / 2], rel=1e-3)
+
+
+def test_per_input_falls_back_on_groups() -> None:
+    scores = [Score(90, group="a"), Score(10, group="b"), Score(80, group="a"), Score(20, group="b")]
+    assert normalise(scores, "input") == pytest.approx([5 / 5.0001, -5 / 5.0001, -5 / 5.0001, 5 / 5.0001])
+
+
+def test_the_board_counts_a_prompt_with_its_mean() -> None:
+    board = Board()
+    assert board.note(Prompt("lucky"), 10.0)
+    assert not board.note(Prompt("lucky"), 0.0)
+    assert board.note(Prompt("steady"), 6.0)
+    assert board.note(Prompt("late"), 6.0)
+    assert [(one.prompt.text, one.score) for one in board.best(2)] == [("steady", 6.0), ("late", 6.0)]
+    assert len(board) == 3

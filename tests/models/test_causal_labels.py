@@ -1,0 +1,190 @@
+"""Every saving against the plain forward pass of the same model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from label_toys import TEXTS, WORDS, make
+
+from pinprompt.errors import SettingError, TaskError
+from pinprompt.models.causal_labels import CausalLabels
+from pinprompt.models.label_text import Frame
+from pinprompt.models.shared_prefixes import SharedPrefixes
+
+PROMPTS = [" It was", " It was truly", " It felt", " the answer is one word", " It was"]
+FRAMES = [Frame("", prompt) for prompt in PROMPTS]
+
+
+def plain(model: Any, tokenizer: Any, whole: str, words: list[str]) -> torch.Tensor:
+    """Label probabilities of one string by the model's own forward, one word at a time, without any of our code."""
+    logs = []
+    for word in words:
+        start = tokenizer(whole)["input_ids"]
+        ids = start + tokenizer(" " + word, add_special_tokens=False)["input_ids"]
+        every = torch.log_softmax(model(torch.tensor([ids])).logits[0].float(), -1)
+        logs.append(sum(every[place - 1, ids[place]] for place in range(len(start), len(ids))))
+    return torch.softmax(torch.stack(logs), -1)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "opt", "gemma2"])
+@pytest.mark.parametrize("keep", [True, False])
+def test_equals_plain_forward(name: str, keep: bool) -> None:
+    model, tokenizer = make(name)
+    labels = CausalLabels(model, tokenizer, WORDS, FRAMES[0])
+    answers = labels.log_probs(FRAMES, labels.prepare(TEXTS, keep=keep))
+    for prompt, answer in zip(PROMPTS, answers, strict=True):
+        for text, row in zip(TEXTS, answer, strict=True):
+            assert torch.allclose(row.exp(), plain(model, tokenizer, text + prompt, list(WORDS.values())), atol=1e-4)
+
+
+def test_soft_capped_attention_falls_back_to_whole_passes() -> None:
+    model, tokenizer = make("gemma2")
+    labels = CausalLabels(model, tokenizer, WORDS, FRAMES[0])
+    inputs = labels.prepare(TEXTS, keep=True)
+    labels.log_probs(FRAMES, inputs)
+    assert inputs.shared == {"": None}
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_words_of_several_tokens(keep: bool) -> None:
+    model, tokenizer = make("llama")
+    words = {"a": "great", "b": "awfully slow", "c": "unforgettable"}
+    labels = CausalLabels(model, tokenizer, words, FRAMES[0])
+    assert [len(ids) > 1 for ids in labels.words.ids] == [False, True, True]
+    assert labels.sequences == 3
+    answer = labels.log_probs(FRAMES[:2], labels.prepare(TEXTS, keep=keep))[1]
+    for text, row in zip(TEXTS, answer, strict=True):
+        assert torch.allclose(row.exp(), plain(model, tokenizer, text + PROMPTS[1], list(words.values())), atol=1e-4)
+    with pytest.raises(SettingError, match="strict_words"):
+        CausalLabels(model, tokenizer, words, FRAMES[0], strict=True)
+
+
+def test_a_score_is_the_same_bits_alone_and_in_company_and_when_nodes_are_forgotten() -> None:
+    model, tokenizer = make("llama")
+    labels = CausalLabels(model, tokenizer, WORDS, FRAMES[0])
+    inputs = labels.prepare(TEXTS, keep=True)
+    together = labels.log_probs(FRAMES, inputs)
+    tree = inputs.shared[""]
+    assert tree is not None
+    tree.forget()
+    for frame, answer in reversed(list(zip(FRAMES, together, strict=True))):
+        assert torch.equal(labels.log_probs([frame], inputs)[0], answer)
+
+
+def test_common_beginnings_are_read_once_and_memory_is_bounded() -> None:
+    model, tokenizer = make("llama")
+    rows = [tokenizer(text)["input_ids"] for text in TEXTS]
+    paths = [(300, 301, 302), (300, 301, 303), (300, 304, 302), (300, 301, 302, 305)]
+    tree = SharedPrefixes(model, rows, 8)
+    free = tree.logits(paths, [5, 6, 7])
+    assert tree.passes <= 4  # one per depth: the nodes of a depth fit into one pass
+    before = tree.passes
+    tree.logits([(300, 301, 306)], [5, 6, 7])
+    assert tree.passes == before + 1
+    tight = SharedPrefixes(model, rows, 8, node_bytes=1)
+    for path, answer in zip(paths, free, strict=True):
+        assert torch.equal(tight.logits([path], [5, 6, 7])[0], answer)
+        assert len(tight._nodes) <= 1
+
+
+def test_a_seam_that_merges_is_read_whole() -> None:
+    model, tokenizer = make("gpt2")
+    labels = CausalLabels(model, tokenizer, WORDS, Frame("", " it"))
+    inputs = labels.prepare(["the stor", "a dra"], keep=True)
+    frame = Frame("", "y")  # 'stor' + 'y' is one token, 'dra' + 'y' is not
+    answer = labels.log_probs([frame], inputs)[0]
+    assert inputs.shared == {}
+    for text, row in zip(inputs.texts, answer, strict=True):
+        assert torch.allclose(row.exp(), plain(model, tokenizer, text + "y", list(WORDS.values())), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "opt"])
+def test_a_common_beginning_before_the_text_is_exact(name: str) -> None:
+    model, tokenizer = make(name)
+    labels = CausalLabels(model, tokenizer, WORDS, FRAMES[0])
+    before = "in this task the answer is one word in this task the answer is great or terrible "
+    answer = labels.log_probs([Frame(before, " It was")], labels.prepare(TEXTS))[0]
+    for text, row in zip(TEXTS, answer, strict=True):
+        expected = plain(model, tokenizer, before + text + " It was", list(WORDS.values()))
+        assert torch.allclose(row.exp(), expected, atol=1e-4)
+
+
+def test_a_long_text_is_cut_and_prompt_and_word_are_not() -> None:
+    model, tokenizer = make("gpt2")
+    labels = CausalLabels(model, tokenizer, WORDS, FRAMES[0])
+    long = "the story felt good and " * 60
+    inputs = labels.prepare([long, "bad"], keep=True)
+    assert list(inputs.cut) == [0]
+    rows, _ = labels.encoder.fit(FRAMES[3], inputs.texts)
+    tail = tokenizer(PROMPTS[3])["input_ids"]
+    assert all(row[-len(tail) :] == tail and len(row) <= 128 for row in rows)
+    longer = Frame("", " It was great and good" * 18)  # leaves less room than was kept free
+    rows, _ = labels.encoder.fit(longer, inputs.texts)
+    tail = tokenizer(longer.after)["input_ids"]
+    assert all(row[-len(tail) :] == tail and len(row) <= 128 for row in rows)
+    with pytest.raises(TaskError, match="no text fits"):
+        labels.encoder.fit(Frame("", " It was" * 100), ["bad"])
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        ({"a": "great"}, "at least two"),
+        ({"a": "great", "b": " "}, "'b' has no word"),
+        ({"a": "great", "b": "great"}, "the same word"),
+    ],
+)
+def test_bad_words(words: dict[str, str], match: str) -> None:
+    model, tokenizer = make("gpt2")
+    with pytest.raises(SettingError, match=match):
+        CausalLabels(model, tokenizer, words, FRAMES[0])
+
+
+def test_smollm2() -> None:
+    from pinprompt.models.sources import load_causal_lm
+
+    model, tokenizer = load_causal_lm("smollm2")
+    labels = CausalLabels(model, tokenizer, WORDS, FRAMES[0], strict=True)
+    assert tokenizer.convert_ids_to_tokens([ids[0] for ids in labels.words.ids]) == ["Ġterrible", "Ġgreat"]
+    answer = labels.log_probs(FRAMES[:2], labels.prepare(TEXTS[:2], keep=True))[1]
+    for text, row in zip(TEXTS[:2], answer, strict=True):
+        assert torch.allclose(row.exp(), plain(model, tokenizer, text + PROMPTS[1], list(WORDS.values())), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "opt", "gemma2"])
+def test_texts_before_vectors_are_read_once_with_the_same_loss_and_gradient(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, tokenizer = make(name)
+    labels = CausalLabels(model, tokenizer, WORDS, FRAMES[0])
+    end = tokenizer(" so", add_special_tokens=False)["input_ids"]
+    sides = [(tokenizer(text)["input_ids"], end if place % 2 else []) for place, text in enumerate(TEXTS)]
+    start = model.get_input_embeddings().weight[[5, 9, 7]].detach()
+
+    def answer() -> tuple[torch.Tensor, torch.Tensor]:
+        vectors = start.clone().requires_grad_(True)
+        logits = labels.vector_logits(vectors, sides)
+        (gradient,) = torch.autograd.grad(torch.log_softmax(logits, -1)[:, 0].sum(), vectors)
+        return logits, gradient
+
+    kept, again = answer(), answer()
+    assert torch.equal(kept[1], again[1])
+    assert bool(labels._pasts) == (name != "gemma2")  # soft-capped attention is read whole
+    for place, (left, right) in enumerate(sides):
+        embed = model.get_input_embeddings()
+        row = torch.cat([embed(torch.tensor(left)), start, embed(torch.tensor(right, dtype=torch.long))])
+        plainly = model(inputs_embeds=row[None]).logits[0, -1, list(labels.words.firsts)]
+        assert torch.allclose(kept[0][place], plainly, atol=1e-4)
+    monkeypatch.setattr(labels, "_keeps", lambda ids: False)
+    assert torch.allclose(kept[1], answer()[1], atol=1e-4)
+
+
+def test_texts_before_vectors_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = make("llama")
+    labels = CausalLabels(model, tokenizer, WORDS, FRAMES[0])
+    one = labels._past(tuple(tokenizer(TEXTS[0])["input_ids"]))
+    monkeypatch.setattr("pinprompt.models.causal_labels.PAST_BYTES", one.nbytes)
+    labels.vector_logits(one.new_zeros(2, model.config.hidden_size), [(tokenizer(t)["input_ids"], []) for t in TEXTS])
+    assert len(labels._pasts) == 1

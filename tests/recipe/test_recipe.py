@@ -1,0 +1,133 @@
+"""Recipes: TOML in and out, presets, overrides, and mistakes that get a sentence."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pinprompt.data.datasets import CARDS
+from pinprompt.errors import SettingError
+from pinprompt.methods.baselines.grips import TextRules
+from pinprompt.recipe import presets
+from pinprompt.recipe import recipe as recipes
+
+
+@pytest.mark.parametrize("method", presets.METHODS)
+@pytest.mark.parametrize("profile", ["paper", "quick"])
+def test_every_preset_survives_the_way_through_toml(method: str, profile: str) -> None:
+    recipe = recipes.resolve({"method": method, "profile": profile, "task": {"dataset": "sst-2"}})
+    again = recipes.resolve(tomllib.loads(recipes.to_toml(recipe)))
+    assert again == recipe
+    assert again.hash == recipe.hash
+
+
+def test_the_defaults_are_the_papers() -> None:
+    recipe = recipes.resolve({"task": {"dataset": "sst-2"}})
+    assert (recipe.policy.model, recipe.policy.length, recipe.policy.k) == ("facebook/opt-125m", 5, 10_000)
+    learning = recipe.q_learning
+    assert (learning.batch, learning.learning_rate, learning.capacity, learning.rho) == (256, 5e-5, 64_000, 0.999)
+    assert (learning.steps, learning.prompts, learning.alpha) == (6000, 16, 1.0)
+    assert recipe.task.model == "roberta-large"
+
+
+def test_presets_differ_where_the_paper_says() -> None:
+    rlprompt = recipes.resolve({"method": "rlprompt", "task": {}})
+    assert (rlprompt.q_learning.entropy, rlprompt.q_learning.replay, rlprompt.q_learning.top_q) == (
+        "shannon",
+        False,
+        256,
+    )
+    assert rlprompt.q_learning.alpha == pytest.approx(1 / 5)
+    assert rlprompt.policy.k is None
+    fluent = recipes.resolve({"method": "rlprompt-rb-fluency", "task": {}})
+    assert (fluent.policy.k, fluent.q_learning.filter, fluent.q_learning.replay) == (256, "sampling", True)
+
+
+def test_grips_can_start_from_every_instruction_in_both_profiles() -> None:
+    for profile in presets.PROFILES:
+        rules = TextRules(recipes.resolve({"method": "grips", "profile": profile}).policy.constraints)
+        assert [rules.broken(card.instruction) for card in CARDS.values()] == [None] * len(CARDS)
+
+
+def test_what_the_user_says_wins_over_presets() -> None:
+    recipe = recipes.resolve({"method": "rlprompt", "q_learning": {"top_q": "none", "alpha": 2}, "task": {}})
+    assert recipe.q_learning.top_q is None
+    assert recipe.q_learning.alpha == 2.0
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        ({"policy": {"lenght": 3}}, "did you mean 'policy.length'"),
+        ({"polcy": {"k": 3}}, "did you mean 'policy"),
+        ({"task": {"datset": "sst-2"}}, "did you mean 'task.dataset'"),
+        ({"method": "pni"}, "did you mean 'pin'"),
+        ({"q_learning": {"alpha": 0}}, "q_learning.alpha"),
+        ({"q_learning": {"alpha": -1.0}}, "q_learning.alpha"),
+        ({"q_learning": {"rho": 1.5}}, "q_learning.rho"),
+        ({"q_learning": {"alpha": float("nan")}}, "q_learning.alpha"),
+        ({"policy": {"length": 0}}, "policy.length"),
+        ({"policy": {"k": 0}}, "policy.k"),
+        ({"seed": -1}, "seed"),
+        ({"task": {"kind": "poetry"}}, "poetry"),
+        ({"task": "sst-2"}, "task"),
+    ],
+)
+def test_a_mistake_gets_a_sentence(raw: dict[str, object], said: str) -> None:
+    with pytest.raises(SettingError, match=said.replace("(", r"\(")):
+        recipes.resolve(raw)
+
+
+def test_overrides_are_toml_values_or_plain_text() -> None:
+    tree = recipes.parse_overrides(["policy.k=256", "policy.model=smollm2", "policy.constraints.banned=['a', 'b']"])
+    assert tree == {"policy": {"k": 256, "model": "smollm2", "constraints": {"banned": ["a", "b"]}}}
+    with pytest.raises(SettingError, match=r"section\.name=value"):
+        recipes.parse_overrides(["policy.k"])
+
+
+def test_unreadable_recipes_are_refused_with_their_path(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="cannot be read"):
+        recipes.load(tmp_path / "none.toml")
+    bad = tmp_path / "bad.toml"
+    bad.write_text("policy = [")
+    with pytest.raises(SettingError, match=r"bad\.toml is not valid TOML"):
+        recipes.load(bad)
+    bad.write_bytes(b"\xff\xfe")
+    with pytest.raises(SettingError, match="not valid TOML"):
+        recipes.load(bad)
+
+
+def test_frozen() -> None:
+    recipe = recipes.resolve({"task": {}})
+    with pytest.raises(ValueError, match="frozen"):
+        recipe.seed = 3
+
+
+def test_every_setting_is_described_once() -> None:
+    rows = list(recipes.fields())
+    assert all(description.endswith(".") for _, _, _, description in rows)
+    paths = [path for path, *_ in rows]
+    assert len(paths) == len(set(paths))
+    assert "policy.constraints.banned" in paths
+
+
+@given(st.text(max_size=40), st.dictionaries(st.text(min_size=1, max_size=8), st.text(max_size=8), max_size=3))
+def test_any_text_survives_toml(text: str, words: dict[str, str]) -> None:
+    recipe = recipes.resolve({"task": {"template": text or "x", "words": words}, "policy": {"context": text}})
+    assert recipes.resolve(tomllib.loads(recipes.to_toml(recipe))) == recipe
+
+
+def test_a_recipe_is_named_by_the_settings_that_it_uses() -> None:
+    def name(method: str, **more: object) -> str:
+        return recipes.resolve({"method": method, "task": {"kind": "classification", "dataset": "sst-2"}, **more}).hash
+
+    assert name("pin", grips={"steps": 3}, remote={"timeout": 5}) == name("pin")
+    assert name("grips", grips={"steps": 3}) != name("grips")
+    assert name("soft-prompt", soft_prompt={"epochs": 3}) != name("soft-prompt")
+    assert name("pin", q_learning={"steps": 3}) != name("pin")
+    assert name("random", q_learning={"steps": 3}) == name("random")
+    assert name("pin") != name("pin", seed=1)

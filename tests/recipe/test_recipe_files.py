@@ -1,0 +1,119 @@
+"""Every recipe and sweep that comes with the project can be read; the sweeps of sweeps/grid.py do what they say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pinprompt.errors import SettingError
+from pinprompt.recipe.recipe import resolve
+from pinprompt.run.estimating import multiplications, parameters, rough
+from pinprompt.sweeps.grid import read_sweep
+
+ROOT = Path(__file__).parents[2]
+SWEEPS = sorted((ROOT / "recipes").rglob("*.toml"))
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
+def test_the_sweeps_that_come_along_can_be_read(path: Path) -> None:
+    sweep = read_sweep(path)
+    assert sweep.cells
+    assert len({cell.folder for cell in sweep.cells}) == len(sweep.cells)
+    figures = [rough(cell.recipe, speed=1e9) for cell in sweep.cells]
+    assert all(row["prompts"] > 0 and row["calls"] > 0 and row["minutes"] > 0 for row in figures)
+
+
+def test_a_dry_run_counts_calls_and_multiplications() -> None:
+    task = {"kind": "classification", "dataset": "sst-2", "model": "smollm2"}
+    fixed = resolve({"method": "manual", "task": task, "policy": {"model": "distilgpt2", "length": 5}})
+    # One prompt on 32 training and 32 dev rows, 5 tokens and 4 around them through 135 million parameters.
+    assert rough(fixed, speed=1e9) == {"prompts": 2, "calls": 64, "minutes": pytest.approx(64 * 9 * 0.135 / 60)}
+    short = fixed.model_copy(update={"method": "random", "budget": fixed.budget.model_copy(update={"calls": 320})})
+    # Ten prompts at the most, each written by a model of 82 million parameters.
+    assert rough(short, speed=1e9)["minutes"] == pytest.approx((320 * 9 * 0.135 + 10 * 5 * 0.082) / 60)
+    style = {
+        "kind": "style-transfer",
+        "sources": 3,
+        "samples": 4,
+        "bootstraps": 2,
+        "dev_sources": 5,
+        "dev_bootstraps": 1,
+    }
+    random = {"prompts": 10, "finalists": 2}
+    figures = rough(resolve({"method": "random", "task": style, "random": random, "policy": {"model": "?"}}), speed=1e9)
+    assert figures["calls"] == 10 * 3 * 4 * 2 + 2 * 5 * 4
+    assert figures["minutes"] is None, "the size of the model is not known"
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("facebook/opt-1.3b", 1.3e9),
+        ("facebook/opt-125m", 125e6),
+        ("roberta-large", 355e6),
+        ("/models/smollm2", 135e6),
+        ("Qwen2.5-0.5B-Instruct", 0.5e9),
+        ("my-model", None),
+        ("clip4max", None),
+    ],
+)
+def test_sizes_by_name(name: str, size: float | None) -> None:
+    assert parameters(name) == size
+
+
+def test_this_machine_multiplies() -> None:
+    assert 1e7 < multiplications("cpu") < 1e14
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "sweep.toml"
+    path.write_text('[base.task]\nkind = "custom"\nfunction = "a:b"\n' + text)
+    return path
+
+
+def test_grid_zip_random_and_where(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        """
+[grid]
+method = ["pin", "rlprompt"]
+"policy.length" = [3, 4]
+[zip]
+seed = [1, 2]
+q_learning.batch = [10, 20]
+[random]
+samples = 2
+q_learning.learning_rate = {low = 1e-5, high = 1e-3, log = true}
+policy.k = [7]
+[[where]]
+when = {method = "rlprompt"}
+set = {"q_learning.steps" = 5}
+""",
+    )
+    cells = read_sweep(path).cells
+    assert len(cells) == 2 * 2 * 2 * 2
+    assert {(cell.recipe.seed, cell.recipe.q_learning.batch) for cell in cells} == {(1, 10), (2, 20)}
+    assert {cell.recipe.q_learning.steps for cell in cells if cell.recipe.method == "rlprompt"} == {5}
+    assert {cell.recipe.q_learning.steps for cell in cells if cell.recipe.method == "pin"} == {6000}
+    rates = {cell.recipe.q_learning.learning_rate for cell in cells}
+    assert len(rates) == 2
+    assert all(1e-5 <= rate <= 1e-3 for rate in rates)
+    assert [cell.recipe for cell in read_sweep(path).cells] == [cell.recipe for cell in cells]
+    assert all(cell.recipe.hash in cell.folder.name for cell in cells)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[gird]\nseed = [1]\n", "did you mean 'grid'"),
+        ("[grid]\nseed = 1\n", "must be a list"),
+        ("[zip]\nseed = [1, 2]\nmethod = ['pin']\n", "equally long"),
+        ("[random]\nsamples = 1\nseed2 = 3\n", "list of choices"),
+        ("[grid]\nseeed = [1]\n", "did you mean 'seed'"),
+        ("[random]\nsamples = 1\n'policy.k' = {low = 5, high = 2}\n", "low must be below high"),
+    ],
+)
+def test_a_mistake_in_a_sweep_is_a_sentence(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        read_sweep(write(tmp_path, text))

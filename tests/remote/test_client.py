@@ -1,0 +1,343 @@
+"""The client against servers that refuse, drip, cut, flood and lie; and the key, which must never be seen."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import random
+import time
+import traceback
+from email.utils import formatdate
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from remote_servers import cut, drip, flood, hang_up, raw, refuse, reply, said, serving
+
+from pinprompt.errors import ModelError, PinpromptError, ServerDown, SettingError
+from pinprompt.recipe.sections import RemoteSettings
+from pinprompt.remote.client import BadAnswer, RemoteClient
+from pinprompt.remote.http import NoAnswer, Response, seconds_of
+
+CANARY = "sk-canary-7f3a9b"
+MESSAGES: list[dict[str, Any]] = [{"role": "user", "content": "Hello"}]
+
+
+class Naps:
+    """Sleeps that take no time, on a clock of their own."""
+
+    def __init__(self) -> None:
+        self.taken: list[float] = []
+        self.now = 100.0
+
+    def sleep(self, seconds: float) -> None:
+        self.taken.append(seconds)
+        self.now += seconds
+
+    def clock(self) -> float:
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANARY_KEY", CANARY)
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+
+
+def client(url: str, naps: Naps | None = None, **more: Any) -> RemoteClient:
+    naps = naps or Naps()
+    values = {"base_url": url, "key_env": "CANARY_KEY", "timeout": 0.6, "max_mb": 0.1, "concurrency": 4, **more}
+    return RemoteClient(RemoteSettings(**values), "small", sleep=naps.sleep, clock=naps.clock)
+
+
+def test_an_answer_and_its_tokens() -> None:
+    with serving(lambda *_: reply(said("hi", tokens=(7, 3)))) as server:
+        asked = client(server.url)
+        for _ in range(3):
+            assert asked.chat(MESSAGES, 5, temperature=0)["choices"][0]["message"]["content"] == "hi"
+        path, body, headers = server.seen[0]
+        assert path == "/v1/chat/completions"
+        assert body == {"model": "small", "max_tokens": 5, "messages": MESSAGES, "temperature": 0}
+        assert headers["Authorization"] == f"Bearer {CANARY}"
+        usage = asked.take()
+        assert (usage.calls, usage.tokens_in, usage.tokens_out) == (3, 21, 9)
+        assert asked.take().calls == 0
+
+
+def test_without_a_key_no_header_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CANARY_KEY")
+    with serving(lambda *_: reply(said("hi"))) as server:
+        client(server.url).complete("x", 1)
+        assert "Authorization" not in server.seen[0][2]
+        assert server.seen[0][0] == "/v1/completions"
+
+
+def test_retry_after_is_honoured() -> None:
+    naps = Naps()
+    with serving(lambda n, *_: refuse(429, Retry_After="7") if n < 2 else reply(said("hi"))) as server:
+        client(server.url, naps).chat(MESSAGES, 5)
+        assert len(server.seen) == 3
+    assert naps.taken == [7.0, 7.0]
+
+
+def test_a_very_long_wait_is_cut_short() -> None:
+    naps = Naps()
+    with serving(lambda n, *_: refuse(429, Retry_After="99999") if n < 1 else reply(said("hi"))) as server:
+        client(server.url, naps, longest_wait=30).chat(MESSAGES, 5)
+    assert naps.taken == [30.0]
+
+
+def test_back_off_doubles_with_jitter_and_is_the_same_again() -> None:
+    waits = []
+    for _ in range(2):
+        naps = Naps()
+        with serving(lambda n, *_: refuse(500 + n) if n < 4 else reply(said("hi"))) as server:
+            client(server.url, naps).chat(MESSAGES, 5)
+        waits.append(naps.taken)
+    assert waits[0] == waits[1]
+    for wait, most in zip(waits[0], [0.5, 1, 2, 4], strict=True):
+        assert most / 2 <= wait <= most
+    assert len({wait / most for wait, most in zip(waits[0], [0.5, 1, 2, 4], strict=True)}) == 4
+
+
+def test_the_rate_is_kept() -> None:
+    naps = Naps()
+    with serving(lambda *_: reply(said("hi"))) as server:
+        asked = client(server.url, naps, requests_per_minute=30)
+        for _ in range(4):
+            asked.chat(MESSAGES, 5)
+    assert naps.taken == [2.0, 2.0, 2.0]
+
+
+def test_concurrency_has_a_limit_and_answers_are_in_order() -> None:
+    def script(number: int, path: str, body: dict[str, Any]) -> Any:
+        def act(handler: Any, body: dict[str, Any]) -> None:
+            time.sleep(random.random() / 20)
+            handler.send(f'{{"choices": [{{"text": "{body["prompt"]}"}}]}}'.encode())
+
+        return act
+
+    with serving(script) as server:
+        asked = client(server.url, concurrency=3)
+        answers = asked.each(lambda n: asked.complete(str(n), 1)["choices"][0]["text"], range(20))
+        assert answers == [str(n) for n in range(20)]
+        assert 2 <= server.busiest <= 3
+
+
+@pytest.mark.parametrize(
+    ("action", "words"),
+    [
+        (cut, "cut"),
+        (hang_up, "without an answer"),
+        (drip(3), "within 0.6 seconds"),
+        (raw(b"<html>"), "not JSON"),
+        (raw(b"[1, 2]"), "not a JSON object"),
+        (raw(b"\xff\xfe"), "not JSON"),
+        (raw(b"[" * 90_000), "not JSON"),
+        (raw(b'{"a": "' + b"x" * 150_000 + b'"}'), "larger than 0.1 MB"),
+    ],
+)
+def test_an_answer_that_may_have_been_billed_is_sent_again_once_and_counted(action: Any, words: str) -> None:
+    began = time.monotonic()
+    with serving(lambda *_: action) as server:
+        asked = client(server.url)
+        with pytest.raises(BadAnswer, match=words):
+            asked.chat(MESSAGES, 5)
+        assert len(server.seen) == 2
+        usage = asked.take()
+    assert usage.calls == 2
+    assert usage.tokens_out == 10
+    assert usage.tokens_in >= 2 * len("Hello")
+    assert time.monotonic() - began < 4
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_a_flood_is_not_drunk(status: int) -> None:
+    stopped: list[int] = []
+    with serving(lambda *_: flood(status, stopped)) as server, pytest.raises(BadAnswer, match="larger than"):
+        client(server.url, resends=0).chat(MESSAGES, 5)
+    deadline = time.monotonic() + 5
+    while not stopped and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert stopped[0] < 20_000_000  # what fits into the sockets' buffers, not what the server would send
+
+
+def test_a_cut_answer_is_followed_by_a_good_one() -> None:
+    with serving(lambda n, *_: cut if n == 0 else reply(said("hi"))) as server:
+        assert client(server.url).chat(MESSAGES, 5) == said("hi")
+
+
+def test_an_idle_connection_that_the_server_closed_is_no_failure() -> None:
+    def act(handler: Any, body: dict[str, Any]) -> None:
+        reply(said("hi"))(handler, body)
+        handler.close_connection = True  # without saying so
+
+    with serving(lambda *_: act) as server:
+        asked = client(server.url, resends=0, retries=0)
+        for _ in range(3):
+            asked.chat(MESSAGES, 5)
+            time.sleep(0.05)
+        assert asked.take().calls == 3
+
+
+def test_a_dead_server_opens_the_circuit() -> None:
+    with serving(lambda *_: reply(said("hi"))) as server:
+        url = server.url
+    asked = client(url, retries=1, give_up_after=3)
+    # At once: no example is booked as failed because nobody was there.
+    with pytest.raises(ServerDown, match=r"without an answer \(no connection.*resume"):
+        asked.chat(MESSAGES, 5)
+    with pytest.raises(ServerDown):
+        asked.each(lambda _: asked.chat(MESSAGES, 5), range(5))
+    assert asked.take().tokens_in == 0  # nothing was sent, nothing is charged
+
+
+def test_a_server_that_is_there_and_answers_nothing_opens_the_circuit() -> None:
+    with serving(lambda *_: refuse(500)) as server:
+        asked = client(server.url, retries=1, give_up_after=3)
+        for _ in range(2):
+            with pytest.raises(BadAnswer, match="500"):
+                asked.chat(MESSAGES, 5)
+        with pytest.raises(ServerDown, match=r"without an answer.*500.*resume"):
+            asked.chat(MESSAGES, 5)
+        sent = len(server.seen)
+        with pytest.raises(ServerDown):
+            asked.chat(MESSAGES, 5)
+        assert len(server.seen) == sent
+
+
+def test_an_answer_closes_the_circuit_again() -> None:
+    with serving(lambda n, *_: reply(said("hi")) if n % 5 == 4 else refuse(503)) as server:
+        asked = client(server.url, retries=1, give_up_after=3)
+        for _ in range(4):
+            for _ in range(2):
+                with pytest.raises(BadAnswer, match="503"):
+                    asked.chat(MESSAGES, 5)
+            asked.chat(MESSAGES, 5)
+
+
+@pytest.mark.parametrize(
+    ("action", "kind", "words"),
+    [
+        (
+            refuse(401, f"bad key {CANARY}"),
+            ModelError,
+            "refuses 'small' with the key in the environment variable CANARY_KEY",
+        ),
+        (refuse(403), ModelError, "refuses"),
+        (refuse(404, "The model `small` does not exist"), ModelError, "has no model 'small'"),
+        (refuse(307, Location="http://127.0.0.1:1/"), ModelError, "redirects"),
+        (refuse(402), ServerDown, "used up"),
+        (refuse(429, '{"code": "insufficient_quota"}'), ServerDown, "used up"),
+    ],
+)
+def test_what_trying_again_does_not_help(action: Any, kind: type[PinpromptError], words: str) -> None:
+    with serving(lambda *_: action) as server:
+        with pytest.raises(kind, match=words) as caught:
+            client(server.url).chat(MESSAGES, 5)
+        assert len(server.seen) == 1
+    assert CANARY not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_refused_request_is_that_examples_failure() -> None:
+    with serving(lambda *_: refuse(400, f"too long, {CANARY}")) as server:
+        asked = client(server.url)
+        with pytest.raises(BadAnswer, match=r"400: too long, \*\*\*"):
+            asked.chat(MESSAGES, 5)
+        assert len(server.seen) == 1
+        assert asked.take().tokens_in == 0
+
+
+def test_newer_models_want_another_name_for_the_limit() -> None:
+    def script(number: int, path: str, body: dict[str, Any]) -> Any:
+        if "max_tokens" in body:
+            return refuse(400, "Unsupported parameter: use 'max_completion_tokens' instead.")
+        return reply(said("hi"))
+
+    with serving(script) as server:
+        asked = client(server.url)
+        asked.chat(MESSAGES, 5)
+        asked.chat(MESSAGES, 5)
+        assert [("max_tokens" in body) for _, body, _ in server.seen] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    "usage", [None, {}, {"prompt_tokens": -5, "completion_tokens": "x"}, [1], {"prompt_tokens": True}]
+)
+def test_odd_usage_counts_as_the_worst_case(usage: Any) -> None:
+    with serving(lambda *_: reply({"choices": [], "usage": usage})) as server:
+        asked = client(server.url)
+        asked.complete("four", 9)
+        taken = asked.take()
+        most_in, most_out = asked.most_tokens(["four"], 9)
+        assert taken.tokens_out == 9
+        assert 4 <= taken.tokens_in <= most_in
+        assert most_out == 18  # once, and once more if the answer is cut
+
+
+def test_the_key_is_in_nothing_that_leaves(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    seen = []
+    actions = [cut, hang_up, raw(CANARY.encode()), refuse(500, CANARY), refuse(400, CANARY), refuse(401, CANARY)]
+    for action in actions:
+        with serving(lambda *_, action=action: action) as server:  # type: ignore[misc]
+            asked = client(server.url, retries=1)
+            asked.fail(f"failed with {CANARY}")
+            for _ in range(4):
+                try:
+                    asked.chat(MESSAGES, 5)
+                except (BadAnswer, PinpromptError) as error:
+                    seen += ["".join(traceback.TracebackException.from_exception(error).format()), repr(error)]
+            seen += [repr(asked), str(asked.take()), repr(asked.settings), asked.settings.model_dump_json()]
+            for keep in (pickle.dumps, copy.copy, copy.deepcopy):
+                with pytest.raises(TypeError, match="not to be copied"):
+                    keep(asked)
+    seen += list(capfd.readouterr())
+    assert len(seen) > 40
+    assert not [text for text in seen if CANARY in text]
+
+
+def test_odd_keys_are_refused_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    for odd in ("two words", "line\nbreak-secret", "schlüssel-secret"):
+        monkeypatch.setenv("CANARY_KEY", odd)
+        with pytest.raises(SettingError, match="CANARY_KEY does not hold a key") as caught:
+            client("http://127.0.0.1:9/v1")
+        assert odd not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"base_url": "ftp://x/v1"},
+        {"base_url": "http://"},
+        {"base_url": "https://me:secret@host/v1"},
+        {"base_url": "https://host/v1?key=secret"},
+        {"key_env": "sk-secret-secret"},
+        {"concurrency": 0},
+        {"key": "sk-secret"},
+    ],
+)
+def test_settings_hold_no_keys(values: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        RemoteSettings(**values)
+
+
+def test_retry_after_in_all_its_forms() -> None:
+    assert seconds_of("3") == 3
+    assert seconds_of("0.5") == 0.5
+    assert seconds_of("-4") == 0
+    assert 20 < (seconds_of(formatdate(time.time() + 30, usegmt=True)) or 0) <= 30
+    assert seconds_of(formatdate(time.time() - 30, usegmt=True)) == 0
+    for odd in (None, "soon", "nan", "", "Mon, 99 Foo"):
+        assert seconds_of(odd) is None
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=200))
+def test_any_body_is_an_object_or_no_answer(body: bytes) -> None:
+    try:
+        assert isinstance(Response(200, body, None).json(), dict)
+    except NoAnswer as error:
+        assert error.billed  # noqa: PT017

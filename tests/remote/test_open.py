@@ -1,0 +1,195 @@
+"""Writing and judging behind an API."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from typing import Any
+
+import pytest
+from remote_servers import Action, cut, raw, refuse, reply, said, serving
+
+from pinprompt.errors import ModelError, SettingError
+from pinprompt.models.generator import Request
+from pinprompt.recipe.sections import RemoteSettings
+from pinprompt.remote.client import RemoteClient
+from pinprompt.remote.generator import RemoteGenerator, generate
+from pinprompt.remote.open import RemoteJudge
+
+
+def connect(url: str, **more: Any) -> RemoteClient:
+    values = {"base_url": url, "timeout": 5.0, "retries": 0, "resends": 0, **more}
+    return RemoteClient(RemoteSettings(**values), "small", sleep=lambda _: None)
+
+
+def choices(*texts: str) -> dict[str, Any]:
+    return {"choices": [{"text": text} for text in texts], "usage": {"prompt_tokens": 5, "completion_tokens": 4}}
+
+
+def test_continuations_come_in_order() -> None:
+    def script(n: int, path: str, body: dict[str, Any]) -> Action:
+        return reply(choices(*[f"{body['prompt']}{number}" for number in range(body["n"])]))
+
+    with serving(script) as server:
+        client = connect(server.url)
+        written = generate(client, ["a", "b"], n=[2, 3], stop=['"'], max_tokens=[7, 8], temperature=0.5, top_k=4)
+        assert [one.texts for one in written] == [("a0", "a1"), ("b0", "b1", "b2")]
+        bodies = {body["prompt"]: body for _, body, _ in server.seen}
+        assert (bodies["a"]["max_tokens"], bodies["b"]["max_tokens"]) == (7, 8)
+        assert bodies["a"]["stop"] == ['"']
+        assert "top_k" not in bodies["a"]
+        assert client.take().tokens_out == 8
+        generate(connect(server.url, top_k=True), ["a"], top_k=4)
+        assert server.seen[-1][1]["top_k"] == 4
+
+
+def test_a_server_that_gives_one_choice_is_asked_until_there_are_enough() -> None:
+    with serving(lambda n, path, body: reply(choices(str(body["seed"])))) as server:
+        (written,) = generate(connect(server.url), ["a"], n=3, seeds=[5])
+        assert len(set(written.texts)) == 3
+        assert all(0 <= int(text) < 2**31 for text in written.texts)
+        (again,) = generate(connect(server.url), ["a"], n=3, seeds=[5])
+        assert again == written
+
+
+def test_without_completions_a_chat_is_asked() -> None:
+    def script(n: int, path: str, body: dict[str, Any]) -> Action:
+        return reply(said("hi")) if "chat" in path else refuse(404, "no such path")
+
+    with serving(script) as server:
+        client = connect(server.url)
+        assert generate(client, ["a"])[0].texts == ("hi",)
+        generate(client, ["a"])
+        assert [path.count("chat") for path, _, _ in server.seen] == [0, 1, 1]
+
+
+def test_failures_are_recorded_beside_what_there_is() -> None:
+    def script(n: int, path: str, body: dict[str, Any]) -> Action:
+        return cut if n == 1 else reply(choices("one"))
+
+    with serving(script) as server:
+        client = connect(server.url)
+        (written,) = generate(client, ["a"], n=2)
+        assert written.texts == ("one",)
+        assert "cut" in (written.failure or "")
+
+
+def test_a_generator_rewrites_like_the_local_one() -> None:
+    def script(n: int, path: str, body: dict[str, Any]) -> Action:
+        return reply(choices(*[' The food was good. And more" said'] * body["n"]))
+
+    with serving(script) as server:
+        generator = RemoteGenerator(connect(server.url), lower=True)
+        requests = [Request("Make it nice:", 'the "food" was bad', 3, seed) for seed in (1, 2)]
+        made = generator.sample(requests)
+        assert [one.texts for one in made] == [("the food was good.",) * 3] * 2
+        assert made[0].failure is None
+        assert server.seen[0][1]["prompt"] == 'Make it nice: "the \'food\' was bad" "'
+        assert len({body["seed"] for _, body, _ in server.seen}) == 2
+        assert generator.fits("short", 10)
+        assert not generator.fits("long " * 4000, 10)
+        assert generator.length("p", "t") >= len('p "t" "')
+
+
+def test_a_generator_that_gets_nothing_says_so() -> None:
+    with serving(lambda *_: raw(b'{"choices": []}')) as server:
+        (made,) = RemoteGenerator(connect(server.url)).sample([Request("p", "t", 2, 0)])
+        assert made.texts == ("", "")
+        assert made.failure
+    with pytest.raises(SettingError, match=r"has no \{text\}"):
+        RemoteGenerator(connect("http://127.0.0.1:9/v1"), template="{prompt}")
+
+
+def test_a_judge_sees_the_picture() -> None:
+    def script(n: int, path: str, body: dict[str, Any]) -> Action:
+        picture = body["messages"][0]["content"][1]["image_url"]["url"]
+        prefix, data = picture.split(",")
+        assert prefix == "data:image/jpeg;base64"
+        return reply(said(json.dumps({"size": len(base64.b64decode(data))}), tokens=(90, 9)))
+
+    with serving(script) as server:
+        answer = RemoteJudge(connect(server.url)).ask_image("How large?", b"\xff" * 77, {"type": "object"})
+        assert json.loads(answer.text) == {"size": 77}
+        assert (answer.tokens_in, answer.tokens_out) == (90, 9)
+        assert server.seen[0][1]["response_format"]["json_schema"]["schema"] == {"type": "object"}
+
+
+def test_a_judge_that_knows_no_schemas_is_asked_without() -> None:
+    def script(n: int, path: str, body: dict[str, Any]) -> Action:
+        return refuse(400, "response_format?") if "response_format" in body else reply(said("{}"))
+
+    with serving(script) as server:
+        judge = RemoteJudge(connect(server.url))
+        assert [judge.ask_image("?", b"", {}).text for _ in range(2)] == ["{}", "{}"]
+        assert len(server.seen) == 3
+    with serving(lambda *_: refuse(400)) as server:
+        assert RemoteJudge(connect(server.url)).ask_image("?", b"", {}).text == ""
+
+
+def test_a_generator_finds_out_how_a_server_writes() -> None:
+    def many(n: int, path: str, body: dict[str, Any]) -> Action:
+        return reply(choices(*["good."] * body["n"]))
+
+    def single(n: int, path: str, body: dict[str, Any]) -> Action:
+        return reply(choices("good."))  # whatever was asked for
+
+    def only_chats(n: int, path: str, body: dict[str, Any]) -> Action:
+        if path == "/v1/completions":
+            return refuse(404, '{"error": {"message": "This is a chat model. Did you mean v1/chat/completions?"}}')
+        return refuse(400, "n must be 1") if body["n"] > 1 else reply(said("good."))
+
+    for script, completes, several, words in (
+        (many, True, True, "by completions, 4 samples a request"),
+        (single, True, False, "by completions, one sample a request"),
+        (only_chats, False, False, r"by chat answers \(the server has no completions\), one sample a request"),
+    ):
+        with serving(script) as server:
+            generator = RemoteGenerator(connect(server.url))
+            generator.probe(4)
+            assert (generator.client.completes, generator.client.many) == (completes, several)
+            assert re.search(words, generator.notes[0])
+            assert "top_k = 10 is not sent" in generator.notes[1]
+            probed = len(server.seen)
+            made = generator.sample([Request("p", "t", 4, seed) for seed in (1, 2)])
+            assert [one.texts for one in made] == [("good.",) * 4] * 2
+            seeds = [body["seed"] for _, body, _ in server.seen[probed:]]
+            assert len(seeds) == len(set(seeds)) == (2 if several else 8)
+            again = len(server.seen)
+            generator.sample([Request("p", "t", 4, seed) for seed in (1, 2)])
+            assert sorted(body["seed"] for _, body, _ in server.seen[again:]) == sorted(seeds)
+    with (
+        serving(lambda *_: refuse(400, "go away")) as server,
+        pytest.raises(ModelError, match=r"wrote nothing for 'small': the server answered 400: go away"),
+    ):
+        RemoteGenerator(connect(server.url)).probe(2)
+
+
+@pytest.mark.parametrize("several", [True, False])
+def test_what_samples_can_take_is_never_exceeded(several: bool) -> None:
+    """Without a usage in the answer, with an answer that was cut: still within what was reserved."""
+
+    def script(n: int, path: str, body: dict[str, Any]) -> Action:
+        return cut if n == 1 else reply({"choices": [{"text": "good."}] * (body["n"] if several else 1)})
+
+    with serving(script) as server:
+        generator = RemoteGenerator(connect(server.url, resends=1))
+        generator.probe(3)
+        generator.take()
+        generator.sample([Request("p", "some text", 3, 0)])
+        usage = generator.take()
+    most_in, most_out = generator.most_tokens("p", "some text", 3)
+    assert 0 < usage.tokens_in <= most_in
+    assert generator.limit("some text") * 3 <= usage.tokens_out <= most_out
+
+
+def test_one_sample_that_fails_leaves_the_others() -> None:
+    def script(n: int, path: str, body: dict[str, Any]) -> Action:
+        return reply({}) if n == 2 else reply(choices("good."))
+
+    with serving(script) as server:
+        client = connect(server.url, concurrency=1)
+        client.many = False
+        (written,) = generate(client, ["a"], n=4)
+    assert written.texts == ("good.",) * 3
+    assert written.failure == "the answer has no text"

@@ -1,0 +1,113 @@
+"""Real servers on loopback with smollm2, started and stopped here."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pinprompt.errors import ServerDown
+from pinprompt.models import sources
+from pinprompt.models.label_text import Frame
+from pinprompt.recipe.sections import RemoteSettings
+from pinprompt.remote.generator import generate
+from pinprompt.remote.open import open_classifier, open_client
+
+WORDS = {"0": "terrible", "1": "great"}
+PATIENCE = 120.0
+FRAME = Frame("", " It was")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def running(command: list[str], port: int, ready: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A server process, from its first sign of life to its end."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
+        try:
+            end = time.monotonic() + PATIENCE
+            while True:
+                try:
+                    urllib.request.urlopen(f"http://127.0.0.1:{port}{ready}", timeout=2).close()
+                    break
+                except (OSError, urllib.error.URLError):
+                    if process.poll() is not None or time.monotonic() > end:
+                        pytest.fail(f"the server did not start: {log.read_text(errors='replace')[-2000:]}")
+                    time.sleep(0.3)
+            yield process
+        finally:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(10)
+
+
+@pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("fastapi", "uvicorn", "openai")),
+    reason="transformers serve needs transformers[serving]",
+)
+def test_transformers_serve_answers_in_words(tmp_path: Path) -> None:
+    folder, port = str(sources.resolve("smollm2").path), free_port()
+    command = [sys.executable, "-m", "transformers.cli.transformers", "serve", folder]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu", "--dtype", "float32"]
+    settings = RemoteSettings(
+        base_url=f"http://127.0.0.1:{port}/v1", key_env="", timeout=60, retries=0, resends=0, concurrency=2
+    )
+    with running(command, port, "/health", tmp_path / "log") as process:
+        model = open_classifier(f"remote:{folder}", settings, WORDS)
+        # It says nothing of log-probabilities, and knows no constraints: what is left are words.
+        assert model.way == "parsed"
+        assert "free words" in model.notes[0]
+        model.take()
+        (logs,) = model.log_probs([FRAME], model.prepare(["a wonderful film.", "a dull, lifeless mess."]))
+        usage = model.take()
+        assert usage.calls == 2
+        assert usage.tokens_in > 20
+        assert 2 <= usage.tokens_out <= 32
+        assert logs.exp().sum(1).tolist() == pytest.approx([1.0, 1.0])
+        equal = sum(row.tolist() == pytest.approx([-0.6931, -0.6931], abs=1e-3) for row in logs)
+        assert equal == len(usage.failures)
+        assert equal < 2  # at least one answer held a label word
+        client = open_client(f"remote:{folder}", settings)
+        (written,) = generate(client, ["The capital of France is"], max_tokens=3, temperature=0.0)
+        assert "Paris" in written.texts[0]
+        process.kill()
+        process.wait(10)
+        with pytest.raises(ServerDown, match="resume the run"):
+            model.log_probs([FRAME], model.prepare(["one", "two", "three", "four"]))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    importlib.util.find_spec("llama_cpp") is None or "SMOLLM2_GGUF" not in os.environ,
+    reason="needs llama-cpp-python[server] (built from source) and SMOLLM2_GGUF, the path of the model's .gguf file",
+)
+def test_llama_cpp_gives_log_probabilities(tmp_path: Path) -> None:
+    port = free_port()
+    command = [sys.executable, "-m", "llama_cpp.server", "--model", os.environ["SMOLLM2_GGUF"], "--host", "127.0.0.1"]
+    command += ["--port", str(port), "--logits_all", "true", "--n_ctx", "512", "--model_alias", "smollm2"]
+    settings = RemoteSettings(base_url=f"http://127.0.0.1:{port}/v1", key_env="", concurrency=1)
+    with running(command, port, "/v1/models", tmp_path / "log"):
+        model = open_classifier("remote:smollm2", settings, WORDS)
+        assert model.way == "completions"
+        (logs,) = model.log_probs([FRAME], model.prepare(["i loved it, a wonderful film.", "the worst film ever."]))
+        assert logs[0, 1] - logs[0, 0] > logs[1, 1] - logs[1, 0]
+        assert model.take().failures == []

@@ -1,0 +1,132 @@
+"""Scoring on a real embedded Ray: the same scores with one worker or more, and with one that is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+from scoring_toys import Toy, build_noisy, prompts
+
+from pinprompt.errors import MissingExtra, ServerDown, SettingError, TaskError
+from pinprompt.recipe.sections import BudgetSettings
+from pinprompt.scoring import ray
+from pinprompt.scoring.budget import Budget
+from pinprompt.scoring.evaluator import Evaluator
+from pinprompt.scoring.executors import Inline
+from pinprompt.scoring.ray import Ray, Worker, _as_error
+from pinprompt.values import Prompt, Score
+
+TEXTS = [f"prompt {number}" for number in range(10)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    ray = pytest.importorskip("ray")
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=80 * 2**20)
+    yield
+    ray.shutdown()
+
+
+def build_broken() -> Toy:
+    """A task that fails in one of our ways."""
+    raise SettingError("no such label")
+
+
+class Deadly(Toy):
+    """Kills the process it runs in."""
+
+    def score(self, *_: object) -> list[Score]:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return []
+
+
+def run(executor: Ray | Inline) -> tuple[list[Score], dict[str, int]]:
+    evaluator = Evaluator(build_noisy(), Budget(BudgetSettings()), executor=executor, seed=3)
+    scores = evaluator.score(prompts(*TEXTS))
+    scores += evaluator.score(prompts(*TEXTS[:3]), "dev")
+    evaluator.evaluate(Prompt("a"), "test")
+    return scores, evaluator.statistics()
+
+
+def test_workers_do_not_change_the_run_even_when_one_is_killed() -> None:
+    inline = run(Inline(build_noisy()))
+    two = Ray(partial(build_noisy, 0.2), workers=2)
+    victim = two.processes()[0]
+    evaluator = Evaluator(build_noisy(), Budget(BudgetSettings()), executor=two, seed=3)
+    # The victim holds its second or third prompt when it dies: two workers, 0.2 s a prompt.
+    killer = threading.Timer(0.5, os.kill, (victim, signal.SIGKILL))
+    killer.start()
+    scores = evaluator.score(prompts(*TEXTS))
+    assert victim not in two.processes()
+    scores += evaluator.score(prompts(*TEXTS[:3]), "dev")
+    evaluator.evaluate(Prompt("a"), "test")
+    two.close()
+    assert (scores, evaluator.statistics()) == inline
+    one = Ray(build_noisy, workers=1, chunk=3)
+    assert run(one) == inline
+    one.close()
+
+
+def test_failures_come_home_as_what_they_were() -> None:
+    executor = Ray(build_broken, workers=1)
+    with pytest.raises(SettingError, match="no such label"):
+        list(executor.run(prompts("a"), [0], "train", lambda: False))
+    with pytest.raises(SettingError, match="no such label"):
+        executor.evaluate(Prompt("a"), "dev", 0)
+    executor.close()
+    foreign = _as_error(("ZeroDivisionError", "division by zero"))
+    assert isinstance(foreign, TaskError)
+    assert "ZeroDivisionError: division by zero" in str(foreign)
+    assert isinstance(_as_error(("MissingExtra", "pip install")), MissingExtra)
+
+
+def test_stop_gives_back_what_was_sent() -> None:
+    executor = Ray(build_noisy, workers=1)
+    asked = iter([False, False, True])
+    assert len(list(executor.run(prompts("a", "b", "c", "d"), [0, 1, 2, 3], "train", lambda: next(asked)))) == 2
+    executor.close()
+
+
+def test_a_prompt_that_kills_every_worker_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = Ray(Deadly, workers=1)
+    with pytest.raises(ServerDown, match="workers died"):
+        list(executor.run(prompts("a"), [0], "train", lambda: False))
+    monkeypatch.setattr(ray, "DEATHS", 1)  # the one that is dead already: hiring more takes long
+    with pytest.raises(ServerDown, match="1 workers died"):
+        executor.evaluate(Prompt("a"), "dev", 0)
+    executor.close()
+
+
+def test_what_a_worker_does_is_what_the_task_does() -> None:
+    """The same class here as in an actor: the task is built once, at the first question."""
+    import ray.cloudpickle
+
+    worker = Worker(ray.cloudpickle.dumps(Toy), ["/nowhere/to/be/found"], threads=1)
+    try:
+        assert worker.task is None
+        scores, failure = worker.score(prompts("abc"), [5], "train")
+        assert ([score.value for score in scores], failure) == ([3.0], None)
+        built = worker.task
+        evaluation, failure = worker.evaluate(Prompt("abc"), "dev", 7)
+        assert evaluation is not None
+        assert (evaluation.metrics["accuracy"], failure) == (0.3, None)
+        assert worker.task is built
+        assert worker.process() == os.getpid()
+        assert sys.path[-1] == "/nowhere/to/be/found"
+    finally:
+        sys.path.remove("/nowhere/to/be/found")
+    broken = Worker(ray.cloudpickle.dumps(build_broken), [], threads=1)
+    assert broken.score(prompts("a"), [0], "train") == ([], ("SettingError", "no such label"))
+    assert broken.evaluate(Prompt("a"), "dev", 0) == (None, ("SettingError", "no such label"))
+
+
+def test_without_ray_there_is_an_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'pinprompt\[ray\]'"):
+        Ray(build_noisy)

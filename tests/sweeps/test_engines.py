@@ -1,0 +1,41 @@
+"""A cell whose folder another process still has: told at once, or waited for."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from pinprompt.recipe.recipe import resolve
+from pinprompt.run.folder import _hold
+from pinprompt.sweeps.engines import run_cell
+from pinprompt.sweeps.grid import Cell
+from tests.house.tiny import make_lm
+
+
+def short_cell(folder: Path) -> Cell:
+    recipe = resolve(
+        {
+            "method": "random",
+            "task": {"kind": "custom", "function": "tests.sweeps.slow_task:slow_vowels"},
+            "policy": {"model": str(make_lm(folder)), "length": 2, "k": "none"},
+            "random": {"prompts": 4},
+        }
+    )
+    cell = Cell(recipe, folder / "cell", {})
+    cell.folder.mkdir()
+    return cell
+
+
+def test_a_folder_in_use_fails_the_cell(tmp_path: Path) -> None:
+    cell = short_cell(tmp_path)
+    with _hold(cell.folder):
+        assert "is in use by process" in run_cell(cell, "cpu", 1)
+    assert run_cell(cell, "cpu", 1) == "finished"
+
+
+def test_a_process_that_is_about_to_end_is_waited_for(tmp_path: Path) -> None:
+    cell = short_cell(tmp_path)
+    dying = _hold(cell.folder)
+    threading.Timer(1.0, dying.close).start()
+    assert run_cell(cell, "cpu", 1, patience=60) == "finished"
+    assert run_cell(cell, "cpu", 1, patience=60) == "already finished"

@@ -1,0 +1,228 @@
+"""Tasks with a planted answer on tiny models of the real classes, and a search that can be killed and resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaForMaskedLM,
+)
+
+from pinprompt.data.readers import Example
+from pinprompt.methods.protocol import Outcome, Search
+from pinprompt.models.causal_labels import CausalLabels
+from pinprompt.models.masked_labels import MaskedLabels
+from pinprompt.policy.backbone import random_backbone
+from pinprompt.policy.writer import Writer
+from pinprompt.recipe.sections import BudgetSettings, ClassificationSettings, PolicySettings
+from pinprompt.run.folder import RunFolder
+from pinprompt.scoring.budget import Budget
+from pinprompt.scoring.evaluator import Evaluator
+from pinprompt.scoring.journal import Journal
+from pinprompt.tasks.classification import ClassificationTask
+from pinprompt.tasks.labelled_data import LabelledData
+from pinprompt.tasks.prompts import parse
+from pinprompt.values import Evaluation, Event, Prompt, Score
+
+torch.set_num_threads(1)
+
+WORDS = {"neg": "terrible", "pos": "great"}
+POSITIVE, NEGATIVE = ("sunny", "lovely", "warm", "kind"), ("grim", "awful", "cold", "rude")
+FILLERS = ("film", "plot", "story", "actor", "ending")
+OTHERS = (
+    "verdict", "table", "river", "green", "stone", "cloud", "paper", "train", "seven", "glass", "north", "apple",
+    "chair", "ocean", "metal", "piano", "tiger", "lemon", "the", "a", "It", "was", "so", "overall", "Berlin",
+)  # fmt: skip
+MAGIC = "verdict"
+
+
+def tokenizer(mask: bool) -> Any:
+    """Whole words as tokens, with the special tokens of RoBERTa or GPT-2."""
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"] if mask else ["<s>", "<pad>", "</s>", "<unk>"]
+    words = [*special, *WORDS.values(), *POSITIVE, *NEGATIVE, *FILLERS, *OTHERS, "."]
+    made = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    names: dict[str, Any] = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+    if mask:
+        made.post_processor = processors.TemplateProcessing(
+            single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+        )
+        names |= {"mask_token": AddedToken("<mask>", special=True), "cls_token": "<s>", "sep_token": "</s>"}
+    return PreTrainedTokenizerFast(tokenizer_object=made, model_max_length=40, **names)
+
+
+def examples(count: int, seed: int) -> list[Example]:
+    """Short reviews: a feeling and two fillers, as many of each class."""
+    random = torch.Generator().manual_seed(seed)
+
+    def pick(words: Sequence[str]) -> str:
+        return words[int(torch.randint(len(words), (1,), generator=random))]
+
+    rows = []
+    for number in range(count):
+        label = "pos" if number % 2 else "neg"
+        feeling = pick(POSITIVE if label == "pos" else NEGATIVE)
+        rows.append(Example(f"{pick(FILLERS)} {feeling} {pick(FILLERS)}", label, number + 1))
+    return rows
+
+
+@cache
+def answering(kind: str) -> tuple[Any, Any]:
+    """A model trained on the spot: it labels a review where the word before the answer is the magic one.
+
+    Behind any other word it says either label, whatever the review.
+    """
+    tok = tokenizer(kind == "masked")
+    torch.manual_seed(0)
+    model: Any
+    if kind == "masked":
+        model = RobertaForMaskedLM(
+            RobertaConfig(
+                vocab_size=len(tok), hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
+                max_position_embeddings=44, pad_token_id=1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+            )
+        )  # fmt: skip
+    else:
+        model = GPT2LMHeadModel(
+            GPT2Config(
+                vocab_size=len(tok), n_positions=40, n_embd=32, n_layer=2, n_head=4, resid_pdrop=0.0, embd_pdrop=0.0,
+                attn_pdrop=0.0,
+            )
+        )  # fmt: skip
+    adam = torch.optim.Adam(model.parameters(), lr=3e-3)
+    labels = torch.tensor([tok.convert_tokens_to_ids(word) for word in WORDS.values()])
+    magic = tok.convert_tokens_to_ids(MAGIC)
+    others = tok.convert_tokens_to_ids(list(OTHERS))
+    for step in range(250):
+        rows = examples(32, 1000 + step)
+        texts = torch.tensor([tok(row.text, add_special_tokens=False)["input_ids"] for row in rows])
+        asked = torch.tensor(others)[torch.randint(len(others), (32, 2))]
+        asked[:, 1] = torch.where(torch.rand(32) < 0.5, magic, asked[:, 1])
+        right = torch.tensor([list(WORDS).index(row.label) for row in rows])
+        target = torch.where((asked == magic).any(1), right, torch.randint(2, (32,)))
+        if kind == "masked":
+            ends = [
+                torch.full((32, 1), int(tok.convert_tokens_to_ids(word))) for word in ("<s>", "<mask>", ".", "</s>")
+            ]
+            ids, place = torch.cat([ends[0], texts, asked, *ends[1:]], 1), -3
+        else:
+            ids, place = torch.cat([texts, asked], 1), -1
+        loss = torch.nn.functional.cross_entropy(model(input_ids=ids).logits[:, place][:, labels], target)
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+    return model.eval().requires_grad_(False), tok
+
+
+def planted(kind: str, rows: int = 16, **settings: Any) -> ClassificationTask:
+    """A classification task whose model wants the magic word."""
+    model, tok = answering(kind)
+    source = "{text} {prompt} {mask} ." if kind == "masked" else "{text} {prompt}"
+    template = parse(source, kind)
+    splits = {name: examples(rows, seed) for seed, name in enumerate(("train", "dev", "test"))}
+    data = LabelledData(splits, WORDS, None, ())
+    labels: Any = (MaskedLabels if kind == "masked" else CausalLabels)(model, tok, WORDS, template.frame("it"))
+    return ClassificationTask(ClassificationSettings(words=WORDS, **settings), data, template, labels, "toy")
+
+
+class WordTask:
+    """A black box: a prompt is worth what its words are worth."""
+
+    name, fingerprint, primary, stochastic = "words", "words-1", "score", False
+    splits: tuple[str, ...] = ("train", "dev")
+
+    def __init__(self, worth: Callable[[str], float], instruction: str | None = None) -> None:
+        self.worth, self.instruction = worth, instruction
+        self.asked: list[str] = []
+
+    def score(self, prompts: Sequence[Prompt], seeds: Sequence[int] = (), split: str = "train") -> list[Score]:
+        self.asked += [prompt.text for prompt in prompts]
+        return [Score(self.worth(prompt.text), calls=2) for prompt in prompts]
+
+    def evaluate(self, prompt: Prompt, split: str, seed: int = 0) -> Evaluation:
+        return Evaluation(split, {"score": self.worth(prompt.text)}, 1, 2)
+
+    def calls(self, split: str = "train") -> int:
+        return 2
+
+    def context(self) -> str:
+        return ""
+
+    def baselines(self) -> dict[str, str]:
+        return {} if self.instruction is None else {"instructions": self.instruction}
+
+
+def writer(**settings: Any) -> Writer:
+    """A small writer with made-up words."""
+    asked = {"length": 3, "k": None, "rows": 4, "hidden": 8, **settings}
+    return Writer.build(PolicySettings(**asked), backbone=random_backbone(60, dim=16))
+
+
+class Killed(Exception):
+    """Stands for the end of the process."""
+
+
+@contextmanager
+def opened(
+    task: Any,
+    folder: Path,
+    *,
+    seed: int = 0,
+    calls: int | None = None,
+    die_at: int | None = None,
+    saving: bool = False,
+) -> Iterator[tuple[Search, list[Event]]]:
+    """A search in a real run folder; it dies right after event number `die_at`. Opened again, it goes on.
+
+    With `saving` every step is saved; without, only the end.
+    """
+    events: list[Event] = []
+    with RunFolder(folder, resume=True) as record:
+        record.begin("")
+        record.checkpoint.due = lambda: saving  # type: ignore[method-assign]
+        budget = Budget(BudgetSettings(calls=calls))
+        evaluator = Evaluator(task, budget, seed=seed, journal=Journal(record.path / "scores.jsonl"))
+        evaluator.restore(record.checkpoint.provided("evaluator"))
+        record.checkpoint.providers["evaluator"] = evaluator.position
+
+        def emit(event: Event) -> None:
+            record.record(event)
+            events.append(event)
+            if die_at is not None and len(events) == die_at:
+                raise Killed
+
+        yield Search(task, evaluator, emit, record.checkpoint, seed, "cpu", record.path), events
+        evaluator.close()
+
+
+def run(
+    method: Callable[[Search], Outcome], task: Any, folder: Path, **more: Any
+) -> tuple[Outcome, list[Event], Search]:
+    """The method's outcome, its events, and what it searched with."""
+    with opened(task, folder, **more) as (search, events):
+        return method(search), events, search
+
+
+def assert_resumes(method: Callable[[Search], Outcome], make: Callable[[], Any], folder: Path, die_at: int) -> None:
+    """A run that is killed and resumed leaves the same events and finds the same as one that was not."""
+    whole, _, search = run(method, make(), folder / "whole")
+    try:
+        run(method, make(), folder / "killed", die_at=die_at, saving=True)
+    except Killed:
+        pass
+    else:
+        raise AssertionError(f"there were fewer than {die_at} events")
+    again, _, after = run(method, make(), folder / "killed")
+    assert (folder / "killed/events.jsonl").read_bytes() == (folder / "whole/events.jsonl").read_bytes()
+    assert again == whole
+    assert after.evaluator.charged_calls == search.evaluator.charged_calls
