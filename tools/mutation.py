@@ -28,8 +28,7 @@ FILES = {
     "src/pinprompt/maths/entropy.py": ["tests/maths"],
     "src/pinprompt/maths/sparsemax.py": ["tests/maths"],
     "src/pinprompt/maths/targets.py": ["tests/maths"],
-    "src/pinprompt/maths/value_gradient.py": ["tests/maths"],
-    "src/pinprompt/maths/values_of_states.py": ["tests/maths"],
+    "src/pinprompt/maths/state_values.py": ["tests/maths"],
     "src/pinprompt/scoring/budget.py": ["tests/scoring/test_budget.py"],
     "src/pinprompt/methods/pin/replay.py": ["tests/methods/pin/test_replay.py"],
 }
