@@ -3,8 +3,8 @@
     python tools/emoji_clip/words_found.py runs/inversion /tmp/emoji-data
 
 The second folder is that of tools/emoji_clip/pictures.py (its concepts.json has the names and keywords). Prints a line
-for each method, and the words that were found. Words are compared without case and otherwise as they stand; function words of
-a name ("statue of liberty") do not count.
+for each method, and the words that were found. Words are compared without case and otherwise as they stand; function
+words of a name ("statue of liberty") do not count.
 """
 
 from __future__ import annotations
