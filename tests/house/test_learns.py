@@ -9,7 +9,7 @@ import pytest
 
 from pinprompt.files import read_lines
 from pinprompt.run import running
-from tests.house.tiny import TARGET, FindTheWords, recipe
+from tests.house.tiny import TARGET, FindTheWords, flat_lm, recipe
 
 LOW = {"learning_rate": 3e-4}
 SOFT = {"alpha": 0.2, "learning_rate": 3e-3, "steps": 150}
@@ -37,3 +37,16 @@ def test_finds_the_words(name: str, lm_folder: Path, tmp_path: Path) -> None:
     # prompts written last, not in one lucky draw.
     assert sum(means[:3]) / 3 < 0.3
     assert sum(means[-5:]) / 5 > 0.9
+
+
+@pytest.mark.parametrize("target", ["bootstrap", "monte-carlo"])
+def test_relative_to_the_lm_it_leaves_what_the_lm_likes(target: str, lm_folder: Path, tmp_path: Path) -> None:
+    """The LM finds the target words about as likely as others; what pays becomes likelier, from where the LM stands."""
+    folder = flat_lm(lm_folder)
+    settings = {"target": target, "alpha": 0.03, "steps": 100}
+    made = recipe(lm_folder, method="pin-lm", policy={"model": str(folder)}, q_learning=settings)
+    result = running.run(made, tmp_path / "run", task=FindTheWords(), device="cpu")
+    assert result.score >= len(TARGET) - 1, result.prompt
+    means = [row["score_mean"] for row in read_lines(tmp_path / "run" / "events.jsonl") if row["event"] == "step"]
+    assert sum(means[:3]) / 3 < 0.3
+    assert sum(means[-5:]) / 5 > 0.6

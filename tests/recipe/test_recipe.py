@@ -131,3 +131,16 @@ def test_a_recipe_is_named_by_the_settings_that_it_uses() -> None:
     assert name("pin", q_learning={"steps": 3}) != name("pin")
     assert name("random", q_learning={"steps": 3}) == name("random")
     assert name("pin") != name("pin", seed=1)
+
+
+def test_a_prior_needs_the_filter_of_its_tokens() -> None:
+    made = recipes.resolve({"method": "pin-lm", "task": {"kind": "custom", "function": "a:b"}})
+    assert (made.q_learning.prior, made.q_learning.filter, made.policy.context) == ("lm", "values", "task")
+    with pytest.raises(SettingError, match=r"filter must be 'values', not 'sampling'; set policy.k to none"):
+        recipes.resolve(
+            {
+                "method": "pin-lm",
+                "task": {"kind": "custom", "function": "a:b"},
+                "q_learning": {"filter": "sampling"},
+            }
+        )

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pinprompt.errors import PinpromptError
 from pinprompt.maths import entropy as entropies
+from pinprompt.maths import priors as relative
 
 # Q of taken tokens and values of many states, without a tensor of states x vocabulary.
 
@@ -28,14 +29,21 @@ def taken(hat_e: Tensor, head: Tensor, actions: Tensor) -> Tensor:
 
 
 def kept_value(
-    hat_e: Tensor, head: Tensor, masks: Masks, entropy: entropies.Entropy, rows: int = 128, bias: float = 0.0
+    hat_e: Tensor,
+    head: Tensor,
+    masks: Masks,
+    entropy: entropies.Entropy,
+    rows: int = 128,
+    bias: float = 0.0,
+    priors: Sequence[relative.Prior] | None = None,
 ) -> Tensor:
     """The value of each state over the tokens it keeps, `rows` states at a time, without a gradient.
 
     V_n = V(F_I[W hat_e_n])
     Paper: Eq. (5), `eq:sp_target`, with F_I as in Algorithm 1.
     hat_e [N, d], head [V, d] -> [N]. Masks: None (all kept), packed bits [N, ceil(V/8)] (the fast way), booleans
-    [N, V], or a sequence of N rows of either. `bias` is added to every value of a token.
+    [N, V], or a sequence of N rows of either. `bias` is added to every value of a token. With `priors` (N of them) the
+    values are relative to those, and they say what is kept.
 
     Every product has `rows` rows, the last one padded: on a CPU a state's value then never depends on which states
     it is computed with. The only tensor as wide as the vocabulary is one of `rows` rows, used again and again.
@@ -52,10 +60,14 @@ def kept_value(
             if len(part) < rows:
                 part = torch.cat([part, part.new_zeros(rows - len(part), part.shape[-1])])
             torch.mm(part, head.T, out=z)
+            # V(z + b) = V(z) + b for both entropies, so the bias need not touch every token.
+            if priors is not None:
+                some = [*priors[start:stop], *[priors[stop - 1]] * (rows - (stop - start))]
+                values[start:stop] = relative.values(z, some, entropy)[: stop - start] + bias
+                continue
             kept = z[: stop - start]
             if masks is not None:
                 kept += _penalties(_bits(masks, start, stop), size, z)
-            # V(z + b) = V(z) + b for both entropies, so the bias need not touch every token.
             values[start:stop] = entropies.value(kept, entropy) + bias
     return values
 
@@ -121,14 +133,20 @@ def _bits(masks: Tensor | Sequence[Tensor], start: int, stop: int) -> Tensor:
 
 
 def differentiable_value(
-    hat_e: Tensor, head: Tensor, masks: Masks, entropy: entropies.Entropy, rows: int = 32, bias: float = 0.0
+    hat_e: Tensor,
+    head: Tensor,
+    masks: Masks,
+    entropy: entropies.Entropy,
+    rows: int = 32,
+    bias: float = 0.0,
+    priors: Sequence[relative.Prior] | None = None,
 ) -> Tensor:
     """`kept_value`, differentiable in hat_e; what RLPrompt's path-consistency losses need.
 
     dV/dhat_e = sum_z pi(z) w_z, for Shannon and for Tsallis entropy alike (the envelope theorem)
-    hat_e [N, d], head [V, d], masks as in `kept_value` -> [N]
+    hat_e [N, d], head [V, d], masks and priors as in `kept_value` -> [N]
     """
-    value: Tensor = _Value.apply(hat_e, head, masks, entropy, rows)  # type: ignore[no-untyped-call]
+    value: Tensor = _Value.apply(hat_e, head, masks, entropy, rows, priors)  # type: ignore[no-untyped-call]
     return value + bias
 
 
@@ -136,11 +154,24 @@ class _Value(torch.autograd.Function):
     """V forward; backward needs only the policy's mean row of the head, kept as [N, d]."""
 
     @staticmethod
-    def forward(ctx: Any, hat_e: Tensor, head: Tensor, masks: Masks, entropy: entropies.Entropy, rows: int) -> Tensor:
+    def forward(
+        ctx: Any,
+        hat_e: Tensor,
+        head: Tensor,
+        masks: Masks,
+        entropy: entropies.Entropy,
+        rows: int,
+        priors: Sequence[relative.Prior] | None,
+    ) -> Tensor:
         values, directions = hat_e.new_empty(len(hat_e)), torch.empty_like(hat_e)
         for start in range(0, len(hat_e), rows):
             stop = min(start + rows, len(hat_e))
             z = hat_e[start:stop] @ head.T
+            if priors is not None:
+                some = priors[start:stop]
+                values[start:stop] = relative.values(z, some, entropy)
+                directions[start:stop] = relative.policies(z, some, entropy) @ head
+                continue
             mask = None if masks is None else mask_rows(masks, start, stop, len(head)).to(z.device)
             values[start:stop] = entropies.value(z, entropy, mask)
             directions[start:stop] = entropies.policy(z, entropy, mask) @ head
@@ -150,4 +181,4 @@ class _Value(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         (directions,) = ctx.saved_tensors
-        return gradient.unsqueeze(-1) * directions, None, None, None, None
+        return gradient.unsqueeze(-1) * directions, None, None, None, None, None

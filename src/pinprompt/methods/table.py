@@ -22,6 +22,9 @@ _RLPROMPT = "Deng et al. 2022 (RLPrompt)"
 CARDS = (
     MethodCard("pin", "sparse Q-learning with the filter of unlikely tokens", False, "text", _PIN),
     MethodCard("pin-no-fluency", "pin without the filter", False, "text", _PIN),
+    MethodCard(
+        "pin-lm", "sparse Q-learning relative to the LM: pin that begins as random search", False, "text", "here"
+    ),
     MethodCard("rlprompt", "on-policy soft Q-learning", False, "text", _RLPROMPT),
     MethodCard("rlprompt-fluency", "rlprompt that samples likely tokens only", False, "text", _PIN),
     MethodCard("rlprompt-rb", "soft Q-learning from a replay", False, "text", _PIN),
@@ -37,6 +40,6 @@ CARDS = (
     MethodCard("grips", "edits of an instruction, phrase by phrase", False, "text", "Prasad et al. 2023"),
 )
 
-RL = ("pin", "pin-no-fluency", "rlprompt", "rlprompt-fluency", "rlprompt-rb", "rlprompt-rb-fluency")
+RL = ("pin", "pin-no-fluency", "pin-lm", "rlprompt", "rlprompt-fluency", "rlprompt-rb", "rlprompt-rb-fluency")
 FIXED = ("manual", "instructions", "in-context")
 NAMES = tuple(card.name for card in CARDS)

@@ -1,25 +1,29 @@
 """The tree of prefixes: each distinct prefix is read once, and what depends on it alone is kept with it.
 
-That is the state e, the kept set F_I (frozen LM and constraints: the same for psi and its slow copy), and the
-token's own keys and values while something may still be written behind it. Memory is bounded; what was dropped is
-computed again when it is needed, to the same bits, since every pass has the same shape.
+That is the state e, the kept set F_I (frozen LM and constraints: the same for psi and its slow copy), the LM's
+distribution over it where the policy is relative to the LM, and the token's own keys and values while something may
+still be written behind it. Memory is bounded; what was dropped is computed again when it is needed, to the same bits,
+since every pass has the same shape.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pinprompt.maths.priors import Prior
 from pinprompt.policy.reader import Prefix, Reader
 
 Keep = Callable[[Sequence[Prefix], Tensor], Tensor]
 """From n prefixes and their states [rows, d] (padded) to the kept sets, bool [n, V]."""
+Likely = Callable[[Tensor], Tensor]
+"""From states [rows, d] (padded) to the LM's log-probabilities [rows, V]."""
 
 
 @dataclass
@@ -29,19 +33,29 @@ class Node:
     state: Tensor
     kept: NDArray[np.uint8]
     own: Tensor | None
+    mu: Tensor | None
+    """The LM's distribution over the kept tokens, where a policy relative to it is wanted."""
 
     @property
     def bytes(self) -> int:
         """What it takes in memory."""
-        own = 0 if self.own is None else self.own.nbytes
-        return int(self.state.nbytes + self.kept.nbytes + own) + 512  # keys and bookkeeping
+        tensors = [tensor for tensor in (self.own, self.mu) if tensor is not None]
+        return int(self.state.nbytes + self.kept.nbytes + sum(tensor.nbytes for tensor in tensors)) + 512  # bookkeeping
 
 
 class PrefixTree:
     """States and kept sets by prefix; a prefix is a tuple of prompt ids, () is the root."""
 
-    def __init__(self, reader: Reader, keep: Keep, size: int, tree_mb: int = 1024, enabled: bool = True) -> None:
-        self.reader, self.keep, self.size, self.enabled = reader, keep, size, enabled
+    def __init__(
+        self,
+        reader: Reader,
+        keep: Keep,
+        size: int,
+        tree_mb: int = 1024,
+        enabled: bool = True,
+        likely: Likely | None = None,
+    ) -> None:
+        self.reader, self.keep, self.size, self.enabled, self.likely = reader, keep, size, enabled, likely
         self.limit = tree_mb * 2**20
         self.hits = self.misses = 0
         self.used = 0
@@ -61,22 +75,35 @@ class PrefixTree:
 
     def look(self, prefixes: Sequence[Prefix], kept: bool = True) -> tuple[Tensor, Tensor | None]:
         """States [n, d] and, if asked for, kept sets [n, V] at once."""
-        if not self.enabled:
-            self.clear()
-        states: dict[Prefix, Tensor] = {}
-        sets: dict[Prefix, NDArray[np.uint8]] = {}
-        for chunk in self._chunks(dict.fromkeys(prefixes)):
-            self._learn(chunk)
-            for prefix in chunk:
-                node = self._node(prefix)
-                states[prefix], sets[prefix] = node.state, node.kept
+        nodes = self._nodes_of(prefixes)
         device = self.reader.backbone.device
-        stacked = torch.stack([states[prefix] for prefix in prefixes])
+        stacked = torch.stack([nodes[prefix].state for prefix in prefixes])
         if not kept:
             return stacked, None
-        packed = np.stack([sets[prefix] for prefix in prefixes])
+        packed = np.stack([nodes[prefix].kept for prefix in prefixes])
         bits = np.unpackbits(packed, axis=1, count=self.size).view(np.bool_)
         return stacked, torch.from_numpy(bits).to(device)
+
+    def priors(self, prefixes: Sequence[Prefix]) -> list[Prior]:
+        """The kept tokens of the prefixes with the LM's distribution over them; empty where nothing is kept."""
+        nodes = self._nodes_of(prefixes)
+        found = []
+        for prefix in prefixes:
+            node = nodes[prefix]
+            assert node.mu is not None, "only a tree that was made with `likely` has priors"
+            ids = np.flatnonzero(np.unpackbits(node.kept, count=self.size))
+            found.append(Prior(torch.from_numpy(ids).to(node.mu.device), node.mu))
+        return found
+
+    def _nodes_of(self, prefixes: Sequence[Prefix]) -> dict[Prefix, Node]:
+        """What is known of the prefixes, keys and values aside: those may have to go before the request is done."""
+        if not self.enabled:
+            self.clear()
+        found: dict[Prefix, Node] = {}
+        for chunk in self._chunks(dict.fromkeys(prefixes)):
+            self._learn(chunk)
+            found |= {prefix: replace(self._node(prefix), own=None) for prefix in chunk}
+        return found
 
     def keys(self) -> list[Prefix]:
         """The prefixes known now, the least recently used first; the root aside."""
@@ -140,8 +167,10 @@ class PrefixTree:
                 batch = level[first : first + self.reader.rows]
                 states, own = self.reader.step(batch, self._own)
                 kept = self.keep(batch, states)
+                likely = None if self.likely is None else self.likely(states)
                 for row, prefix in enumerate(batch):
-                    self._add(prefix, self._make(states[row], kept[row], None if own is None else own[row]))
+                    mine = None if own is None else own[row]
+                    self._add(prefix, self._make(states[row], kept[row], mine, None if likely is None else likely[row]))
                 self.misses += len(batch)
         for prefix in wanted:
             self._touch(prefix)
@@ -150,7 +179,8 @@ class PrefixTree:
     def _plant(self) -> None:
         """Read the empty prefix, which all others hang on; it is never dropped."""
         state = self.reader.root()
-        self._root = self._make(state[0], self.keep([()], state)[0], None)
+        likely = None if self.likely is None else self.likely(state)[0]
+        self._root = self._make(state[0], self.keep([()], state)[0], None, likely)
         self._node_bytes = self._root.bytes + self.reader.own_bytes
         self.misses += 1
 
@@ -169,10 +199,11 @@ class PrefixTree:
         assert own is not None
         return own
 
-    def _make(self, state: Tensor, kept: Tensor, own: Tensor | None) -> Node:
+    def _make(self, state: Tensor, kept: Tensor, own: Tensor | None, likely: Tensor | None) -> Node:
         # Clones: a view would keep the whole pass alive when its neighbours are dropped.
         packed = np.packbits(kept.cpu().numpy())
-        return Node(state.clone(), packed, None if own is None else own.clone())
+        mu = None if likely is None else torch.softmax(likely[kept], -1)
+        return Node(state.clone(), packed, None if own is None else own.clone(), mu)
 
     def _add(self, prefix: Prefix, node: Node) -> None:
         self._nodes[prefix] = node

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pinprompt.errors import SettingError
 from pinprompt.maths.entropy import Entropy, policy, value
+from pinprompt.maths.priors import largest, policies, values
 from pinprompt.policy.adapter import Adapter
 from pinprompt.policy.backbone import Backbone
 from pinprompt.policy.prefix_tree import PrefixTree
@@ -42,6 +43,11 @@ class Writer:
         self.backbone, self.vocabulary, self.tree, self.psi = backbone, vocabulary, tree, psi
         self.length, self.rows = tree.reader.length, tree.reader.rows
 
+    @property
+    def relative(self) -> bool:
+        """Whether the policy is relative to the LM."""
+        return self.tree.likely is not None
+
     @classmethod
     def build(
         cls,
@@ -52,8 +58,12 @@ class Writer:
         filter_on: bool = True,
         backbone: Backbone | None = None,
         tree: bool = True,
+        prior: Literal["uniform", "lm"] = "uniform",
     ) -> Writer:
-        """A writer from its settings; `context` is the text itself, `tree=False` reads every prefix anew."""
+        """A writer from its settings; `context` is the text itself, `tree=False` reads every prefix anew.
+
+        The policy is relative to a prior over the kept tokens: all alike (the paper), or as the LM finds them likely.
+        """
         backbone = backbone or Backbone.load(settings.model, device)
         vocabulary = Vocabulary(
             backbone.tokenizer, backbone.vocabulary_size, settings.length, settings.constraints, backbone.texts
@@ -61,7 +71,8 @@ class Writer:
         vocabulary.check()
         ignorable = Ignorable(backbone, vocabulary, settings.k if filter_on else None)
         reader = Reader(backbone, backbone.start(context), settings.length, settings.rows)
-        prefixes = PrefixTree(reader, ignorable.kept, backbone.vocabulary_size, settings.tree_mb, tree)
+        likely = backbone.logprobs if prior == "lm" else None
+        prefixes = PrefixTree(reader, ignorable.kept, backbone.vocabulary_size, settings.tree_mb, tree, likely)
         psi = Adapter(backbone.dim, settings.hidden, derive(seed, "psi")).to(device)
         return cls(backbone, vocabulary, prefixes, psi)
 
@@ -101,15 +112,24 @@ class Writer:
 
         def choose(prefixes: list[Prefix], states: Tensor, masks: Tensor) -> Tensor:
             z = self.q(states) + logit_bias
+            if self.relative:
+                return self._relative(prefixes, z, entropy, top_q)
             return policy(z, entropy, masks if top_q is None else _largest(z, masks, top_q))
 
         return self._write(choose, self._numbers(count, generator), filtered, explore)
 
-    def greedy(self, count: int = 1) -> list[Prompt]:
-        """The prompt of the largest Q among the kept tokens at each position (`count` times the same)."""
+    def greedy(self, count: int = 1, entropy: Entropy = "tsallis") -> list[Prompt]:
+        """The likeliest token of the policy at each position (`count` times the same): of the kept, the largest Q.
+
+        Where the policy is relative to the LM, a large Q may still be an unlikely token: then the policy itself counts.
+        """
 
         def choose(prefixes: list[Prefix], states: Tensor, masks: Tensor) -> Tensor:
-            return _largest(self.q(states), masks, 1).float()
+            z = self.q(states)
+            if self.relative:
+                pi = self._relative(prefixes, z, entropy)
+                return _largest(pi, pi > 0, 1).float()
+            return _largest(z, masks, 1).float()
 
         # Of equal ones the first: the number 0 takes the lowest id.
         return self._write(choose, np.zeros((1, self.length)), True).prompts * count
@@ -160,11 +180,15 @@ class Writer:
         prefixes = [prompt.ids[:place] for place in range(len(prompt.ids))]
         states, kept = self.tree.look(prefixes)
         assert kept is not None
+        priors = self.tree.priors(prefixes) if self.relative else None
         rows = []
         for place, token in enumerate(prompt.ids):
             q = self.q(states[place : place + 1])
             mask = kept[place : place + 1]
-            probability = policy(q, entropy, mask)[0, token]
+            if priors is None:
+                pi, v = policy(q, entropy, mask), value(q, entropy, mask)
+            else:
+                pi, v = policies(q, [priors[place]], entropy), values(q, [priors[place]], entropy)
             best = torch.topk(q[0].masked_fill(~mask[0], -torch.inf), min(6, int(mask.sum())))
             pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
             rows.append(
@@ -172,13 +196,29 @@ class Writer:
                     "token": self.vocabulary.tokens.pieces[token],
                     "id": token,
                     "q": float(q[0, token]),
-                    "v": float(value(q, entropy, mask)[0]),
+                    "v": float(v[0]),
                     "rank": 1 + int(((q[0] > q[0, token]) & mask[0]).sum()),
-                    "probability": float(probability),
+                    "probability": float(pi[0, token]),
                     "runners_up": [[self.vocabulary.tokens.pieces[i], v] for i, v in pairs if i != token][:5],
                 }
             )
         return rows
+
+    def _relative(self, prefixes: Sequence[Prefix], z: Tensor, entropy: Entropy, top_q: int | None = None) -> Tensor:
+        """The policy relative to the LM, [rows, V] from z [rows, V]; 0 at padding and at dead ends."""
+        priors = self.tree.priors(prefixes)
+        alive = [row for row, prior in enumerate(priors) if len(prior.ids)]
+        if not alive:
+            return torch.zeros_like(z)
+        some = [priors[row] for row in alive]
+        if top_q is not None:
+            some = largest(z[alive], some, top_q)
+        # Filled up again to all rows, so that a row's policy does not depend on how many there are.
+        fill = len(z) - len(alive)
+        pi = policies(z[[*alive, *[alive[0]] * fill]], [*some, *[some[0]] * fill], entropy)
+        found = torch.zeros_like(z)
+        found[alive] = pi[: len(alive)]
+        return found
 
     def _numbers(self, count: int, generator: torch.Generator) -> Any:
         if count < 1:

@@ -25,6 +25,8 @@ _SOFT = {"entropy": "shannon", "target": "path-mean", "replay": False, "filter":
 METHODS: dict[str, Tree] = {
     "pin": {},
     "pin-no-fluency": {"policy": {"k": None}, "q_learning": {"filter": "off"}},
+    # Over n tokens that the LM finds alike, alpha/n is what alpha is to pin; a context leaves a few tens of those.
+    "pin-lm": {"policy": {"context": "task"}, "q_learning": {"prior": "lm", "alpha": 0.05}},
     "rlprompt": {"policy": {"k": None}, "q_learning": {**_SOFT, "alpha": 0.2, "top_q": 256, "eval_every": 10}},
     "rlprompt-fluency": {"policy": {"k": 10_000}, "q_learning": {**_SOFT, "alpha": 0.2, "filter": "sampling"}},
     "rlprompt-rb": {

@@ -6,7 +6,7 @@ import re
 from typing import Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 # The sections of a recipe: one frozen model per room, each field described once (help and docs come from here).
 
@@ -68,10 +68,15 @@ Target = Literal["bootstrap", "monte-carlo", "path-single", "path-multi", "path-
 
 
 class QLearningSettings(Section):
-    """Q-learning over tokens under an entropy bonus (pin, pin-no-fluency, rlprompt and its variants)."""
+    """Q-learning over tokens under an entropy bonus (pin, pin-no-fluency, pin-lm, rlprompt and its variants)."""
 
     entropy: Literal["tsallis", "shannon"] = Field(
         "tsallis", description="Entropy bonus: tsallis gives a sparsemax policy (PIN), shannon a softmax (RLPrompt)."
+    )
+    prior: Literal["uniform", "lm"] = Field(
+        "uniform",
+        description="What the policy is relative to: all kept tokens alike (the paper), or the LM's own distribution "
+        "over them, so that the search begins where random search stands.",
     )
     target: Target = Field(
         "monte-carlo",
@@ -113,6 +118,15 @@ class QLearningSettings(Section):
         description="When every prompt of a step is the same for `patience` steps: begin anew, stop, or go on.",
     )
     patience: int = Field(10, ge=1, description="Steps without a new prompt that count as a collapse.")
+
+    @model_validator(mode="after")
+    def _one_set_of_tokens(self) -> QLearningSettings:
+        if self.prior == "lm" and self.filter != "values":
+            raise ValueError(
+                f"prior = 'lm' is a distribution over the kept tokens, so filter must be 'values', not "
+                f"'{self.filter}'; set policy.k to none to keep all tokens"
+            )
+        return self
 
 
 # Settings of the methods that PIN is compared with. The defaults are the published ones where there are any.

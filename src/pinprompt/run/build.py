@@ -86,7 +86,8 @@ def build_writer(recipe: Recipe, task: Task, device: str) -> Any:
     asked = recipe.policy.context
     context = "" if asked == "none" else task.context() if asked == "task" else asked
     # Tokens carry their own leading space; one left at the end of the context would make every word unlikely.
-    return Writer.build(recipe.policy, context.rstrip(" "), derive(recipe.seed, "psi"), device)
+    prior = recipe.q_learning.prior if recipe.method in RL else "uniform"
+    return Writer.build(recipe.policy, context.rstrip(" "), derive(recipe.seed, "psi"), device, prior=prior)
 
 
 def build_method(recipe: Recipe, writer: Callable[[], Any]) -> Method:

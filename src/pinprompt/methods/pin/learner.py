@@ -23,10 +23,13 @@ from pinprompt.recipe.sections import QLearningSettings
 Prefix = tuple[int, ...]
 
 
-class ActionSets(Sequence[Tensor]):
-    """The action sets of many prefixes, unpacked a few at a time: all at once would be prefixes x vocabulary."""
+class ActionSets(Sequence[Any]):
+    """The action sets of many prefixes, unpacked a few at a time: all at once would be prefixes x vocabulary.
 
-    def __init__(self, prefixes: list[Prefix], sets: Callable[[list[Prefix]], Tensor]) -> None:
+    Each is a mask of what may be chosen, or a prior over it.
+    """
+
+    def __init__(self, prefixes: list[Prefix], sets: Callable[[list[Prefix]], Any]) -> None:
         self._prefixes, self._sets = prefixes, sets
 
     def __len__(self) -> int:
@@ -106,9 +109,9 @@ class Learner:
             target = targets.bootstrapped(rewards, v[place[:, 1:]], settings.gamma)
             return targets.squared_error(q_t, target), v[later]
         v_slow = self._slow_values(e, prefixes)[place]
-        v = differentiable_value(
-            hat_e, self.writer.backbone.head, self._action_set(prefixes), settings.entropy, bias=settings.logit_bias
-        )[place]
+        head, bias = self.writer.backbone.head, settings.logit_bias
+        masks, priors = self._action_sets(prefixes)
+        v = differentiable_value(hat_e, head, masks, settings.entropy, bias=bias, priors=priors)[place]
         if settings.target == "path-single":
             loss = targets.path_single(q_t, v, v_slow, rewards, settings.gamma)
         elif settings.target == "path-multi":
@@ -121,11 +124,15 @@ class Learner:
     def _slow_values(self, e: Tensor, prefixes: list[Prefix]) -> Tensor:
         """V of the slow copy at each prefix, [N]."""
         head, bias = self.writer.backbone.head, self.settings.logit_bias
-        return kept_value(self.slow(e), head, self._action_set(prefixes), self.settings.entropy, bias=bias)
+        masks, priors = self._action_sets(prefixes)
+        return kept_value(self.slow(e), head, masks, self.settings.entropy, bias=bias, priors=priors)
 
-    def _action_set(self, prefixes: list[Prefix]) -> ActionSets:
-        """Which tokens count in a value: those the filter keeps, or all that may be written."""
-        return ActionSets(prefixes, self.writer.kept if self.settings.filter == "values" else self.writer.allowed)
+    def _action_sets(self, prefixes: list[Prefix]) -> tuple[ActionSets | None, ActionSets | None]:
+        """Which tokens count in a value: masks of what the filter keeps or of all that may be written, or priors."""
+        if self.settings.prior == "lm":
+            return None, ActionSets(prefixes, self.writer.tree.priors)
+        sets = self.writer.kept if self.settings.filter == "values" else self.writer.allowed
+        return ActionSets(prefixes, sets), None
 
     def state(self) -> dict[str, Tensor]:
         """What a checkpoint keeps: psi, its slow copy and Adam's moments."""

@@ -133,7 +133,7 @@ class _Run:
 
     def try_greedy(self, step: int) -> None:
         """Score the greedy prompt, on dev too where there is a dev split; dev decides in the end."""
-        prompt = self.writer.greedy()[0]
+        prompt = self.writer.greedy(entropy=self.settings.entropy)[0]
         dev = None
         with self.phase("score"):
             score = self.search.evaluator.score([prompt])[0].value
