@@ -10,6 +10,7 @@ import base64
 import hashlib
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from pinprompt.files import write_atomically
 from pinprompt.records import report_extras, report_parts
@@ -29,39 +30,55 @@ def write_report(folder: Path | str) -> Path:
 
 def render(record: RunRecord) -> str:
     """The report of a record as HTML; parts that the run does not have are absent."""
-    from jinja2 import Environment, StrictUndefined
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
     from markupsafe import Markup
 
-    template, css = _template("report.html.j2"), _template("report.css")
-    engine = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    css = template("report.css")
+    engine = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=FunctionLoader(template),
+    )
     digest = base64.b64encode(hashlib.sha256(css.encode()).digest()).decode()
-    # What is marked as safe is our own style sheet and SVG that svg.py wrote, in which every text is escaped.
-    curves = [dict(part, svg=Markup(part["svg"])) for part in report_extras.curves(record)]  # nosec B704
-    scores = report_parts.scores(record)
-    return engine.from_string(template).render(
-        css=Markup(css),  # nosec B704
+    return engine.get_template("report.html.j2").render(
+        css=Markup(css),  # nosec B704  # our own style sheet
         style_hash=f"sha256-{digest}",
-        header=report_parts.header(record),
-        verdict=report_parts.verdict(record),
-        facts=report_parts.facts(record),
-        scores=None if scores is None else dict(scores, chart=Markup(scores["chart"])),  # nosec B704
-        top=report_parts.top(record),
-        tokens=report_extras.tokens(record),
-        curves=curves,
-        front=Markup(report_extras.front(record)),  # nosec B704
-        pictures=report_extras.pictures(record),
-        judges=report_extras.judges(record),
-        judgements=report_extras.judgements(record),
-        rewrites=report_extras.rewrites(record),
-        examples=report_extras.examples(record),
-        confusion=report_extras.confusion(record),
-        remarks=report_extras.remarks(record),
-        recipe=text(record.recipe_text, RECIPE_SHOWN),
-        environment=report_parts.environment(record),
-        command=report_parts.command(record),
-        notes=list(record.notes),
+        **contents(record),
     )
 
 
-def _template(name: str) -> str:
+def contents(record: RunRecord) -> dict[str, Any]:
+    """What `report_body.html.j2` shows of a record, for the report and for any page that includes the same body."""
+    from markupsafe import Markup
+
+    # What is marked as safe is SVG that svg.py wrote, in which every text is escaped.
+    curves = [dict(part, svg=Markup(part["svg"])) for part in report_extras.curves(record)]  # nosec B704
+    scores = report_parts.scores(record)
+    return {
+        "header": report_parts.header(record),
+        "verdict": report_parts.verdict(record),
+        "facts": report_parts.facts(record),
+        "scores": None if scores is None else dict(scores, chart=Markup(scores["chart"])),  # nosec B704
+        "top": report_parts.top(record),
+        "tokens": report_extras.tokens(record),
+        "curves": curves,
+        "front": Markup(report_extras.front(record)),  # nosec B704
+        "pictures": report_extras.pictures(record),
+        "judges": report_extras.judges(record),
+        "judgements": report_extras.judgements(record),
+        "rewrites": report_extras.rewrites(record),
+        "examples": report_extras.examples(record),
+        "confusion": report_extras.confusion(record),
+        "remarks": report_extras.remarks(record),
+        "recipe": text(record.recipe_text, RECIPE_SHOWN),
+        "environment": report_parts.environment(record),
+        "command": report_parts.command(record),
+        "notes": list(record.notes),
+    }
+
+
+def template(name: str) -> str:
+    """The text of a template or style sheet of the report."""
     return resources.files("pinprompt.records").joinpath("templates", name).read_text(encoding="utf-8")
