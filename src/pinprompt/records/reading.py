@@ -27,6 +27,7 @@ LIMITS = {  # the greatest size that is read; result.json may carry pictures
     "costs.jsonl": 128 * MEBI,
     "prompts.csv": 128 * MEBI,
     "judgements.json": 8 * MEBI,
+    "rows.json": 8 * MEBI,
 }
 LARGEST = 1e100  # beyond it, sums and differences would overflow, and nothing that was measured is so large
 LINE_LIMIT = 2 * MEBI
@@ -82,6 +83,16 @@ def read_run(folder: Path | str, *, prompts: bool = True, events: bool = True) -
         recipe_text=recipe_text,
         notes=tuple(notes),
     )
+
+
+def read_text(folder: Path, name: str) -> str | None:
+    """The text of one file of a run folder, under the same limits as `read_run`; None where there is none."""
+    return _text(folder, name)
+
+
+def read_result(folder: Path) -> dict[str, Any]:
+    """A run's result.json alone; empty where the run has none yet."""
+    return _json(folder, "result.json")
 
 
 def number(value: object) -> float | None:

@@ -76,6 +76,7 @@ def contents(record: RunRecord) -> dict[str, Any]:
         "environment": report_parts.environment(record),
         "command": report_parts.command(record),
         "notes": list(record.notes),
+        "rows_place": False,  # the studio puts its matrix of prompts and rows there
     }
 
 

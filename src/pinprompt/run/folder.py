@@ -18,7 +18,7 @@ from pinprompt.run.checkpoint import Checkpoint
 from pinprompt.values import Event
 
 OURS = ("recipe.toml", "events.jsonl", "costs.jsonl", "prompts.csv", "result.json", "report.html", "environment.json",
-        "scores.jsonl", "checkpoint", "vectors.safetensors", "drawings")  # fmt: skip
+        "scores.jsonl", "rows.json", "checkpoint", "vectors.safetensors", "drawings")  # fmt: skip
 """What --force removes; anything else in the folder is the user's and stays."""
 
 FOREVER = 1e12

@@ -85,6 +85,8 @@ def run(
             task.check_window(recipe.policy.length)
         # Only now is there a run: what could not even be built leaves a folder that can be used again.
         record.begin(recipes.to_toml(recipe))
+        if hasattr(task, "shown_rows"):
+            record.save_json("rows.json", task.shown_rows())
         record.save_json("environment.json", build.environment(device, threads))
         evaluator = build.build_evaluator(recipe, task, record, device, threads, notes)
 

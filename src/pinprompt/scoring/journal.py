@@ -53,7 +53,7 @@ def clean(score: Any, task: str, text: str) -> Score:
     if calls < 0:
         raise TaskError(f"the task '{task}' says that the prompt {text!r} took {calls} calls")
     finite = {name: details[name] for name in sorted(details) if math.isfinite(details[name])}
-    return Score(value, calls, str(score.group), finite, failures)
+    return Score(value, calls, str(score.group), finite, failures, str(score.rows))
 
 
 def pack_score(score: Score) -> dict[str, Any]:
@@ -64,6 +64,7 @@ def pack_score(score: Score) -> dict[str, Any]:
         "group": score.group,
         "details": dict(score.details),
         "failures": list(score.failures),
+        **({"rows": score.rows} if score.rows else {}),
     }
 
 
@@ -73,7 +74,7 @@ def unpack_score(row: Mapping[str, Any]) -> Score:
         value = math.nan if row["value"] is None else float(row["value"])
         failures = tuple(str(failure) for failure in row["failures"])
         details = {str(name): float(number) for name, number in row["details"].items()}
-        score = Score(value, int(row["calls"]), str(row["group"]), details, failures)
+        score = Score(value, int(row["calls"]), str(row["group"]), details, failures, str(row.get("rows", "")))
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"not a score: {error}") from error
     if not math.isfinite(score.value) and (not failures or row["value"] is not None):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # the models bring torch and transformers, which are imported
 
 _CONTENT_FREE = ("N/A", "", "[MASK]")
 _SHOWN = 5  # examples right, and as many wrong, that a report shows
+_ROWS_KEPT = 4096  # probabilities of one prompt that are kept for people to look at
 _METRICS = {"accuracy": metrics.accuracy, "macro_f1": metrics.macro_f1}
 
 
@@ -212,7 +213,8 @@ class ClassificationTask:
     def score_of(self, probabilities: metrics.Floats, split: str) -> Score:
         """The task's score of label probabilities [N, C], however they were made, with what lies behind it."""
         targets, classes = self._targets[split], len(self.labels)
-        table = metrics.confusion(targets, metrics.predictions(probabilities, targets), classes)
+        predicted = metrics.predictions(probabilities, targets)
+        table = metrics.confusion(targets, predicted, classes)
         details = {
             "accuracy": float(np.mean(metrics.correct(probabilities, targets))),
             "gap": float(np.mean(metrics.gaps(probabilities, targets))),
@@ -220,7 +222,17 @@ class ClassificationTask:
             "balanced_accuracy": metrics.balanced_accuracy(table),
             "label_entropy": metrics.label_entropy(table),
         }
-        return Score(float(np.mean(self._rewards(probabilities, split))), calls=self.calls(split), details=details)
+        value = float(np.mean(self._rewards(probabilities, split)))
+        rows = metrics.packed(probabilities, predicted) if probabilities.size <= _ROWS_KEPT else ""
+        return Score(value, calls=self.calls(split), details=details, rows=rows)
+
+    def shown_rows(self) -> dict[str, Any]:
+        """The training examples as a page can show them beside what each prompt makes of them."""
+        rows = zip(self.data.splits["train"], self._targets["train"], strict=True)
+        return {
+            "labels": [self._display(label) for label in self.labels],
+            "rows": [{"text": example.text, "label": int(target)} for example, target in rows],
+        }
 
     def _probabilities(self, prompts: Sequence[Prompt], inputs: Inputs) -> list[metrics.Floats]:
         """Label probabilities [N, C] of each prompt, calibrated where the settings ask for it."""

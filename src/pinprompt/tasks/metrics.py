@@ -56,6 +56,20 @@ def predictions(probabilities: Floats, labels: Ints) -> Ints:
     return np.asarray(np.where(tied, others.argmax(axis=1), chosen), dtype=np.int64)
 
 
+def packed(probabilities: Floats, predicted: Ints) -> str:
+    """Probabilities [N, C] as two hex digits each (times 254), with the predicted class strictly the largest."""
+    levels = np.rint(254 * np.clip(probabilities, 0.0, 1.0)).astype(np.int64)
+    places = np.arange(len(levels))
+    chosen = levels[places, predicted]
+    levels[places, predicted] = -1
+    rivals = levels.max(axis=1)
+    levels[places, predicted] = np.maximum(chosen, np.minimum(rivals + 1, 254))
+    # A rival at the very top leaves no room above it.
+    full = (levels == 254) & (np.arange(levels.shape[1])[None, :] != predicted[:, None])
+    levels[full] = 253
+    return bytes(levels.astype(np.uint8).ravel()).hex()
+
+
 def confusion(labels: Ints, predicted: Ints, classes: int) -> Ints:
     """Counts [true, predicted]."""
     table = np.zeros((classes, classes), dtype=np.int64)

@@ -1,0 +1,225 @@
+"""What people drop onto the page: kept in the folder's `uploads`, looked at, and described before anything is spent."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pinprompt.data.readers import read_columns, read_lines
+from pinprompt.errors import DataError, PinpromptError
+from pinprompt.recipe import file_name
+from pinprompt.records.files import write_atomically
+from pinprompt.studio.guard import Refused, plain_name
+
+UPLOADS = "uploads"
+LARGEST = {"table": 64 << 20, "lines": 64 << 20, "picture": 32 << 20}
+TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
+PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".gif")
+NAME = re.compile(r"[\w.-]{1,120}")
+SAMPLE, LOOKED = 8, 400
+TEXT_NAMES = (
+    "text", "sentence", "review", "comment", "content", "message", "body", "tweet", "question", "utterance", "input",
+)  # fmt: skip
+LABEL_NAMES = (
+    "label", "labels", "class", "category", "sentiment", "target", "topic", "intent", "stars", "rating", "polarity",
+)  # fmt: skip
+WORDS = {
+    "neg": "terrible", "negative": "terrible", "pos": "great", "positive": "great", "neutral": "okay", "true": "true",
+    "false": "false", "yes": "yes", "no": "no",
+}  # fmt: skip
+"""Words a model says easily for common labels; any other label that is a word stands for itself."""
+
+
+def keep(root: Path, kind: str, name: str, data: bytes) -> Path:
+    """Write an upload into the folder, under a name that we choose; the same content has the same name."""
+    if not data.strip():
+        raise Refused(400, "The file is empty.")
+    given = Path(plain_name(name))
+    stem = file_name(given.stem)[:60] if given.stem else ""
+    suffix = given.suffix.lower()
+    if kind == "table":
+        suffix = suffix if suffix in TABLES else guess_suffix(data)
+    elif kind == "lines":
+        suffix = ".txt"
+    elif kind == "picture":
+        if suffix not in PICTURES:
+            raise Refused(400, "JPEG, PNG, WebP and GIF pictures can be read.")
+    else:
+        raise Refused(400, "A table, a text file or a picture was expected.")
+    folder = root / UPLOADS
+    if folder.is_symlink():
+        raise Refused(400, f"{UPLOADS} is a link, and files are written where they stand. Remove it.")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{stem or 'data'}-{hashlib.sha256(data).hexdigest()[:8]}{suffix}"
+    if not path.exists():
+        write_atomically(path, data)
+    return path
+
+
+def kept(root: Path, name: object) -> Path:
+    """An upload by its name; nothing else is found by one."""
+    path = root / UPLOADS / str(name)
+    if not NAME.fullmatch(str(name)) or path.is_symlink() or (root / UPLOADS).is_symlink() or not path.is_file():
+        raise Refused(404, "That file is not among the uploads. Drop it again.")
+    return path
+
+
+def guess_suffix(data: bytes) -> str:
+    """What pasted text is: JSON lines, or a table with tabs or commas."""
+    first = data.lstrip(b"\xef\xbb\xbf \t\r\n").split(b"\n", 1)[0]
+    if first.startswith(b"{"):
+        return ".jsonl"
+    return ".tsv" if b"\t" in first else ".csv"
+
+
+def describe_table(path: Path, text_column: str | None = None, label_column: str | None = None) -> dict[str, Any]:
+    """Columns, the guess which is which, rows to look at, labels counted, and problems with their line."""
+    found: dict[str, Any] = {"file": path.name, "columns": [], "sample": [], "labels": [], "problems": [], "rows": 0}
+    try:
+        columns, rows = _looked_at(path)
+    except DataError as error:
+        return found | {"problems": [_said(error, path)]}
+    text_guess, label_guess = guess_columns(columns, rows)
+    text_column = text_column if text_column in columns else text_guess
+    label_column = label_column if label_column in columns else label_guess
+    found |= {"columns": columns, "text_column": text_column, "label_column": label_column}
+    if text_column is None or label_column is None or text_column == label_column:
+        what = "Two columns are needed, one with the text and one with the label"
+        return found | {"problems": [{"line": 1, "message": f"{what}; the file has: {', '.join(columns) or 'none'}."}]}
+    counts: Counter[str] = Counter()
+    problems: list[dict[str, Any]] = []
+    try:
+        for line, (text, label) in read_columns(path, (text_column, label_column)):
+            for what, value in (("text", text), ("label", label)):
+                if not value.strip() and len(problems) < 20:
+                    problems.append({"line": line, "message": f"The {what} is empty."})
+            counts[label.strip()] += 1
+            if len(found["sample"]) < SAMPLE:
+                found["sample"].append({"line": line, "text": text[:300], "label": label.strip()[:60]})
+            found["rows"] += 1
+    except DataError as error:
+        problems.append(_said(error, path))
+    counts.pop("", None)
+    found["labels"] = [
+        {"label": label, "count": count, "word": word_for(label)} for label, count in counts.most_common(50)
+    ]
+    found["labels"].sort(key=lambda one: _natural(one["label"]))
+    problems += _about_labels(counts, found["rows"])
+    return found | {"problems": problems}
+
+
+def describe_lines(path: Path) -> dict[str, Any]:
+    """How many texts a file has, the first of them, and problems with their line."""
+    found: dict[str, Any] = {"file": path.name, "rows": 0, "sample": [], "problems": []}
+    try:
+        lines = read_lines(path)
+    except DataError as error:
+        return found | {"problems": [_said(error, path)]}
+    sample = [{"line": number, "text": line[:300]} for number, line in enumerate(lines[:SAMPLE], 1)]
+    return found | {"rows": len(lines), "sample": sample}
+
+
+def describe_picture(path: Path) -> dict[str, Any]:
+    """A picture's size, or why it cannot be used."""
+    from pinprompt.models.images import load_picture
+
+    try:
+        image = load_picture(path).image
+    except PinpromptError as error:
+        return {"file": path.name, "problems": [{"line": None, "message": _without(str(error), path)}]}
+    return {"file": path.name, "width": image.width, "height": image.height, "problems": []}
+
+
+def guess_columns(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[str | None, str | None]:
+    """The columns with the text and with the label, by their names and by what stands in them."""
+    values = {name: [row[place] for row in rows if place < len(row)] for place, name in enumerate(columns)}
+    lengths = {name: sum(map(len, cells)) / max(1, len(cells)) for name, cells in values.items()}
+
+    def named(names: Sequence[str], taken: str | None = None) -> str | None:
+        lowered = {name.lower(): name for name in columns if name != taken}
+        return next((lowered[name] for name in names if name in lowered), None)
+
+    label = named(LABEL_NAMES)
+    if label is None:
+        few = [
+            (len(set(cells)), lengths[name], name)
+            for name, cells in values.items()
+            if name != named(TEXT_NAMES) and 2 <= len(set(cells)) <= max(2, min(50, len(cells) // 2))
+        ]
+        label = min(few)[2] if few else None
+    text = named(TEXT_NAMES, label)
+    if text is None:
+        rest = [(lengths[name], name) for name in columns if name != label]
+        text = max(rest)[1] if rest else None
+    return text, label
+
+
+def word_for(label: str) -> str:
+    """A first guess at the word that a model would say for a label; '' where the label is no word."""
+    plain = label.strip().lower()
+    if plain in WORDS:
+        return WORDS[plain]
+    cleaned = re.sub(r"[\s_/&-]+", " ", plain).strip()
+    return cleaned if re.fullmatch(r"[^\W\d_]+(?: [^\W\d_]+)?", cleaned) else ""
+
+
+def _looked_at(path: Path) -> tuple[list[str], list[list[str]]]:
+    """The header and the first rows, before anybody has said which column is which."""
+    with open(path, "rb") as file:
+        head = file.read(2 << 20).decode("utf-8-sig", "replace")
+    if path.suffix.lower() in (".jsonl", ".ndjson"):
+        objects = []
+        for number, line in enumerate(head.splitlines()[:LOOKED], 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise DataError(f"this line is not JSON: {error}", path=path, line=number) from None
+            if not isinstance(row, dict):
+                raise DataError("every line must be a JSON object", path=path, line=number)
+            objects.append(row)
+        columns = list(dict.fromkeys(str(name) for row in objects for name in row))[:200]
+        return columns, [[str(row.get(name, "")) for name in columns] for row in objects]
+    reader = csv.reader(io.StringIO(head, newline=""), delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+    try:
+        rows = list(itertools.islice((row for row in reader if row), LOOKED))
+    except csv.Error as error:
+        raise DataError(f"this row cannot be read ({error})", path=path, line=reader.line_num) from None
+    if not rows:
+        raise DataError("the file is empty", path=path)
+    return [name.strip() for name in rows[0]][:200], rows[1:]
+
+
+def _about_labels(counts: Counter[str], rows: int) -> list[dict[str, Any]]:
+    if not rows:
+        return [{"line": None, "message": "The file holds no examples below its header."}]
+    if len(counts) == 1:
+        return [{"line": None, "message": f"All rows have the label '{next(iter(counts))}'; two are needed."}]
+    if len(counts) > 50:
+        return [{"line": None, "message": f"{len(counts)} different labels: is this the column with the labels?"}]
+    rare = [label for label, count in counts.items() if count < 2]
+    said = f"The label '{rare[0]}' has one row only; two are needed, one to search on and one to choose on."
+    return [{"line": None, "message": said}] if rare else []
+
+
+def _natural(label: str) -> tuple[int, float, str]:
+    return (0, float(label), "") if re.fullmatch(r"-?\d{1,9}", label) else (1, 0.0, label)
+
+
+def _said(error: DataError, path: Path) -> dict[str, Any]:
+    return {"line": error.line, "message": _without(str(error), path)}
+
+
+def _without(message: str, path: Path) -> str:
+    """A message without the file's place, which the page shows beside it."""
+    said = re.sub(rf"^{re.escape(str(path))}(?::\d+)?: ", "", message)
+    return said[:1].upper() + said[1:]

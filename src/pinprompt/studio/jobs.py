@@ -1,0 +1,215 @@
+"""Searches that the studio runs: each a process of its own, one at a time, the others wait in line."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import re
+import signal
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pinprompt.records.wording import text
+from pinprompt.studio.guard import Refused
+from pinprompt.studio.orders import Order
+
+PATIENCE = 20.0
+"""Seconds that a search gets to stop by itself before it is killed; its folder is resumable either way."""
+KEPT = 50
+LAST_WORDS = 16 * 1024
+ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "false", "NO_COLOR": "1", "PYTHONUNBUFFERED": "1"}
+
+
+@dataclass
+class Job:
+    """One search from the moment it was asked for."""
+
+    number: int
+    order: Order
+    run: str
+    state: str = "waiting"
+    """waiting, running, stopping, finished, stopped, failed or withdrawn."""
+    message: str = ""
+    asked: float = field(default_factory=time.time)
+    process: asyncio.subprocess.Process | None = field(default=None, repr=False)
+
+    @property
+    def over(self) -> bool:
+        """Nothing more will happen to it."""
+        return self.state in ("finished", "stopped", "failed", "withdrawn")
+
+    def data(self) -> dict[str, Any]:
+        """As the page has it."""
+        return {
+            "number": self.number,
+            "run": self.run,
+            "title": self.order.title,
+            "state": self.state,
+            "message": self.message,
+            "command": self.order.command,
+        }
+
+
+class Jobs:
+    """The line of searches, and who wants to hear of it."""
+
+    def __init__(self, root: Path, at_once: int = 1) -> None:
+        self.root, self.at_once = root, at_once
+        self.all: list[Job] = []
+        self.version = 0
+        self._numbers = itertools.count(1)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+
+    def add(self, order: Order) -> Job:
+        """Put a search in line."""
+        run = order.folder.relative_to(self.root).as_posix()
+        if any(job.run == run and not job.over for job in self.all):
+            raise Refused(409, "That run is being searched already, or waits in line.")
+        job = Job(next(self._numbers), order, run)
+        done = [old for old in self.all if old.over]
+        self.all = [old for old in self.all if not old.over or old in done[-KEPT:]] + [job]
+        self._next()
+        self.tell()
+        return job
+
+    def of(self, run: str) -> Job | None:
+        """The latest job of a run."""
+        return next((job for job in reversed(self.all) if job.run == run), None)
+
+    def stop(self, run: str) -> Job:
+        """Stop a search that this studio started: it keeps what it has, and can be resumed."""
+        job = self.of(run)
+        if job is None or job.over:
+            raise Refused(409, "This studio did not start that search. Stop it where it was started.")
+        if job.process is None:
+            job.state = "withdrawn"
+        elif job.state == "running":
+            job.state = "stopping"
+            _interrupt(job.process)
+            self._spawn(self._end(job))
+        self.tell()
+        return job
+
+    async def close(self) -> list[Job]:
+        """Stop everything; gives the searches that were still in line."""
+        waiting = [job for job in self.all if job.state == "waiting"]
+        for job in waiting:
+            job.state = "withdrawn"
+        running = [job for job in self.all if job.process is not None and not job.over]
+        for job in running:
+            if job.state == "running":
+                job.state = "stopping"
+                _interrupt(job.process)
+        await asyncio.gather(*(self._end(job) for job in running))
+        return waiting
+
+    def tell(self) -> None:
+        """Wake whoever waits for news."""
+        self.version += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def news(self, seconds: float) -> None:
+        """Wait until something changes, or for that long."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), seconds)
+
+    def _next(self) -> None:
+        active = sum(job.state in ("running", "stopping") for job in self.all)
+        for job in [job for job in self.all if job.state == "waiting"][: max(0, self.at_once - active)]:
+            job.state = "running"
+            self._spawn(self._run(job))
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, job: Job) -> None:
+        try:
+            job.process = await start(job.order.process("--quiet", "--json"))
+            if job.state == "stopping":
+                _interrupt(job.process)
+            self.tell()
+            said = await _last_words(job.process)
+            code = await job.process.wait()
+        except OSError as error:
+            job.state, job.message = "failed", f"The search could not be started: {error.strerror}."
+        else:
+            if code == 0:
+                job.state = "finished"
+            elif job.state == "stopping" or code == 130:
+                job.state, job.message = "stopped", "Stopped. It can be resumed."
+            else:
+                job.state, job.message = "failed", reason(said, code)
+        self._next()
+        self.tell()
+
+    async def _end(self, job: Job) -> None:
+        process = job.process
+        if process is None:
+            return
+        try:
+            await asyncio.wait_for(process.wait(), PATIENCE)
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+
+
+async def start(command: list[str], *, listen: bool = False) -> asyncio.subprocess.Process:
+    """A child in a session of its own, so that Ctrl-C in the terminal is ours to pass on."""
+    pipe = asyncio.subprocess.PIPE
+    return await asyncio.create_subprocess_exec(
+        *command,
+        stdin=pipe if listen else asyncio.subprocess.DEVNULL,
+        stdout=pipe if listen else asyncio.subprocess.DEVNULL,
+        stderr=pipe,
+        env={**os.environ, **ENVIRONMENT},
+        start_new_session=True,
+        limit=1 << 24,
+    )
+
+
+async def ask_once(command: list[str], seconds: float) -> tuple[int, bytes, str]:
+    """Run a command to its end: exit code, stdout and the reason where it failed."""
+    process = await start(command, listen=True)
+    try:
+        out, err = await asyncio.wait_for(process.communicate(), seconds)
+    except (TimeoutError, asyncio.CancelledError):
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        raise
+    code = process.returncode or 0
+    return code, out, reason(err[-LAST_WORDS:].decode("utf-8", "replace"), code) if code else ""
+
+
+def reason(said: str, code: int) -> str:
+    """Why a command failed, from its last words: the sentence it refused with, else the end of what it wrote."""
+    refusals = re.findall(r"^pinprompt: (.+)$", said, re.MULTILINE)
+    if refusals:
+        return text(refusals[-1], 600)
+    lines = [line for line in said.splitlines() if line.strip()]
+    if code < 0:
+        name = signal.Signals(-code).name if -code in {one.value for one in signal.Signals} else str(-code)
+        return f"The process was ended by {name}. What it had is kept, and it can be resumed."
+    return text(lines[-1], 600) if lines else f"The process ended with exit code {code} and no word why."
+
+
+async def _last_words(process: asyncio.subprocess.Process) -> str:
+    kept = b""
+    assert process.stderr is not None
+    while part := await process.stderr.read(4096):
+        kept = (kept + part)[-LAST_WORDS:]
+    return kept.decode("utf-8", "replace")
+
+
+def _interrupt(process: asyncio.subprocess.Process | None) -> None:
+    if process is not None and process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGINT)

@@ -1,0 +1,338 @@
+"""The studio's pages as HTML. A run's page is its report: the same template, the same charts, filled while it grows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from pinprompt.errors import PinpromptError, RunError
+from pinprompt.records import report, report_extras
+from pinprompt.records.compare import compare
+from pinprompt.records.curves import progress
+from pinprompt.records.reading import RunRecord, inside, number, read_run
+from pinprompt.records.report_extras import pareto
+from pinprompt.records.svg import Series, line_chart, scatter
+from pinprompt.records.wording import digits, metric, plain, text, title
+from pinprompt.studio.following import Book, Library, readable_points
+from pinprompt.studio.shelf import Card, Place, Shelf, is_busy, what_happened
+
+PAGE = 60
+SORTS = {"when": "latest first", "figure": "best figure first", "name": "by name"}
+STATES = ("finished", "running", "stopped", "broken")
+COMPARED = 12
+
+
+@cache
+def _engine() -> Any:
+    from jinja2 import ChoiceLoader, Environment, FunctionLoader, StrictUndefined
+
+    def own(name: str) -> str | None:
+        file = resources.files("pinprompt.studio").joinpath("templates", name)
+        return file.read_text(encoding="utf-8") if file.is_file() else None
+
+    engine = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=ChoiceLoader([FunctionLoader(own), FunctionLoader(report.template)]),
+    )
+    engine.filters["address"] = lambda value: quote(str(value), safe="/")
+    engine.filters["ago"] = ago
+    return engine
+
+
+def page(name: str, root: str, opened: Path, **values: Any) -> str:
+    """A template filled; `root` is the address of the studio's first page without its last slash."""
+    return str(_engine().get_template(name).render(root=root, folder_name=text(opened.name, 80), **values))
+
+
+def runs_page(shelf: Shelf, root: str, query: Mapping[str, str]) -> str:
+    """The cards of a folder's runs, and of the sweeps in it."""
+    group, sought, sort = query.get("group", ""), query.get("q", "").strip().lower(), query.get("sort", "when")
+    state = query.get("state", "")
+    places = shelf.places()
+    inside_group = [place for place in places if not group or place.group == group or place.id.startswith(group + "/")]
+    groups = [] if group or sought or state else _groups(places)
+    grouped = {place.id for one in groups for place in one["places"]}
+    shown = [place for place in inside_group if place.id not in grouped]
+    if sought or state or sort == "figure":
+        cards = [shelf.card(place) for place in shown]
+        cards = [card for card in cards if _matches(card, sought, state)]
+        if sort == "figure":
+            cards.sort(key=lambda card: (card.value is None, -(card.value or 0.0)))
+        elif sort == "name":
+            cards.sort(key=lambda card: card.id)
+        total = len(cards)
+        first = _first(query, total)
+        cards = cards[first : first + PAGE]
+    else:
+        if sort == "name":
+            shown.sort(key=lambda place: place.id)
+        total = len(shown)
+        first = _first(query, total)
+        cards = [shelf.card(place) for place in shown[first : first + PAGE]]
+    return page(
+        "runs.html.j2",
+        root,
+        shelf.root,
+        where="runs",
+        cards=cards,
+        groups=groups,
+        group=group,
+        sought=query.get("q", ""),
+        sort=sort if sort in SORTS else "when",
+        sorts=SORTS,
+        state=state,
+        states=STATES,
+        total=total,
+        first=first,
+        size=PAGE,
+        any_runs=bool(places),
+    )
+
+
+def _first(query: Mapping[str, str], total: int) -> int:
+    given = query.get("from", "0")
+    first = int(given) if given.isdecimal() and len(given) < 9 else 0
+    return first if first < max(total, 1) else 0
+
+
+def _groups(places: Sequence[Place]) -> list[dict[str, Any]]:
+    """Folders that hold several runs: a sweep, or whatever somebody put together."""
+    found: dict[str, list[Place]] = {}
+    for place in places:
+        if place.group:
+            found.setdefault(place.group, []).append(place)
+    groups = []
+    for name, inner in found.items():
+        if len(inner) > 1:
+            done = sum((place.path / "result.json").is_file() for place in inner)
+            when = max(place.when for place in inner)
+            groups.append({"name": name, "places": inner, "count": len(inner), "finished": done, "when": when})
+    return sorted(groups, key=lambda one: -one["when"])
+
+
+def _matches(card: Card, sought: str, state: str) -> bool:
+    if state and card.state != state:
+        return False
+    said = " ".join((card.id, card.task, card.data, card.method, card.prompt, card.happened)).lower()
+    return all(word in said for word in sought.split())
+
+
+def run_page(shelf: Shelf, root: str, run: str, library: Library, job: dict[str, Any] | None) -> str:
+    """A run's page: its report, what can be done with it, and the matrix of prompts and rows."""
+    folder = shelf.path(run)
+    try:
+        # Taken before the record is read: what comes in between is told again rather than lost.
+        events_size = (folder / "events.jsonl").lstat().st_size
+    except OSError:
+        events_size = 0
+    record = _record(folder)
+    return page(
+        "run.html.j2",
+        root,
+        shelf.root,
+        where="run",
+        run=run,
+        job=job,
+        events_size=events_size,
+        kind=text(inside(record.recipe, "task", "kind") or "", 40),
+        **_alive(folder, record, library),
+    )
+
+
+def live_part(shelf: Shelf, root: str, run: str, library: Library, job: dict[str, Any] | None) -> str:
+    """The part of a run's page that changes while the run grows."""
+    folder = shelf.path(run)
+    return page("run_body.html.j2", root, shelf.root, run=run, job=job, **_alive(folder, _record(folder), library))
+
+
+def _record(folder: Path) -> RunRecord:
+    try:
+        return read_run(folder, prompts=False)
+    except RunError as error:
+        # A run page is the place to say what is wrong with the run.
+        return RunRecord(folder, notes=(text(str(error), 600),))
+
+
+def _alive(folder: Path, record: RunRecord, library: Library) -> dict[str, Any]:
+    from markupsafe import Markup
+
+    book, busy = library.book(folder), is_busy(folder)
+    contents = report.contents(record)
+    header = contents["header"]
+    if not record.result:
+        best = book.best()
+        if best and not header["prompt"]:
+            header["prompt"] = best[0].prompt.strip()
+        contents["top"] = _best_so_far(best)
+    writer = text(inside(record.recipe, "policy", "model") or "", 200)
+    # What is marked as safe is SVG of svg.py, in which every text is escaped.
+    contents["front"] = Markup(_front(folder, book, writer, library) or report_extras.front(record))  # nosec B704
+    return {
+        **contents,
+        "rows_place": True,
+        "busy": busy,
+        "state": "running" if busy else "finished" if record.result else "stopped",
+        "happened": "" if record.result else what_happened(folder, busy),
+        "prompts": len(book.columns),
+        "budget": {
+            name: value
+            for name in ("calls", "minutes")
+            if (value := number(inside(record.recipe, "budget", name))) is not None
+        },
+    }
+
+
+def _best_so_far(best: Sequence[Any]) -> dict[str, Any] | None:
+    if not best:
+        return None
+    names = ["score"] + [name for name in ("accuracy", "dev") if any(getattr(row, name) is not None for row in best)]
+    rows = [
+        {
+            "prompt": row.prompt.strip(),
+            "source": "",
+            "cells": [metric(name if name == "accuracy" else "score", getattr(row, name)) for name in names],
+        }
+        for row in best
+    ]
+    return {"names": ["dev score" if name == "dev" else name for name in names], "rows": rows, "sources": False}
+
+
+def _front(folder: Path, book: Book, writer: str, library: Library) -> str:
+    points = readable_points(folder, book, writer, library.perplexities)
+    pairs = sorted({(point["perplexity"], point["value"]) for point in points})
+    shares = any(column.accuracy is not None for column in book.columns[:50])
+    return scatter(
+        pairs,
+        pareto(pairs),
+        title="Accuracy against readability" if shares else "Score against readability",
+        x="perplexity (lower reads better)",
+        y="accuracy on train" if shares else "score",
+        log_x=True,
+    )
+
+
+def try_page(shelf: Shelf, root: str, run: str) -> str:
+    """The page on which a run's prompts are tried."""
+    folder = shelf.path(run)
+    record = _record(folder)
+    prompts = [("found", record.result.get("prompt"))]
+    baselines = record.result.get("baselines")
+    for name, baseline in list(baselines.items())[:4] if isinstance(baselines, dict) else []:
+        prompts.append((text(name, 40), inside(baseline, "prompt")))
+    known = [{"name": name, "prompt": prompt} for name, prompt in prompts if isinstance(prompt, str) and prompt]
+    kind = inside(record.recipe, "task", "kind")
+    return page(
+        "try.html.j2",
+        root,
+        shelf.root,
+        where="run",
+        run=run,
+        kind=kind if isinstance(kind, str) else "",
+        prompts=known,
+        header=report.contents(record)["header"],
+    )
+
+
+def new_page(shelf: Shelf, root: str, models: Sequence[Mapping[str, Any]], methods: Sequence[str]) -> str:
+    """The form for a new search."""
+    return page("new.html.j2", root, shelf.root, where="new", models=models, methods=methods)
+
+
+def compare_page(shelf: Shelf, root: str, runs: Sequence[str], folder: str) -> str:
+    """Runs side by side: figures with intervals, the tables of `pinprompt compare`, prompts, cost and curves."""
+    places = shelf.places()
+    chosen = [place for place in places if place.id in runs]
+    if folder:
+        chosen = [place for place in places if place.group == folder or place.id.startswith(folder + "/")]
+    cards = [shelf.card(place) for place in chosen]
+    tables: list[dict[str, Any]] = []
+    notes: list[str] = []
+    if chosen:
+        try:
+            found = compare([place.path for place in chosen])
+            tables, notes = _tables(found), [text(note.replace(str(shelf.root) + "/", ""), 300) for note in found.notes]
+        except PinpromptError as error:
+            notes = [text(str(error).replace(str(shelf.root) + "/", ""), 600)]
+    offered = [] if chosen else [shelf.card(place) for place in places[:200]]
+    return page(
+        "compare.html.j2",
+        root,
+        shelf.root,
+        where="compare",
+        cards=cards[:100],
+        offered=[card for card in offered if card.state == "finished"],
+        tables=tables,
+        notes=notes,
+        chart=_curves(chosen[:COMPARED]),
+        runs=[place.id for place in chosen] if not folder else [],
+        folder=folder,
+    )
+
+
+def _curves(places: Sequence[Place]) -> Any:
+    from markupsafe import Markup
+
+    series = []
+    for place in places:
+        points = progress(_record(place.path))
+        if len(points) > 1:
+            series.append(Series(text(place.id.rpartition("/")[2], 40), points))
+    drawn = line_chart(series, title="Best score against calls", x="calls", y="best score so far")
+    return Markup(drawn)  # nosec B704  # svg.py escapes every text
+
+
+def _tables(comparison: Any) -> list[dict[str, Any]]:
+    found = []
+    for table in comparison.tables:
+        rows = []
+        for row in table.rows:
+            cells = []
+            for column in table.columns:
+                cell = table.cells.get((row, column))
+                error = None if cell is None else cell.error
+                cells.append(
+                    {
+                        "value": metric(table.metric, None if cell is None else cell.mean),
+                        "error": "" if error is None else f"± {metric(table.metric, error)}",
+                        "rank": table.rank(row, column),
+                    }
+                )
+            rows.append({"name": row, "cells": cells})
+        found.append(
+            {
+                "title": table.title,
+                "metric": title(table.metric),
+                "columns": list(table.columns),
+                "rows": rows,
+                "contrasts": [_contrast(one, table.metric) for one in table.contrasts],
+            }
+        )
+    return found
+
+
+def _contrast(one: Any, name: str) -> str:
+    where = f"{one.column}: {one.row} against {one.baseline}"
+    if one.difference is None:
+        return f"{where}: too few pairs of splits and seeds to say more than the table does."
+    found = one.difference
+    sure = "the 95 % interval excludes zero" if found.significant else "not significant"
+    value, low, high = (metric(name, end) for end in (found.mean, found.low, found.high))
+    return f"{where}: {value} [{low}, {high}] over {found.pairs} pairs, p = {digits(found.p)}, {sure}."
+
+
+def ago(moment: float) -> str:
+    """How long ago something was, as people say it."""
+    seconds = max(0.0, time.time() - moment)
+    for size, name in ((86400 * 365, "year"), (86400 * 30, "month"), (86400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds >= size:
+            count = int(seconds // size)
+            return f"{plain(count)} {name}{'s' if count > 1 else ''} ago"
+    return "just now"

@@ -1,0 +1,140 @@
+"""The process behind "Try it": holds one run's task in memory and answers questions, one JSON object a line.
+
+A process of its own, so that a model's seconds never block the page, and a crash is a message. Questions come on
+stdin, answers go to stdout.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from pinprompt.errors import PinpromptError, SettingError
+
+MOST_PROMPTS = 60
+
+
+def main() -> None:
+    """Answer until stdin ends."""
+    folder, channel = Path(sys.argv[1]), os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # whatever a library prints must not stand between our answers
+    bench = Bench(folder)
+    for line in sys.stdin:
+        answer: dict[str, Any]
+        try:
+            answer = {"ok": bench.answer(json.loads(line))}
+        except PinpromptError as error:
+            answer = {"error": str(error)}
+        except Exception as error:  # the process goes on; the page shows what happened
+            answer = {"error": f"{type(error).__name__}: {str(error)[:500]}"}
+        channel.write(json.dumps(answer) + "\n")
+        channel.flush()
+
+
+class Bench:
+    """A run's task and writer, loaded when first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        from pinprompt import api
+
+        self.folder, self.recipe = folder, api.recipe_of(folder)
+        self._task: Any = None
+        self._backbone: Any = None
+
+    def answer(self, question: dict[str, Any]) -> dict[str, Any]:
+        """One question: predict, score, rewrite, picture or perplexity."""
+        prompts = [str(one) for one in question.get("prompts", [])][:MOST_PROMPTS]
+        asked = str(question.get("text", ""))
+        kind = question.get("do")
+        if kind == "perplexity":
+            return {"perplexities": self.perplexities(prompts)}
+        if kind == "predict":
+            return self.predict(prompts, asked)
+        if kind == "score":
+            return self.score(prompts, str(question.get("split", "dev")))
+        if kind == "rewrite":
+            return self.rewrite(prompts, asked)
+        if kind == "picture":
+            return self.picture(prompts, Path(str(question.get("file"))))
+        raise SettingError(f"there is no question '{kind}'")
+
+    @property
+    def task(self) -> Any:
+        """The run's task, built once."""
+        if self._task is None:
+            from pinprompt import assembly
+
+            self._task = assembly.build_task(self.recipe, assembly.choose_device(None))
+        return self._task
+
+    def predict(self, prompts: list[str], text: str) -> dict[str, Any]:
+        """Label and probabilities of one text under each prompt."""
+        from pinprompt.values import Prompt
+
+        if self.recipe.task.kind != "classification":
+            raise SettingError("only a classification run labels texts")
+        answers = []
+        for prompt in prompts:
+            [(label, probabilities)] = self.task.predict(Prompt(prompt), [text])
+            answers.append({"prompt": prompt, "label": label, "probabilities": probabilities})
+        return {"answers": answers, "words": dict(self.task.data.words), "calls": len(prompts)}
+
+    def score(self, prompts: list[str], split: str) -> dict[str, Any]:
+        """The metrics of each prompt on a split, with what they cost."""
+        from pinprompt.values import Prompt
+
+        split = split if split in self.task.splits else self.task.splits[-1]
+        answers, calls = [], 0
+        for prompt in prompts:
+            found = self.task.evaluate(Prompt(prompt), split)
+            calls += found.calls
+            intervals = {name: list(ends) for name, ends in found.intervals.items()}
+            answers.append(
+                {"prompt": prompt, "metrics": dict(found.metrics), "intervals": intervals, "rows": found.rows}
+            )
+        return {"answers": answers, "split": split, "primary": self.task.primary, "calls": calls}
+
+    def rewrite(self, prompts: list[str], text: str) -> dict[str, Any]:
+        """The best rewrites of one text under each prompt."""
+        if self.recipe.task.kind != "style-transfer":
+            raise SettingError("only a style run rewrites texts")
+        answers = []
+        for prompt in prompts:
+            made = self.task.rewrite(prompt, text, 3)
+            rewrites = [{"text": one.text, "content": one.content, "style": one.style} for one in made]
+            answers.append({"prompt": prompt, "rewrites": rewrites})
+        return {"answers": answers, "calls": len(prompts) * int(getattr(self.recipe.task, "samples", 1))}
+
+    def picture(self, prompts: list[str], file: Path) -> dict[str, Any]:
+        """How well each prompt fits another picture."""
+        from pinprompt.models.images import load_picture
+
+        if self.recipe.task.kind != "inversion":
+            raise SettingError("only a run that found words for a picture can look at another one")
+        clip = self.task.clip
+        [seen] = clip.image_features([load_picture(file).image])
+        found = [float((vector * seen).sum()) for vector in clip.text_features(prompts)]
+        own = self.task.similarities(prompts)
+        answers = [
+            {"prompt": prompt, "similarity": here, "own": there}
+            for prompt, here, there in zip(prompts, found, own, strict=True)
+        ]
+        return {"answers": answers, "calls": 2 * len(prompts)}
+
+    def perplexities(self, prompts: list[str]) -> list[float | None]:
+        """How surprised the run's writer is by each prompt; no call of the task model."""
+        from pinprompt import assembly
+        from pinprompt.policy.backbone import Backbone
+
+        if self._backbone is None:
+            self._backbone = Backbone.load(self.recipe.policy.model, assembly.choose_device(None))
+        found = [float(self._backbone.perplexity(prompt)) for prompt in prompts]
+        return [value if math.isfinite(value) else None for value in found]
+
+
+if __name__ == "__main__":
+    main()
