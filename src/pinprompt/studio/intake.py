@@ -206,9 +206,9 @@ def _about_labels(counts: Counter[str], rows: int) -> list[dict[str, Any]]:
         return [{"line": None, "message": f"All rows have the label '{next(iter(counts))}'; two are needed."}]
     if len(counts) > 50:
         return [{"line": None, "message": f"{len(counts)} different labels: is this the column with the labels?"}]
-    rare = [label for label, count in counts.items() if count < 2]
-    said = f"The label '{rare[0]}' has one row only; two are needed, one to search on and one to choose on."
-    return [{"line": None, "message": said}] if rare else []
+    rare = next((label for label, count in counts.items() if count < 2), None)
+    said = f"The label '{rare}' has one row only; two are needed, one to search on and one to choose on."
+    return [] if rare is None else [{"line": None, "message": said}]
 
 
 def _natural(label: str) -> tuple[int, float, str]:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pinprompt.recipe import file_name
+from pinprompt.recipe import file_name, resolve
 from pinprompt.studio import intake
 from pinprompt.studio.guard import Refused, words
 
-KINDS = {"classify": "labels", "restyle": "a style", "invert": "a picture"}
+TASKS = {"classify": "classification", "restyle": "style-transfer", "invert": "inversion"}
 CHARSETS = ("any", "ascii", "letters")
 
 
@@ -40,7 +40,7 @@ class Order:
 def order(root: Path, form: Mapping[str, Any]) -> Order:
     """The search that a form describes; what it leaves out keeps the command line's own default."""
     kind = form.get("kind")
-    if kind not in KINDS:
+    if kind not in TASKS:
         raise Refused(400, "Choose what the prompt is for: labels, a style or a picture.")
     arguments, name = _SUBJECTS[kind](root, form)
     arguments += _text_option(form, "model", "--model" if kind == "invert" else "--task-model")
@@ -76,6 +76,20 @@ def variation(root: Path, folder: Path, recipe: Mapping[str, Any], form: Mapping
     setting = f"policy.constraints.{what}={json.dumps(chosen, ensure_ascii=False)}"
     arguments = ("tune", shown(folder / "recipe.toml"), "--set", setting, "--out", shown(target))
     return Order(arguments, target, target.name)
+
+
+def defaults() -> dict[str, dict[str, Any]]:
+    """What the command line takes for what a form leaves empty, by kind of search."""
+    found = {}
+    for kind, task in TASKS.items():
+        recipe = resolve({"profile": "quick", "task": {"kind": task}})
+        found[kind] = {
+            "calls": recipe.budget.calls or "no limit",
+            "minutes": recipe.budget.minutes or "no limit",
+            "length": recipe.policy.length,
+            "seed": recipe.seed,
+        }
+    return found
 
 
 def constraints(form: Mapping[str, Any]) -> list[str]:

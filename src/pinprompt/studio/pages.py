@@ -183,9 +183,8 @@ def _alive(folder: Path, record: RunRecord, library: Library) -> dict[str, Any]:
         "happened": "" if record.result else what_happened(folder, busy),
         "prompts": len(book.columns),
         "budget": {
-            name: value
+            name: "no limit" if (value := number(inside(record.recipe, "budget", name))) is None else plain(value)
             for name in ("calls", "minutes")
-            if (value := number(inside(record.recipe, "budget", name))) is not None
         },
     }
 
@@ -241,9 +240,15 @@ def try_page(shelf: Shelf, root: str, run: str) -> str:
     )
 
 
-def new_page(shelf: Shelf, root: str, models: Sequence[Mapping[str, Any]], methods: Sequence[str]) -> str:
-    """The form for a new search."""
-    return page("new.html.j2", root, shelf.root, where="new", models=models, methods=methods)
+def new_page(
+    shelf: Shelf,
+    root: str,
+    models: Sequence[Mapping[str, Any]],
+    methods: Sequence[str],
+    defaults: Mapping[str, Mapping[str, Any]],
+) -> str:
+    """The form for a new search; `defaults` are what a field that stays empty means, by kind of search."""
+    return page("new.html.j2", root, shelf.root, where="new", models=models, methods=methods, defaults=defaults)
 
 
 def compare_page(shelf: Shelf, root: str, runs: Sequence[str], folder: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import secrets
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -94,6 +95,9 @@ def application(studio: Studio, host: str) -> Any:
                 return _refusal(request, refused.status, refused.message, studio)
             except PinpromptError as error:
                 return _refusal(request, 400, str(error), studio)
+            except Exception as error:  # a mistake of ours is told in the terminal; the page and the studio go on
+                logging.getLogger("uvicorn.error").exception("the studio could not answer %s", request.url.path)
+                return _refusal(request, 500, f"The studio made a mistake ({type(error).__name__}).", studio)
 
         return Route(path, answered, methods=[method])
 
@@ -157,6 +161,7 @@ def _listen(host: str, port: int | None) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind((host, number_tried))
+            listening.listen(128)
         except (OSError, OverflowError) as error:
             listening.close()
             if port is not None:
@@ -219,7 +224,8 @@ async def _new(studio: Studio, request: Request) -> Response:
         from pinprompt.models.sources import catalogue_of_models
 
         models = [{"name": row["name"], "purpose": row.get("purpose", "")} for row in catalogue_of_models()]
-        return pages.new_page(studio.shelf, studio.address, models, [card.name for card in CARDS])
+        methods = [card.name for card in CARDS]
+        return pages.new_page(studio.shelf, studio.address, models, methods, orders.defaults())
 
     return await _html(render)
 

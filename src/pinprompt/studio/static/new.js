@@ -2,6 +2,7 @@
 import { act, address, by, complain, dropZone, element, listen, upload } from "./studio.js";
 
 const form = by("search");
+const defaults = JSON.parse(form.dataset.defaults);
 const given = { train: null, source: null, target: null, pictures: [], dataset: null };
 const problems = { table: [], lines: { source: [], target: [] }, picture: [] };
 let asked = null;
@@ -162,6 +163,7 @@ function showKind() {
   for (const name of ["classify", "restyle", "invert"]) {
     for (const part of document.querySelectorAll(`.for-${name}`)) part.hidden = name !== kind();
   }
+  for (const [name, value] of Object.entries(defaults[kind()])) form.elements.namedItem(name).placeholder = Number.isInteger(value) ? count(value) : value;
   by("model").placeholder = kind() === "invert" ? "emoji-clip" : "smollm2";
   changed();
 }

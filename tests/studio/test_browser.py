@@ -1,0 +1,303 @@
+"""The studio in a real Chromium: what people do with it, from a dropped table to the found prompt."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pinprompt.records.reading import read_run
+from tests.studio.conftest import Studio, environment, settings, table, until
+
+
+def fill_in(tab: Any, studio: Studio, tiny: Path, data: Path, steps: int = 6, **more: Any) -> None:
+    """The form of a new search with a table and the tiny model."""
+    tab.goto(studio.url + "new")
+    tab.set_input_files("#table", str(data))
+    tab.wait_for_selector("#labels input")
+    tab.fill("#model", str(tiny))
+    tab.click("text=More")
+    tab.fill('textarea[name="sets"]', "\n".join(settings(tiny, steps, **more)))
+
+
+def begin(tab: Any, name: str) -> None:
+    tab.fill('input[name="name"]', name)
+    tab.wait_for_selector("#go:not([disabled])")
+    tab.click("#go")
+    tab.wait_for_url(re.compile(rf"/run/{name}$"))
+
+
+def search(folder: Path, home: Path, tiny: Path, data: Path, steps: int, *more: str) -> subprocess.Popen[bytes]:
+    """The same search, started in a terminal."""
+    command = [sys.executable, "-m", "pinprompt.cli", "classify", "--train", str(data), "--text-column", "review"]
+    command += ["--label-column", "stars", "--word", "animal=cat", "--word", "thing=stone", "--task-model", str(tiny)]
+    command += ["--out", str(folder), "--quiet", *more]
+    command += [word for setting in settings(tiny, steps) for word in ("--set", setting)]
+    return subprocess.Popen(command, env=environment(home), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def placed(studio: Studio, earlier: dict[int, Path], seed: int = 1) -> Path:
+    """A finished run in the studio's folder."""
+    folder = studio.folder / f"seed-{seed}"
+    shutil.copytree(earlier[seed], folder)
+    return folder
+
+
+def test_from_a_dropped_table_to_the_found_prompt(tab: Any, studio: Studio, tiny: Path, tmp_path: Path) -> None:
+    fill_in(tab, studio, tiny, table(tmp_path / "reviews.csv"))
+    assert tab.input_value('select[name="text_column"]') == "review"
+    assert tab.input_value('select[name="label_column"]') == "stars"
+    assert tab.locator("#table-count").inner_text() == "84 rows"
+    labels = tab.locator("#labels label").all_inner_texts()
+    assert [re.sub(r"\s+", " ", said).strip() for said in labels] == ["animal 42 rows", "thing 42 rows"]
+    until(tab, "document.querySelector('#cost').textContent.startsWith('At most')")
+    command = tab.locator("#command").inner_text()
+    assert command.startswith("pinprompt classify --train runs/uploads/reviews-")
+    assert "--text-column=review --label-column=stars --word=animal=animal --word=thing=thing" in command
+    begin(tab, "dropped")
+    tab.wait_for_selector("#state.finished")
+    result = read_run(studio.folder / "dropped").result
+    until(tab, "prompt => document.querySelector('h1.prompt')?.textContent === prompt", result["prompt"].strip())
+    assert tab.locator("text=Run it again").count() == 1  # the page is the report to its end
+    assert tab.locator("#matrix-count").inner_text().endswith("32 texts")
+    with tab.expect_download() as download:
+        tab.click("text=Report, one file")
+    report = Path(download.value.path()).read_text("utf-8")
+    assert result["prompt"].strip() in report
+    assert "Nothing here runs" in report
+    # The command that the page showed is a real one, and the recipe is what it means.
+    assert read_run(studio.folder / "dropped").setting("task", "words") == {"animal": "animal", "thing": "thing"}
+
+
+def test_problems_in_a_table_are_named_with_their_line(tab: Any, studio: Studio) -> None:
+    tab.goto(studio.url + "new")
+    tab.click("text=Paste instead")
+    tab.fill("#pasted", "text,label\nfine,1\n,0\nbad,0\n")
+    tab.click("#use-pasted")
+    tab.wait_for_selector("#table-problems li")
+    assert tab.locator("#table-problems li").all_inner_texts()[0] == "Line 3:The text is empty."
+    assert tab.is_disabled("#go")
+    tab.fill("#pasted", "text,label\nfine,1\ngood,1\nbad,0\nworse,0\n")
+    tab.click("#use-pasted")
+    until(tab, "document.querySelectorAll('#table-problems li').length === 0")
+    tab.wait_for_selector("#problem:not([hidden])")
+    assert "Which word would a model say for '0'" in tab.locator("#problem").inner_text()
+
+
+def test_a_search_grows_stops_and_goes_on(tab: Any, studio: Studio, tiny: Path, tmp_path: Path) -> None:
+    fill_in(tab, studio, tiny, table(tmp_path / "long.csv"), steps=4000, **{"q_learning.on_collapse": "ignore"})
+    tab.fill('input[name="calls"]', "40000000")
+    begin(tab, "long")
+    tab.wait_for_selector("#state.running")
+    until(tab, "parseInt(document.querySelector('#matrix-count').textContent) > 0")
+    before = tab.evaluate("parseInt(document.querySelector('#matrix-count').textContent)")
+    until(tab, "before => parseInt(document.querySelector('#matrix-count').textContent) > before", before)
+    until(tab, "document.querySelectorAll('.charts svg').length > 0")
+    tab.click("#stop")
+    tab.wait_for_selector("#state.stopped")
+    steps = len(read_run(studio.folder / "long").of("step"))
+    assert steps > 0
+    assert not (studio.folder / "long" / "result.json").exists()
+    tab.click("#resume-open")
+    tab.click("#resume-form button")
+    tab.wait_for_selector("#state.running")
+    step = tab.evaluate("parseInt(document.querySelector('#ticker').textContent.replace(/\\D+/, '')) || 0")
+    until(
+        tab,
+        "step => parseInt(document.querySelector('#ticker').textContent.replace(/\\D+/, '')) > step",
+        max(step, steps),
+    )
+    tab.click("#stop")
+    tab.wait_for_selector("#state.stopped")
+
+
+def test_a_word_is_banned_and_the_search_goes_on(tab: Any, studio: Studio, earlier: dict[int, Path]) -> None:
+    folder = placed(studio, earlier)
+    word = read_run(folder).result["prompt"].split()[0]
+    tab.goto(studio.url + "run/seed-1")
+    tab.click("#vary-open")
+    tab.fill('#vary-form input[name="word"]', word)
+    tab.click("text=Ban it and go on")
+    tab.wait_for_url(re.compile(r"/run/seed-1-without-"))
+    tab.wait_for_selector("#state.finished")
+    [other] = [path for path in studio.folder.iterdir() if path.name.startswith("seed-1-without-")]
+    assert read_run(other).setting("policy", "constraints", "banned") == [word]
+    prompts = [row["prompt"] for row in read_run(other).prompts]
+    assert prompts
+    assert not any(word in prompt.split() for prompt in prompts)
+
+
+def test_a_finished_run_gets_more_budget(tab: Any, studio: Studio, earlier: dict[int, Path]) -> None:
+    folder = placed(studio, earlier)
+    before = read_run(folder).result["calls"]
+    tab.goto(studio.url + "run/seed-1")
+    tab.click("#resume-open")
+    tab.fill('#resume-form input[name="calls"]', "1200")
+    tab.click("#resume-form button")
+    tab.wait_for_selector("#state.running")
+    tab.wait_for_selector("#state.finished")
+    assert before <= 600 < read_run(folder).result["calls"] <= 1200
+
+
+def test_a_run_that_was_started_elsewhere_is_shown_alike(tab: Any, studio: Studio, tiny: Path, tmp_path: Path) -> None:
+    tab.goto(studio.url)
+    tab.wait_for_selector("text=No runs here yet")
+    process = search(studio.folder / "outside", tmp_path / "home", tiny, table(tmp_path / "o.csv"), 4000,
+                     "--calls", "40000000", "--set", "q_learning.on_collapse=ignore")  # fmt: skip
+    try:
+        while not (studio.folder / "outside" / "events.jsonl").exists():
+            assert process.poll() is None
+            tab.wait_for_timeout(200)
+        tab.goto(studio.url + "run/outside")
+        tab.wait_for_selector("#state.running")
+        until(tab, "parseInt(document.querySelector('#matrix-count').textContent) > 0")
+        before = tab.evaluate("parseInt(document.querySelector('#matrix-count').textContent)")
+        until(tab, "n => parseInt(document.querySelector('#matrix-count').textContent) > n", before)
+        assert tab.is_hidden("#stop")  # whose process it is, the studio cannot know
+        tab.close()
+        assert process.poll() is None  # closing the page stops nothing
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_two_tabs_see_the_same_and_one_search_waits(tab: Any, studio: Studio, tiny: Path, tmp_path: Path) -> None:
+    data = table(tmp_path / "two.csv")
+    fill_in(tab, studio, tiny, data, steps=4000, **{"q_learning.on_collapse": "ignore"})
+    tab.fill('input[name="calls"]', "40000000")
+    begin(tab, "first")
+    tab.wait_for_selector("#state.running")
+    other = tab.context.new_page()
+    fill_in(other, studio, tiny, data)
+    begin(other, "second")
+    other.wait_for_selector("text=Waiting in line")
+    third = tab.context.new_page()
+    third.goto(studio.url + "run/first")
+    third.wait_for_selector("#state.running")
+    third.click("#stop")
+    tab.wait_for_selector("#state.stopped")  # stopped in one tab, seen in the other
+    other.wait_for_selector("#state.finished")  # and the line moves on
+    assert read_run(studio.folder / "second").result["prompt"]
+
+
+def test_ctrl_c_leaves_a_run_that_can_be_resumed(tab: Any, studio: Studio, tiny: Path, tmp_path: Path) -> None:
+    fill_in(tab, studio, tiny, table(tmp_path / "c.csv"), steps=4000, **{"q_learning.on_collapse": "ignore"})
+    tab.fill('input[name="calls"]', "40000000")
+    begin(tab, "kept")
+    tab.wait_for_selector("#state.running")
+    until(tab, "parseInt(document.querySelector('#matrix-count').textContent) > 0")
+    assert studio.stop() == 0
+    folder = studio.folder / "kept"
+    steps = len(read_run(folder).of("step"))
+    command = [sys.executable, "-m", "pinprompt.cli", "tune", str(folder / "recipe.toml"), "--out", str(folder)]
+    command += ["--resume", "--calls", "700", "--quiet"]
+    assert subprocess.run(command, env=environment(tmp_path / "home"), cwd=studio.folder.parent).returncode == 0
+    assert len(read_run(folder).of("step")) > 0 < steps
+    assert read_run(folder).result["prompt"]
+
+
+def test_a_text_is_tried_with_several_prompts(tab: Any, studio: Studio, earlier: dict[int, Path]) -> None:
+    folder = placed(studio, earlier)
+    tab.goto(studio.url + "try/seed-1")
+    tab.fill('#own input[name="prompt"]', "red moon")
+    tab.click("text=Add it")
+    tab.fill("#ask textarea", "the cat is blue")
+    tab.click("#ask button")
+    tab.wait_for_selector("#answers article")
+    names = tab.locator("#answers .chip").all_inner_texts()
+    assert names == ["found", "manual", "yours"]
+    assert tab.locator("#calls").inner_text() == "3 calls so far"
+    shown = tab.locator("#answers article").first.locator(".verdict-word").inner_text()
+    run = [sys.executable, "-m", "pinprompt.cli", "predict", str(folder), "the cat is blue", "--json"]
+    home = environment(studio.folder.parent / "home")
+    said = json.loads(subprocess.run(run, env=home, capture_output=True, check=True).stdout)["predictions"][0]
+    assert shown.startswith(said["label"])
+    best = tab.locator("#answers article").first.locator(".odds .num").first.inner_text()
+    assert float(best.split()[0]) == pytest.approx(100 * said["probabilities"][said["label"]], abs=0.51)
+    tab.click("#score")
+    tab.wait_for_selector("#scores table")
+    rows = tab.locator("#scores tbody tr").all_inner_texts()
+    assert len(rows) == 3
+    assert "this took 96 calls" in tab.locator("#scores .note").inner_text()  # three prompts on 32 rows of dev
+    found = read_run(folder).result["dev"]["accuracy"]
+    assert f"{100 * found:.0f} %" in rows[0] or f"{100 * found:.1f} %" in rows[0]
+
+
+def test_the_matrix_says_what_each_prompt_makes_of_each_text(
+    tab: Any, studio: Studio, earlier: dict[int, Path]
+) -> None:
+    folder = placed(studio, earlier)
+    tab.goto(studio.url + "run/seed-1")
+    tab.wait_for_selector("#matrix:not([hidden])")
+    journal = [json.loads(line) for line in (folder / "scores.jsonl").read_text().splitlines()]
+    first = next(row for row in journal if row["kind"] == "score" and row["split"] == "train")
+    rows = json.loads((folder / "rows.json").read_text())
+    tab.focus("#matrix-frame")
+    right = 0
+    for place in range(len(rows["rows"])):
+        tab.keyboard.press("ArrowDown")  # the first press takes the first cell
+        said = tab.locator("#matrix-cell").inner_text()
+        assert rows["rows"][place]["text"] in said
+        assert first["text"].strip() in said
+        right += "right ·" in said
+    assert right / len(rows["rows"]) == pytest.approx(first["details"]["accuracy"])
+
+
+def test_runs_are_compared_side_by_side(tab: Any, studio: Studio, earlier: dict[int, Path]) -> None:
+    for seed in earlier:
+        placed(studio, earlier, seed)
+    tab.goto(studio.url)
+    for box in tab.locator('input[name="run"]').all():
+        box.check()
+    tab.click("#pick-go")
+    tab.wait_for_selector("text=Side by side")
+    assert tab.locator("h2", has_text="accuracy on test").count() == 1
+    assert tab.locator("text=Paired difference").count() == 1
+    with tab.expect_download() as download:
+        tab.click("text=Markdown")
+    assert "| method |" in Path(download.value.path()).read_text("utf-8")
+
+
+@pytest.mark.parametrize("width", [390, 1200])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_fit_their_width(browser: Any, studio: Studio, width: int, scheme: str) -> None:
+    import run_samples as sample
+
+    for name in ("a-rather-long-name-for-a-run-folder-that-goes-on-and-on", "b"):
+        sample.classification(studio.folder / name, task={"train": "x" * 90})
+    sample.sweep(studio.folder / "sweep", splits=(13, 21))
+    context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    page = context.new_page()
+    for path in ("", "new", "run/b", "try/b", "compare", "compare?folder=sweep", "nothing/here"):
+        page.goto(studio.url + path)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    light = sum(map(int, re.findall(r"\d+", background)[:3])) > 380
+    assert light == (scheme == "light")
+    context.close()
+
+
+def test_the_keyboard_is_enough(tab: Any, studio: Studio) -> None:
+    import run_samples as sample
+
+    sample.classification(studio.folder / "b")
+    tab.goto(studio.url)
+    for _ in range(12):
+        tab.keyboard.press("Tab")
+        if "run/b" in (tab.evaluate("document.activeElement.href") or ""):
+            break
+    tab.keyboard.press("Enter")
+    tab.wait_for_url(re.compile("/run/b$"))
+    # Everything that can be operated has a name that a screen reader can say.
+    nameless = """[...document.querySelectorAll('a[href], button, input, select, textarea')].filter((one) => !(
+        one.textContent.trim() || one.getAttribute('aria-label') || one.labels?.[0]?.textContent.trim())).length"""
+    for path in ("", "new", "run/b", "try/b", "compare"):
+        tab.goto(studio.url + path)
+        assert tab.evaluate(nameless) == 0, path
+        assert tab.locator("h1").count() == 1
