@@ -39,6 +39,7 @@ EXTRAS = (
     Extra("remote", (), "task models behind an API (needs nothing more)"),
     Extra("ray", ("ray",), "several workers, sweeps on a cluster"),
     Extra("diffusion", ("diffusers", "pillow"), "drawing images from found prompts"),
+    Extra("studio", ("starlette", "uvicorn"), "pinprompt studio: a page to search from and watch"),
     Extra("track", ("tensorboard", "mlflow-skinny"), "experiment trackers"),
 )
 

@@ -19,6 +19,8 @@ import pytest
 
 from tests.house.tiny import WORDS, make_lm
 
+sys.path.append(str(Path(__file__).parents[1] / "records"))  # run folders as samples, and attacks on pages
+
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-background-networking",

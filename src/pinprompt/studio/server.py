@@ -146,6 +146,7 @@ def serve(
     shown = (
         "127.0.0.1" if host in ("0.0.0.0", "") else "[::1]" if host == "::" else f"[{host}]" if ":" in host else host
     )  # nosec B104
+    pages.runs_page(studio.shelf, studio.address, {})  # templates and cards are ready before anybody asks
     with listening:
         ready(f"http://{shown}:{listening.getsockname()[1]}{studio.address}/")
         with contextlib.suppress(KeyboardInterrupt):

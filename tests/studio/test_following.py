@@ -1,0 +1,108 @@
+"""A run folder followed while it grows, is cut back by a resumed run, or is damaged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pinprompt.scoring import encoding
+from pinprompt.studio.following import Book, Tail
+from pinprompt.tasks import metrics
+from pinprompt.values import Score
+
+
+def append(path: Path, *rows: Any) -> None:
+    with path.open("a") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def row(text: str, value: float, split: str = "train", **more: Any) -> dict[str, Any]:
+    return {"kind": "score", "n": 0, "place": 0, "split": split, "text": text, "value": value, **more}
+
+
+def test_only_whole_lines_count_and_each_once(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    tail = Tail(path)
+    assert tail.new() == []
+    append(path, {"n": 1}, {"n": 2})
+    with path.open("a") as file:
+        file.write('{"n": 3')
+    assert [event["n"] for _, event in tail.new()] == [1, 2]
+    assert tail.new() == []
+    with path.open("a") as file:
+        file.write("}\nnonsense\n[]\n")
+    assert [event["n"] for _, event in tail.new()] == [3]
+    assert Tail(path, tail.offset).new() == []  # a reader that comes back goes on where it was
+
+
+def test_a_file_that_was_cut_back_begins_again(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    append(path, {"n": 1}, {"n": 2})
+    tail = Tail(path)
+    tail.new()
+    path.write_text('{"n": 1}\n')
+    assert [event["n"] for _, event in tail.new()] == [1]
+    assert tail.cuts == 1
+
+
+def test_links_and_pipes_are_not_followed(tmp_path: Path) -> None:
+    import os
+
+    append(tmp_path / "secret", {"n": 1})
+    (tmp_path / "events.jsonl").symlink_to(tmp_path / "secret")
+    assert Tail(tmp_path / "events.jsonl").new() == []
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    assert Tail(tmp_path / "pipe.jsonl").new() == []
+
+
+def test_the_book_has_every_prompt_once_with_its_scores(tmp_path: Path) -> None:
+    path = tmp_path / "scores.jsonl"
+    book = Book(tmp_path)
+    append(path, row("a", 1.0, details={"accuracy": 0.5}, rows="00fe"), row("b", 3.0), row("a", 0.4, "dev"))
+    book.update()
+    assert [(column.prompt, column.score, column.dev) for column in book.columns] == [("a", 1.0, 0.4), ("b", 3.0, None)]
+    assert [column.prompt for column in book.best()] == ["b", "a"]
+    append(path, row("a", 2.0), {"kind": "evaluation"}, row("c", 5.0))
+    book.update()
+    assert [column.prompt for column in book.columns] == ["a", "b", "c"]
+    assert book.columns[0].cells == "00fe"
+    before = book.edition
+    path.write_text(json.dumps(row("z", 1.0)) + "\n")
+    book.update()
+    assert [column.prompt for column in book.columns] == ["z"]
+    assert book.edition != before
+
+
+@given(st.integers(1, 12), st.integers(2, 5), st.integers(0, 2**32 - 1), st.booleans())
+def test_packed_rows_keep_who_is_right(rows: int, classes: int, seed: int, even: bool) -> None:
+    """The largest byte of a row is the predicted class, also where probabilities tie or all but tie."""
+    source = np.random.default_rng(seed)
+    raw = source.random((rows, classes)) ** (1 if even else 12)
+    if seed % 3 == 0:
+        raw = np.round(raw * 3) / 3 + 1e-9
+    probabilities = raw / raw.sum(axis=1, keepdims=True)
+    labels = source.integers(0, classes, rows)
+    predicted = metrics.predictions(probabilities, labels)
+    packed = np.frombuffer(bytes.fromhex(metrics.packed(probabilities, predicted)), dtype=np.uint8)
+    levels = packed.reshape(rows, classes).astype(int)
+    assert (levels.argmax(axis=1) == predicted).all()
+    others = levels.copy()
+    others[np.arange(rows), predicted] = -1
+    assert (levels[np.arange(rows), predicted] > others.max(axis=1)).all()
+    assert levels.max() < 255
+    assert np.abs(levels / 254 - probabilities).max() <= 2 / 254
+
+
+def test_a_score_keeps_its_rows_on_the_way_through_the_journal() -> None:
+    score = encoding.clean(Score(1.0, 2, rows="00fe"), "task", "prompt")
+    again = encoding.unpack_score(json.loads(encoding.dumps(encoding.pack_score(score))))
+    assert again == score
+    assert again.rows == "00fe"
+    # Scores of earlier versions have none, and those without are written as they always were.
+    assert "rows" not in encoding.pack_score(Score(1.0, 2))
+    assert encoding.unpack_score(encoding.pack_score(Score(1.0, 2))).rows == ""
