@@ -75,6 +75,11 @@ def test_policy_and_tasks_never_meet() -> None:
         assert "policy" not in ours(path), path.name
 
 
+def test_only_the_command_line_knows_the_studio() -> None:
+    for path in FILES:
+        assert "studio" not in ours(path) or room(path) in ("cli", "studio"), path.name
+
+
 def test_methods_know_no_concrete_task() -> None:
     for path in (SOURCE / "methods").rglob("*.py"):
         tasks = {name for name in imports(path) if name.startswith("pinprompt.tasks.")}
@@ -90,6 +95,8 @@ def test_methods_know_no_concrete_task() -> None:
         ("matplotlib", ("records/",)),
         ("typer", ("cli/",)),
         ("rich", ("cli/", "records/tables.py")),
+        ("starlette", ("studio/",)),
+        ("uvicorn", ("studio/",)),
     ],
 )
 def test_a_library_is_imported_only_at_home(library: str, homes: tuple[str, ...]) -> None:

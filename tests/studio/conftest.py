@@ -19,7 +19,7 @@ import pytest
 
 from tests.house.tiny import WORDS, make_lm
 
-sys.path.append(str(Path(__file__).parents[1] / "records"))  # run folders as samples, and attacks on pages
+sys.path.append(str(Path(__file__).parents[1] / "records"))  # its attacks on pages are ours too
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = [
@@ -93,7 +93,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def earlier(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     """Two finished runs with different seeds, to be copied into a studio's folder."""
     from pinprompt import api
-    from pinprompt import recipe as recipes
+    from pinprompt.recipe import recipe as recipes
 
     place = tmp_path_factory.mktemp("earlier")
     words = {"animal": "cat", "thing": "stone"}

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinprompt.scoring import encoding
+from pinprompt.scoring import journal
 from pinprompt.studio.following import Book, Tail
 from pinprompt.tasks import metrics
 from pinprompt.values import Score
@@ -99,10 +99,10 @@ def test_packed_rows_keep_who_is_right(rows: int, classes: int, seed: int, even:
 
 
 def test_a_score_keeps_its_rows_on_the_way_through_the_journal() -> None:
-    score = encoding.clean(Score(1.0, 2, rows="00fe"), "task", "prompt")
-    again = encoding.unpack_score(json.loads(encoding.dumps(encoding.pack_score(score))))
+    score = journal.clean(Score(1.0, 2, rows="00fe"), "task", "prompt")
+    again = journal.unpack_score(json.loads(journal.dumps(journal.pack_score(score))))
     assert again == score
     assert again.rows == "00fe"
     # Scores of earlier versions have none, and those without are written as they always were.
-    assert "rows" not in encoding.pack_score(Score(1.0, 2))
-    assert encoding.unpack_score(encoding.pack_score(Score(1.0, 2))).rows == ""
+    assert "rows" not in journal.pack_score(Score(1.0, 2))
+    assert journal.unpack_score(journal.pack_score(Score(1.0, 2))).rows == ""

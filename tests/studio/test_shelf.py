@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import run_samples as sample
 
-from pinprompt.records.run import RunFolder
+from pinprompt.run.folder import RunFolder
 from pinprompt.studio import pages, shelf
 from pinprompt.studio.guard import Refused
 from pinprompt.studio.shelf import Shelf

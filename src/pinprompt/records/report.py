@@ -53,7 +53,7 @@ def contents(record: RunRecord) -> dict[str, Any]:
     """What `report_body.html.j2` shows of a record, for the report and for any page that includes the same body."""
     from markupsafe import Markup
 
-    # What is marked as safe is SVG that svg.py wrote, in which every text is escaped.
+    # What is marked as safe is SVG that charts.py wrote, in which every text is escaped.
     curves = [dict(part, svg=Markup(part["svg"])) for part in report_extras.curves(record)]  # nosec B704
     scores = report_parts.scores(record)
     return {

@@ -15,8 +15,8 @@ from typing import Any
 
 from pinprompt.data.readers import read_columns, read_lines
 from pinprompt.errors import DataError, PinpromptError
-from pinprompt.recipe import file_name
-from pinprompt.records.files import write_atomically
+from pinprompt.files import write_atomically
+from pinprompt.recipe.recipe import file_name
 from pinprompt.studio.guard import Refused, plain_name
 
 UPLOADS = "uploads"

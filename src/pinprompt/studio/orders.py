@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pinprompt.recipe import file_name, resolve
+from pinprompt.recipe.recipe import file_name, resolve
 from pinprompt.studio import intake
 from pinprompt.studio.guard import Refused, words
 

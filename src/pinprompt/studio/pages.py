@@ -12,11 +12,11 @@ from urllib.parse import quote
 
 from pinprompt.errors import PinpromptError, RunError
 from pinprompt.records import report, report_extras
+from pinprompt.records.charts import Series, line_chart, scatter
 from pinprompt.records.compare import compare
-from pinprompt.records.curves import progress
+from pinprompt.records.figures import progress
 from pinprompt.records.reading import RunRecord, inside, number, read_run
 from pinprompt.records.report_extras import pareto
-from pinprompt.records.svg import Series, line_chart, scatter
 from pinprompt.records.wording import digits, metric, plain, text, title
 from pinprompt.studio.following import Book, Library, readable_points
 from pinprompt.studio.shelf import Card, Place, Shelf, is_busy, what_happened
@@ -173,7 +173,7 @@ def _alive(folder: Path, record: RunRecord, library: Library) -> dict[str, Any]:
             header["prompt"] = best[0].prompt.strip()
         contents["top"] = _best_so_far(best)
     writer = text(inside(record.recipe, "policy", "model") or "", 200)
-    # What is marked as safe is SVG of svg.py, in which every text is escaped.
+    # What is marked as safe is SVG of charts.py, in which every text is escaped.
     contents["front"] = Markup(_front(folder, book, writer, library) or report_extras.front(record))  # nosec B704
     return {
         **contents,
@@ -291,7 +291,7 @@ def _curves(places: Sequence[Place]) -> Any:
         if len(points) > 1:
             series.append(Series(text(place.id.rpartition("/")[2], 40), points))
     drawn = line_chart(series, title="Best score against calls", x="calls", y="best score so far")
-    return Markup(drawn)  # nosec B704  # svg.py escapes every text
+    return Markup(drawn)  # nosec B704  # charts.py escapes every text
 
 
 def _tables(comparison: Any) -> list[dict[str, Any]]:

@@ -221,7 +221,7 @@ async def _try(studio: Studio, request: Request) -> Response:
 
 async def _new(studio: Studio, request: Request) -> Response:
     def render() -> str:
-        from pinprompt.methods.catalogue import CARDS
+        from pinprompt.methods.table import CARDS
         from pinprompt.models.sources import catalogue_of_models
 
         models = [{"name": row["name"], "purpose": row.get("purpose", "")} for row in catalogue_of_models()]

@@ -66,9 +66,9 @@ class Bench:
     def task(self) -> Any:
         """The run's task, built once."""
         if self._task is None:
-            from pinprompt import assembly
+            from pinprompt.run import build
 
-            self._task = assembly.build_task(self.recipe, assembly.choose_device(None))
+            self._task = build.build_task(self.recipe, build.choose_device(None))
         return self._task
 
     def predict(self, prompts: list[str], text: str) -> dict[str, Any]:
@@ -127,11 +127,11 @@ class Bench:
 
     def perplexities(self, prompts: list[str]) -> list[float | None]:
         """How surprised the run's writer is by each prompt; no call of the task model."""
-        from pinprompt import assembly
         from pinprompt.policy.backbone import Backbone
+        from pinprompt.run import build
 
         if self._backbone is None:
-            self._backbone = Backbone.load(self.recipe.policy.model, assembly.choose_device(None))
+            self._backbone = Backbone.load(self.recipe.policy.model, build.choose_device(None))
         found = [float(self._backbone.perplexity(prompt)) for prompt in prompts]
         return [value if math.isfinite(value) else None for value in found]
 
