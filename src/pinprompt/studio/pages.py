@@ -245,10 +245,12 @@ def new_page(
     root: str,
     models: Sequence[Mapping[str, Any]],
     methods: Sequence[str],
+    datasets: Sequence[Mapping[str, Any]],
     defaults: Mapping[str, Mapping[str, Any]],
 ) -> str:
     """The form for a new search; `defaults` are what a field that stays empty means, by kind of search."""
-    return page("new.html.j2", root, shelf.root, where="new", models=models, methods=methods, defaults=defaults)
+    offered = {"models": models, "methods": methods, "datasets": datasets}
+    return page("new.html.j2", root, shelf.root, where="new", defaults=defaults, **offered)
 
 
 def compare_page(shelf: Shelf, root: str, runs: Sequence[str], folder: str) -> str:

@@ -80,6 +80,7 @@ function showProblems(place, list) {
 function showTable(said) {
   given.train = said.file;
   given.dataset = null;
+  by("demo").value = "";
   problems.table = said.problems;
   by("demo-view").hidden = true;
   by("table-view").hidden = !said.columns.length;
@@ -113,8 +114,12 @@ async function takeTable(name, body) {
   }
 }
 
-function useDemo(on) {
-  given.dataset = on ? "rotten-tomatoes" : null;
+function useDemo(option) {
+  const on = Boolean(option?.value);
+  given.dataset = on ? option.value : null;
+  by("demo-name").textContent = on ? option.value : "";
+  by("demo-words").textContent = on ? option.dataset.words : "";
+  if (!on) by("demo").value = "";
   by("demo-view").hidden = !on;
   by("table-view").hidden = on || !given.train;
   showProblems(by("table-problems"), on ? [] : problems.table);
@@ -176,13 +181,13 @@ for (const zone of document.querySelectorAll(".drop")) {
   });
 }
 by("use-pasted").addEventListener("click", () => takeTable("pasted", by("pasted").value));
-by("use-demo").addEventListener("click", () => useDemo(true));
-by("no-demo").addEventListener("click", () => useDemo(false));
+by("demo").addEventListener("change", () => useDemo(by("demo").selectedOptions[0]));
+by("no-demo").addEventListener("click", () => useDemo(null));
 form.addEventListener("input", (event) => {
   if (event.target.name === "kind") showKind();
   else if (event.target.name === "text_column" || event.target.name === "label_column") {
     act("describe", { file: given.train, text_column: form.elements.text_column.value, label_column: form.elements.label_column.value }).then(showTable, (error) => complain(error.message));
-  } else if (event.target.id !== "pasted" && event.target.type !== "file") changed();
+  } else if (event.target.id !== "pasted" && event.target.id !== "demo" && event.target.type !== "file") changed();
 });
 form.addEventListener("submit", async (event) => {
   event.preventDefault();
