@@ -83,6 +83,7 @@ function showTable(said) {
   by("demo").value = "";
   problems.table = said.problems;
   by("demo-view").hidden = true;
+  if (!said.problems.length) by("paste-box").open = false;
   by("table-view").hidden = !said.columns.length;
   by("table-name").textContent = said.file;
   by("table-count").textContent = `${count(said.rows)} rows`;
