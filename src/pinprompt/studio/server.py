@@ -21,7 +21,7 @@ from pinprompt.records.reading import inside, number, read_run
 from pinprompt.records.wording import text
 from pinprompt.studio import intake, orders, pages, trying
 from pinprompt.studio.following import Library, Tail, matrix_rows
-from pinprompt.studio.guard import Guard, Refused, bounded_body
+from pinprompt.studio.guard import Guard, Refused, bounded_body, shown_host
 from pinprompt.studio.jobs import Jobs, ask_once
 from pinprompt.studio.shelf import Shelf, is_busy
 
@@ -143,12 +143,9 @@ def serve(
     )
     server = uvicorn.Server(config)
     studio.closing = lambda: server.should_exit
-    shown = (
-        "127.0.0.1" if host in ("0.0.0.0", "") else "[::1]" if host == "::" else f"[{host}]" if ":" in host else host
-    )  # nosec B104
     pages.runs_page(studio.shelf, studio.address, {})  # templates and cards are ready before anybody asks
     with listening:
-        ready(f"http://{shown}:{listening.getsockname()[1]}{studio.address}/")
+        ready(f"http://{shown_host(host)}:{listening.getsockname()[1]}{studio.address}/")
         with contextlib.suppress(KeyboardInterrupt):
             server.run(sockets=[listening])
     return studio.left
