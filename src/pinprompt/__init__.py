@@ -6,7 +6,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pinprompt.api import compare, evaluate, judge, predict, rewrite, tune
+    from pinprompt.api import (
+        compare,
+        draw,
+        estimate,
+        evaluate,
+        figures,
+        judge,
+        predict,
+        report,
+        results,
+        rewrite,
+        sweep,
+        tune,
+    )
     from pinprompt.errors import PinpromptError
     from pinprompt.recipe.recipe import Recipe
     from pinprompt.run.running import Result
@@ -15,12 +28,18 @@ if TYPE_CHECKING:
 
 # Imported when first used, so that `import pinprompt` and `pinprompt --help` do not pay for torch.
 _HOMES = {
-    "tune": "api",
-    "evaluate": "api",
-    "predict": "api",
     "compare": "api",
-    "rewrite": "api",
+    "draw": "api",
+    "estimate": "api",
+    "evaluate": "api",
+    "figures": "api",
     "judge": "api",
+    "predict": "api",
+    "report": "api",
+    "results": "api",
+    "rewrite": "api",
+    "sweep": "api",
+    "tune": "api",
     "check_task": "tasks.protocol",
     "Recipe": "recipe.recipe",
     "Result": "run.running",
@@ -41,10 +60,16 @@ __all__ = [
     "Score",
     "check_task",
     "compare",
+    "draw",
+    "estimate",
     "evaluate",
+    "figures",
     "judge",
     "predict",
+    "report",
+    "results",
     "rewrite",
+    "sweep",
     "tune",
 ]
 

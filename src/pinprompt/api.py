@@ -1,25 +1,36 @@
-"""The verbs in Python: tune, evaluate, compare, sweep. Ten lines are enough; the command line calls the same."""
+"""Every verb of the command line as a function. The command line parses options, calls these and prints."""
 
 from __future__ import annotations
 
 import io
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pinprompt.errors import RunError, SettingError
+from pinprompt.bench import BENCHES
+from pinprompt.errors import RunError, SettingError, did_you_mean
 from pinprompt.recipe import recipe as recipes
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.run import build, running
 from pinprompt.run.running import Result
+from pinprompt.run.running import recipe_of as recipe_of
 from pinprompt.tasks.protocol import Task
 from pinprompt.values import Evaluation, Listener, Prompt
 
 if TYPE_CHECKING:
+    from pinprompt.methods.table import MethodCard
+    from pinprompt.records.compare import Comparison
     from pinprompt.run.judging import Judgement
+    from pinprompt.sweeps.engines import Swept
 
 Subject = Recipe | str | Path | Mapping[str, Any] | Callable[..., Any] | Task
+
+
+def _silent(note: str) -> None:
+    """For callers that want no notes."""
 
 
 def tune(
@@ -37,7 +48,7 @@ def tune(
     resume: bool = False,
     force: bool = False,
     on_event: Listener | Sequence[Listener] = (),
-    notes: Callable[[str], None] = lambda note: None,
+    notes: Callable[[str], None] = _silent,
 ) -> Result:
     """Find a prompt.
 
@@ -47,12 +58,7 @@ def tune(
     `quick` profile, which is made for minutes on a laptop.
     """
     chosen = {"method": method, "profile": profile, "seed": seed}
-    tree: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
-    budget = {name: value for name, value in {"calls": calls, "minutes": minutes}.items() if value is not None}
-    if budget:
-        tree["budget"] = budget
-    tree = recipes.merge(tree, settings or {})
-    recipe, task = _recipe_and_task(subject, tree)
+    recipe, task = _recipe_and_task(subject, _over(chosen, {"calls": calls, "minutes": minutes}, settings))
     listeners = [on_event] if callable(on_event) else list(on_event)
     folder = default_folder(recipe) if out is None else Path(out)
     return running.run(
@@ -66,6 +72,68 @@ def tune(
         listeners=listeners,
         notes=notes,
     )
+
+
+def estimate(
+    subject: Subject,
+    *,
+    method: str | None = None,
+    profile: str | None = None,
+    calls: int | None = None,
+    minutes: float | None = None,
+    settings: Mapping[str, Any] | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+) -> dict[str, Any]:
+    """What `tune` with the same arguments would spend: calls, tokens, money and minutes, at most."""
+    from pinprompt.run.estimating import estimate as estimate_run
+
+    build.set_threads(threads)
+    chosen = {"method": method, "profile": profile}
+    recipe, task = _recipe_and_task(subject, _over(chosen, {"calls": calls, "minutes": minutes}, settings))
+    return estimate_run(recipe, device, task=task)
+
+
+def sweep(
+    file: Path | str,
+    *,
+    out: Path | str | None = None,
+    engine: str = "inline",
+    address: str | None = None,
+    workers: int | None = None,
+    gpus: float = 0.0,
+    seed: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    notes: Callable[[str], None] = _silent,
+) -> Swept:
+    """Run every recipe of a sweep's TOML file; finished cells are never run again, killed ones resume.
+
+    `engine` is 'inline' (one after the other) or 'ray' (side by side: `address` names a cluster, `workers` says how
+    many cells at a time on this machine, `gpus` how many GPUs a cell gets). `settings` go under all cells.
+    """
+    from pinprompt.sweeps.engines import run_sweep
+    from pinprompt.sweeps.grid import read_sweep
+
+    read = read_sweep(file, out, _over({"seed": seed}, {}, settings))
+    if threads is not None:
+        read = replace(read, threads=threads)
+    return run_sweep(read, notes, engine=engine, device=device, address=address, workers=workers, gpus_per_cell=gpus)
+
+
+def plan_sweep(
+    file: Path | str,
+    *,
+    out: Path | str | None = None,
+    seed: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    device: str | None = None,
+) -> list[dict[str, Any]]:
+    """The cells of a sweep's TOML file: what varies, whether it is finished, and a rough estimate of each."""
+    from pinprompt.sweeps.grid import plan, read_sweep
+
+    return plan(read_sweep(file, out, _over({"seed": seed}, {}, settings)), device)
 
 
 def default_folder(recipe: Recipe) -> Path:
@@ -99,8 +167,11 @@ def evaluate(
     return evaluations
 
 
-def predict(run: Path | str, texts: Sequence[str], *, device: str | None = None) -> list[tuple[str, dict[str, float]]]:
+def predict(
+    run: Path | str, texts: Sequence[str], *, device: str | None = None, threads: int | None = None
+) -> list[tuple[str, dict[str, float]]]:
     """Label new texts with the prompt that a classification run found: (label, probability of each label) per text."""
+    build.set_threads(threads)
     recipe = recipe_of(run)
     if recipe.task.kind != "classification":
         raise SettingError(f"{run} is a {recipe.task.kind} run; predict labels texts with a classification run")
@@ -112,9 +183,11 @@ def predict(run: Path | str, texts: Sequence[str], *, device: str | None = None)
 
 
 def rewrite(
-    run: Path | str, texts: Sequence[str], *, n: int = 1, seed: int = 0, device: str | None = None
-) -> list[list[Any]]:
+    run: Path | str, texts: Sequence[str], *, n: int = 1, seed: int = 0, device: str | None = None,
+    threads: int | None = None,
+) -> list[list[Any]]:  # fmt: skip
     """Rewrite texts with the prompt that a style run found: the n best of each, with content, style and score."""
+    build.set_threads(threads)
     recipe = recipe_of(run)
     if recipe.task.kind != "style-transfer":
         raise SettingError(f"{run} is a {recipe.task.kind} run; rewrite works with a style-transfer run")
@@ -123,13 +196,16 @@ def rewrite(
     return [task.rewrite(prompt, text, n, seed) for text in texts]
 
 
-def draw(run: Path | str, *, model: str | None = None, device: str | None = None, seed: int = 0) -> Result:
+def draw(
+    run: Path | str, *, model: str | None = None, device: str | None = None, threads: int | None = None, seed: int = 0
+) -> Result:
     """Draw pictures for the prompt of an inversion run (extra `diffusion`) and put them into its result and report."""
     from pinprompt.files import write_atomically, write_json
     from pinprompt.models.diffusion import load_painter
     from pinprompt.models.images import data_uri
     from pinprompt.records.report import write_report
 
+    build.set_threads(threads)
     recipe, found = recipe_of(run), running.result_of(Path(run))
     if recipe.task.kind != "inversion":
         raise SettingError(f"{run} is a {recipe.task.kind} run; pictures are drawn for the prompt of an inversion run")
@@ -166,7 +242,7 @@ def judge(
     top: int = 1,
     settings: Mapping[str, Any] | None = None,
     memo: bool = True,
-    notes: Callable[[str], None] = lambda note: None,
+    notes: Callable[[str], None] = _silent,
 ) -> Judgement:
     """Relevance and interpretability (1 to 5) of what inversion runs found, by a vision model behind an API.
 
@@ -179,19 +255,124 @@ def judge(
     return judge_runs(folders, model, top=top, settings=settings, memo=memo, notes=notes)
 
 
-def compare(folders: Sequence[Path | str], metric: str | None = None) -> Any:
+def report(run: Path | str) -> Path:
+    """Write a run's report.html again, and return its path."""
+    from pinprompt.records.report import write_report
+
+    return write_report(run)
+
+
+def compare(folders: Sequence[Path | str], metric: str | None = None) -> Comparison:
     """The paper's tables from run folders alone; see `records.compare`."""
     from pinprompt.records.compare import compare as compare_runs
 
     return compare_runs(folders, metric)
 
 
-def recipe_of(run: Path | str) -> Recipe:
-    """The recipe that a run folder was made with."""
-    path = Path(run) / "recipe.toml"
-    if not path.is_file():
-        raise SettingError(f"{run} is not a run folder: there is no recipe.toml in it")
-    return recipes.load(path)
+def figures(folders: Sequence[Path | str], out: Path | str = "figures") -> list[Path]:
+    """Draw learning curves and ablations of runs as SVG and PNG; returns the files."""
+    from pinprompt.records.figures import write_figures
+
+    return write_figures(folders, Path(out))
+
+
+def results(
+    folder: Path | str,
+    page: Path | str = "docs/results.md",
+    readme: Path | str = "README.md",
+    *,
+    name: str | None = None,
+    command: str | None = None,
+) -> list[Path]:
+    """Write the tables of a sweep's runs into a page and the README; returns the files that changed."""
+    from pinprompt.records.pages import regenerate
+
+    return regenerate(Path(folder), Path(page), Path(readme), name=name, command=command)
+
+
+def methods() -> tuple[MethodCard, ...]:
+    """The search methods: name, what each does and needs, and where it was published."""
+    from pinprompt.methods.table import CARDS
+
+    return tuple(CARDS)
+
+
+def models() -> list[dict[str, Any]]:
+    """The models that need no hub, and what is cached."""
+    from pinprompt.models.sources import catalogue_of_models
+
+    return catalogue_of_models()
+
+
+def doctor() -> dict[str, Any]:
+    """What this machine has, what is missing, and what to install for what."""
+    from pinprompt.doctor import examine
+
+    return examine()
+
+
+def cache(
+    *,
+    older_than_days: float | None = None,
+    max_mb: float | None = None,
+    clear: bool = False,
+    notes: Callable[[str], None] = _silent,
+) -> dict[str, Any]:
+    """The size, hits and savings of the scores kept across runs, after deleting what was asked to be deleted."""
+    from pinprompt.models.sources import home
+    from pinprompt.scoring.memo import Memo
+
+    path = home() / "memo.sqlite"
+    memo = Memo(path, warn=notes)
+    try:
+        removed = 0
+        if clear or older_than_days is not None or max_mb is not None:
+            removed = memo.prune(older_than_days=older_than_days, max_mb=max_mb, everything=clear)
+        return {"path": str(path), **asdict(memo.stats()), "removed": removed}
+    finally:
+        memo.close()
+
+
+def bench(
+    what: str = "all", *, threads: int | None = None, notes: Callable[[str], None] = _silent
+) -> dict[str, dict[str, Any]]:
+    """Measure speed on this machine, as ratios within one run; the names are in `pinprompt.bench.BENCHES`."""
+    if what != "all" and what not in BENCHES:
+        raise SettingError(f"there is no bench '{what}': {did_you_mean(what, [*BENCHES, 'all'])}")
+    build.set_threads(threads)
+    figures = {}
+    for name in BENCHES if what == "all" else [what]:
+        notes(f"{name}: {BENCHES[name]}; this takes a minute or two")
+        figures[name] = import_module(f"pinprompt.bench.{name}").measure()
+    return figures
+
+
+def studio(
+    folder: Path | str = "runs",
+    *,
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    ready: Callable[[str], None] = _silent,
+) -> list[str]:
+    """Serve a page to search from, watch, compare and try prompts, until it is stopped.
+
+    `ready` is told the page's address. Returns the commands of the searches that had not been started yet.
+    """
+    from pinprompt.studio.server import serve
+
+    return serve(Path(folder), host=host, port=port, ready=ready)
+
+
+def _over(chosen: Mapping[str, Any], budget: Mapping[str, Any], settings: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The settings that were given, by name and as a tree, as one tree."""
+    tree: dict[str, Any] = _given(chosen)
+    if limits := _given(budget):
+        tree["budget"] = limits
+    return recipes.merge(tree, settings or {})
+
+
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _aloud(task: Task) -> Task:
@@ -203,6 +384,8 @@ def _aloud(task: Task) -> Task:
 
 def _recipe_and_task(subject: Subject, tree: dict[str, Any]) -> tuple[Recipe, Task | None]:
     if isinstance(subject, Recipe):
+        if not tree:
+            return subject, None
         return recipes.validate(recipes.merge(subject.model_dump(), tree)), None
     if isinstance(subject, str | Path):
         return recipes.resolve(recipes.merge(recipes.read_toml(subject), tree)), None

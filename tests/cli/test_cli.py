@@ -9,12 +9,15 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
+from pinprompt import api
 from pinprompt.cli import app
 from pinprompt.recipe import recipe as recipes
 from tests.house.tiny import recipe
@@ -85,6 +88,8 @@ def test_an_estimate_comes_before_anything_is_spent(tiny_recipe: Path, tmp_path:
     assert done.exit_code == 0, done.output
     # 4 steps of 16 prompts, and a greedy prompt at step 2, and one at the end.
     assert json.loads(done.stdout)["calls"] == 4 * 16 + 3
+    assert api.estimate(tiny_recipe, calls=20)["calls"] == 20
+    assert api.estimate(len, settings={"q_learning": {"steps": 4}}, method="pin", calls=7)["calls"] == 7
     assert not (tmp_path / "run").exists()
 
 
@@ -121,6 +126,42 @@ def test_a_mistake_is_a_sentence_and_exit_code_2(words: tuple[str, ...], said: s
     machine = call(*words, *out, "--json")
     assert machine.exit_code == 2
     assert said in json.loads(machine.stdout)["error"]
+
+
+COMPUTING = {"demo", "tune", "classify", "restyle", "invert", "sweep", "predict", "rewrite", "evaluate", "draw"}
+
+
+def offered(verb: str) -> set[str]:
+    group: Any = get_command(app)
+    return {name for parameter in group.commands[verb].params for name in parameter.opts}
+
+
+@pytest.mark.parametrize("verb", sorted(get_command(app).commands))  # type: ignore[attr-defined]
+def test_verbs_offer_only_options_that_they_use(verb: str) -> None:
+    options = offered(verb)
+    assert {"--json", "--quiet"} <= options
+    assert ("--device" in options) == (verb in COMPUTING)
+    assert ("--threads" in options) == (verb in COMPUTING | {"bench"})
+    assert ("--seed" in options) == (verb in COMPUTING - {"predict", "evaluate"})
+
+
+def test_every_search_offers_the_same_limits() -> None:
+    shared = {"--out", "--resume", "--calls", "--minutes", "--set", "--no-memo", "--estimate", "--seed"}
+    for verb in ("demo", "tune", "classify", "restyle", "invert"):
+        assert shared <= offered(verb), verb
+
+
+def test_every_verb_is_a_function_of_the_api() -> None:
+    searches = {"demo", "classify", "restyle", "invert"}
+    for verb in get_command(app).commands:  # type: ignore[attr-defined]
+        assert callable(getattr(api, "tune" if verb in searches else verb)), verb
+
+
+@pytest.mark.parametrize("module", ["pinprompt", "pinprompt.cli"])
+def test_python_runs_the_package_as_a_command(module: str) -> None:
+    done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert done.stdout.strip() == version("pinprompt")
 
 
 def test_help_is_quick_and_imports_nothing_heavy() -> None:
@@ -180,10 +221,14 @@ def test_sweeps_run_resume_and_show_themselves_dry(tiny_recipe: Path, tmp_path: 
     path = tmp_path / "sweep.toml"
     path.write_text("\n".join(lines))
     dry = json.loads(call("sweep", str(path), "--dry-run", "--json").stdout)
-    assert len(dry["cells"]) == 2
+    assert [cell["varied"] for cell in dry["cells"]] == [{"seed": 1}, {"seed": 2}]
     first = call("sweep", str(path), "--out", str(tmp_path / "cells"), "--json")
     assert first.exit_code == 0, first.output
     assert set(json.loads(first.stdout)["cells"].values()) == {"finished"}
     second = call("sweep", str(path), "--out", str(tmp_path / "cells"), "--json")
     assert set(json.loads(second.stdout)["cells"].values()) == {"already finished"}
+    swept = api.sweep(path, out=tmp_path / "cells", settings={"budget": {"calls": 5}}, threads=1)
+    assert swept.folder == tmp_path / "cells"
+    assert set(swept.cells.values()) == {"finished"}
+    assert not set(swept.cells) & set(json.loads(first.stdout)["cells"])  # other settings are other cells
     assert "choose inline or ray" in call("sweep", str(path), "--engine", "slurm").stderr

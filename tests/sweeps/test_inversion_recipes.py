@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from pinprompt.recipe import recipe as recipes
 from pinprompt.records.compare import compare
 from pinprompt.records.figures import ablation, learning_curves, write_figures
 from pinprompt.sweeps.engines import run_inline
@@ -62,7 +63,7 @@ def test_the_length_recipe_gives_means_over_pictures_and_figures(
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (32, 32), ("red", "blue", "lime", "gold", "grey")[place]).save(path)
     over = [f"policy.model={make_lm(tmp_path)}", "policy.constraints.no_repeats=false", *SHORT]
-    sweep = read_sweep(RECIPES / "inversion-length.toml", overrides=[*over, "policy.k=50"])
+    sweep = read_sweep(RECIPES / "inversion-length.toml", settings=recipes.parse_overrides([*over, "policy.k=50"]))
 
     def wanted(cell: Cell) -> bool:
         picture = Path(cell.varied["task.images"][0]).stem

@@ -1,1 +1,11 @@
 """Measurements for `pinprompt bench`: ratios within one run on one machine, never a timed test."""
+
+BENCHES = {
+    "update": "one update of psi against the released formulation",
+    "step": "one whole step at OPT-125M's shape",
+    "write": "writing prompts with and without the tree of prefixes",
+    "score": "scoring prompts with and without each saving",
+    "generate": "rewriting texts against the model's own generate",
+    "clip": "scoring prompts against a picture, trimmed against padded",
+}
+"""Every measurement, by the name of its file here."""

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from pinprompt.cli import about, search, studio, study, use
+from pinprompt.cli.options import expand
 
 app = typer.Typer(
     name="pinprompt",
@@ -35,9 +36,9 @@ def _options(
 
 
 for verb in (*search.VERBS, *use.VERBS, *study.VERBS, *studio.VERBS, *about.VERBS):
-    app.command()(verb)
+    app.command()(expand(verb))
 
 
 def main() -> None:
-    """The door that `pinprompt` opens."""
-    app()
+    """The entry point of `pinprompt`."""
+    app(prog_name="pinprompt")

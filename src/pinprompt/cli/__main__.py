@@ -1,4 +1,4 @@
-"""`python -m pinprompt.cli` is the same door."""
+"""`python -m pinprompt.cli` runs the command line."""
 
 from pinprompt.cli import main
 

@@ -1,44 +1,40 @@
-"""The verb `bench`: speed as ratios in one run on this machine."""
+"""Verbs that tell about this machine: methods, models, doctor, cache, bench."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 
-from pinprompt.cli.console import Device, Json, Quiet, Seed, Threads, door
-from pinprompt.errors import SettingError, did_you_mean
+from pinprompt.bench import BENCHES
+from pinprompt.cli.console import door
+from pinprompt.cli.options import Output, Threads
 
-# Verbs that tell: methods, models, doctor.
 
-
-def methods(
-    as_json: Json = False, quiet: Quiet = False, seed: Seed = None, device: Device = None, threads: Threads = None
-) -> None:
+def methods(options: Output) -> None:
     """List the search methods."""
-    with door(as_json, quiet, threads) as console:
+    with door(options) as console:
         from rich.table import Table
 
-        from pinprompt.methods.table import CARDS
+        from pinprompt import api
 
+        cards = api.methods()
         table = Table("method", "what it does", "needs gradients", "gives", "reference", show_edge=False)
-        for card in CARDS:
+        for card in cards:
             table.add_row(card.name, card.line, "yes" if card.gradients else "no", card.output, card.reference)
-        console.answer({"methods": [asdict(card) for card in CARDS]}, table)
+        console.answer({"methods": [asdict(card) for card in cards]}, table)
 
 
-def models(
-    as_json: Json = False, quiet: Quiet = False, seed: Seed = None, device: Device = None, threads: Threads = None
-) -> None:
+def models(options: Output) -> None:
     """List the models that need no hub, and what is cached."""
-    with door(as_json, quiet, threads) as console:
+    with door(options) as console:
         from rich.table import Table
 
-        from pinprompt.models.sources import catalogue_of_models, home
+        from pinprompt import api
+        from pinprompt.models.sources import home
 
-        rows = catalogue_of_models()
+        rows = api.models()
         table = Table(show_edge=False)
         for name in rows[0] if rows else ():
             table.add_column(name)
@@ -47,14 +43,12 @@ def models(
         console.answer({"home": str(home()), "models": rows}, table, f"cache: {home()}")
 
 
-def doctor(
-    as_json: Json = False, quiet: Quiet = False, seed: Seed = None, device: Device = None, threads: Threads = None
-) -> None:
+def doctor(options: Output) -> None:
     """Check this machine, and say what to install for what."""
-    with door(as_json, quiet, threads) as console:
-        from pinprompt.doctor import examine
+    with door(options) as console:
+        from pinprompt import api
 
-        found = examine()
+        found = api.doctor()
         console.answer(found, *_shown(found))
 
 
@@ -81,61 +75,36 @@ def _cell(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-# The verb `cache`: what the memo of scores holds and saved, and how to make it smaller.
-
-
 def cache(
-    prune_days: Annotated[float | None, typer.Option("--older-than", min=0, help="Forget what is older, days.")] = None,
-    max_mb: Annotated[float | None, typer.Option("--max-mb", min=0, help="Forget the least used until this.")] = None,
-    clear: Annotated[bool, typer.Option("--clear", help="Forget everything.")] = False,
-    as_json: Json = False, quiet: Quiet = False, seed: Seed = None, device: Device = None, threads: Threads = None,
-) -> None:  # fmt: skip
-    """Show the memo of scores: its size, hits, and what it saved; and prune it."""
-    with door(as_json, quiet, threads) as console:
-        from dataclasses import asdict
-
+    options: Output,
+    older_than: Annotated[
+        float | None, typer.Option("--older-than", min=0, help="Delete scores older than N days.")
+    ] = None,
+    max_mb: Annotated[float | None, typer.Option("--max-mb", min=0, help="Delete the least used above N MB.")] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Delete all scores.")] = False,
+) -> None:
+    """Show the scores kept across runs: their size, hits and savings; and delete some of them."""
+    with door(options) as console:
         from rich.table import Table
 
-        from pinprompt.models.sources import home
-        from pinprompt.scoring.memo import Memo
+        from pinprompt import api
 
-        memo = Memo(home() / "memo.sqlite", warn=console.note)
-        removed = 0
-        if clear or prune_days is not None or max_mb is not None:
-            removed = memo.prune(older_than_days=prune_days, max_mb=max_mb, everything=clear)
-        found = {"path": str(home() / "memo.sqlite"), **asdict(memo.stats()), "removed": removed}
-        memo.close()
+        found = api.cache(older_than_days=older_than, max_mb=max_mb, clear=clear, notes=console.note)
         table = Table(show_edge=False, show_header=False)
         for name, value in found.items():
             table.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value))
         console.answer(found, table)
 
 
-BENCHES = {
-    "update": "one update of psi against the released formulation",
-    "step": "one whole step at OPT-125M's shape",
-    "write": "writing prompts with and without the tree of prefixes",
-    "score": "scoring prompts with and without each saving",
-    "generate": "rewriting texts against the model's own generate",
-    "clip": "scoring prompts against a picture, trimmed against padded",
-}
-
-
 def bench(
-    what: Annotated[str, typer.Argument(help="all, or: " + ", ".join(BENCHES))] = "all",
-    as_json: Json = False, quiet: Quiet = False, seed: Seed = None, device: Device = None, threads: Threads = None,
-) -> None:  # fmt: skip
+    options: Threads,
+    what: Annotated[str, typer.Argument(help="all, or one of: " + ", ".join(BENCHES))] = "all",
+) -> None:
     """Measure speed on this machine."""
-    with door(as_json, quiet, threads) as console:
-        if what != "all" and what not in BENCHES:
-            raise SettingError(f"there is no bench '{what}': {did_you_mean(what, [*BENCHES, 'all'])}")
-        from pinprompt.run import build
+    with door(options) as console:
+        from pinprompt import api
 
-        build.set_threads(threads)
-        figures: dict[str, Any] = {}
-        for name in BENCHES if what == "all" else [what]:
-            console.note(f"{name}: {BENCHES[name]}; this takes a minute or two")
-            figures[name] = import_module(f"pinprompt.bench.{name}").measure()
+        figures = api.bench(what, threads=options.threads, notes=console.note)
         shown = [line for name, found in figures.items() for line in (f"{name}:", *_lines(found, "  "))]
         console.answer(figures if what == "all" else figures[what], *shown)
 

@@ -9,19 +9,13 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
+from pinprompt.cli.options import Machine, Output, Search, Threads
 from pinprompt.errors import PinpromptError
 from pinprompt.models.sources import trusting
-
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, everything else on stderr.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
-Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Root of all randomness.")]
-Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1, mps; left out: the best at hand.")]
-Trust = Annotated[bool, typer.Option("--trust-remote-code", help="Let code that a model brings along run here.")]
-Threads = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads for torch.")]
 
 
 class Console:
@@ -59,21 +53,21 @@ class Console:
 
 
 @contextmanager
-def door(as_json: bool, quiet: bool, threads: int | None = None, trust: bool = False) -> Iterator[Console]:
+def door(options: Output) -> Iterator[Console]:
     """Every verb goes through here: errors become sentences and exit codes, never tracebacks."""
-    if threads is not None:
+    if isinstance(options, Threads) and options.threads is not None:
         # Before torch is imported; libraries read it once.
-        os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+        os.environ.setdefault("OMP_NUM_THREADS", str(options.threads))
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    console = Console(as_json, quiet)
+    console = Console(options.as_json, options.quiet)
     try:
-        with _models_heard(console), trusting(trust):
+        with _models_heard(console), trusting(isinstance(options, Machine) and options.trust):
             yield console
     except PinpromptError as error:
         console.refuse(str(error))
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
-        console.refuse("stopped; go on with the same command and --resume")
+        console.refuse("stopped" + ("; continue with the same command and --resume" * isinstance(options, Search)))
         raise typer.Exit(130) from None
     except BrokenPipeError:
         raise typer.Exit(0) from None

@@ -1,45 +1,34 @@
-"""The verb `judge`: what a vision model thinks of the words that were found for pictures."""
+"""Verbs that use what a run found: predict, rewrite, evaluate, draw, report, judge."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pinprompt.cli.console import Device, Json, Quiet, Seed, Threads, Trust, door
+from pinprompt.cli.console import door
+from pinprompt.cli.options import Machine, NoMemo, Output, Run, Runs, Seed
 from pinprompt.errors import SettingError
 
 if TYPE_CHECKING:
     from pinprompt.judges.vision import Summary
     from pinprompt.run.judging import Judgement
 
-# Verbs that use what a run found: predict, rewrite, evaluate, draw, report.
-
-Run = Annotated[Path, typer.Argument(help="A run folder.")]
+Texts = Annotated[list[str] | None, typer.Argument(help="The texts; default: the lines of stdin.")]
 
 
-def predict(
-    run: Run,
-    texts: Annotated[list[str] | None, typer.Argument(help="Texts to label; left out: one a line from stdin.")] = None,
-    as_json: Json = False, quiet: Quiet = False, seed: Seed = None, device: Device = None, threads: Threads = None,
-    trust: Trust = False,
-) -> None:  # fmt: skip
+def predict(options: Machine, run: Run, texts: Texts = None) -> None:
     """Label new texts with the prompt that a run found."""
-    with door(as_json, quiet, threads, trust) as console:
-        given = list(texts or []) or [line.rstrip("\n") for line in sys.stdin if line.strip()]
-        if not given:
-            raise SettingError("there is no text to label: give it as an argument, or one a line on stdin")
+    with door(options) as console:
         from rich.table import Table
         from rich.text import Text
 
         from pinprompt import api
-        from pinprompt.run import build
 
-        build.set_threads(threads)
-        rows = api.predict(run, given, device=device)
+        given = _texts(texts)
+        rows = api.predict(run, given, device=options.device, threads=options.threads)
         table = Table("label", "probability", "text", show_edge=False)
         for text, (label, probabilities) in zip(given, rows, strict=True):
             table.add_row(label, f"{max(probabilities.values()):.3f}", Text(text))
@@ -51,25 +40,21 @@ def predict(
 
 
 def rewrite(
+    options: Machine,
     run: Run,
-    texts: Annotated[list[str] | None, typer.Argument(help="Texts to rewrite; left out: lines of stdin.")] = None,
+    texts: Texts = None,
     n: Annotated[int, typer.Option("--n", min=1, max=100, help="How many rewrites of each.")] = 1,
-    as_json: Json = False, quiet: Quiet = False, seed: Seed = None, device: Device = None, threads: Threads = None,
-    trust: Trust = False,
-) -> None:  # fmt: skip
+    seed: Seed = None,
+) -> None:
     """Rewrite texts with the prompt that a style run found."""
-    with door(as_json, quiet, threads, trust) as console:
-        given = list(texts or []) or [line.rstrip("\n") for line in sys.stdin if line.strip()]
-        if not given:
-            raise SettingError("there is no text to rewrite: give it as an argument, or one a line on stdin")
+    with door(options) as console:
         from rich.table import Table
         from rich.text import Text
 
         from pinprompt import api
-        from pinprompt.run import build
 
-        build.set_threads(threads)
-        found = api.rewrite(run, given, n=n, seed=seed or 0, device=device)
+        given = _texts(texts)
+        found = api.rewrite(run, given, n=n, seed=seed or 0, device=options.device, threads=options.threads)
         table = Table("text", "rewrite", "content", "style", "score", show_edge=False)
         rows = []
         for text, rewrites in zip(given, found, strict=True):
@@ -80,16 +65,22 @@ def rewrite(
         console.answer({"rewrites": rows}, table)
 
 
+def _texts(given: list[str] | None) -> list[str]:
+    texts = given or [line.rstrip("\n") for line in sys.stdin if line.strip()]
+    if not texts:
+        raise SettingError("there is no text: give it as an argument, or one a line on stdin")
+    return texts
+
+
 def evaluate(
+    options: Machine,
     run: Run,
     task_model: Annotated[list[str] | None, typer.Option("--task-model", help="Another model; repeatable.")] = None,
     prompt: Annotated[str | None, typer.Option("--prompt", help="Another prompt than the one found.")] = None,
     split: Annotated[str, typer.Option("--split", help="train, dev or test.")] = "test",
-    as_json: Json = False, quiet: Quiet = False, seed: Seed = None, device: Device = None, threads: Threads = None,
-    trust: Trust = False,
-) -> None:  # fmt: skip
-    """Say how a run's prompt does on a split, and how it carries over to other models."""
-    with door(as_json, quiet, threads, trust) as console:
+) -> None:
+    """Evaluate a run's prompt on a split, also with other task models."""
+    with door(options) as console:
         from rich.table import Table
 
         from pinprompt import api
@@ -97,8 +88,9 @@ def evaluate(
 
         console.note("evaluating; a large split takes a while")
         found = api.evaluate(
-            run, task_models=task_model or (), split=split, prompt=prompt, device=device, threads=threads
-        )
+            run, task_models=task_model or (), split=split, prompt=prompt, device=options.device,
+            threads=options.threads,
+        )  # fmt: skip
         table = Table("task model", "rows", "metric", "value", "95 % interval", show_edge=False)
         for model, evaluation in found.items():
             for name, value in evaluation.metrics.items():
@@ -109,48 +101,44 @@ def evaluate(
 
 
 def draw(
+    options: Machine,
     run: Run,
     model: Annotated[str | None, typer.Option("--model", help="A diffusers pipeline: hub id or folder.")] = None,
-    as_json: Json = False, quiet: Quiet = False, seed: Seed = None, device: Device = None, threads: Threads = None,
-) -> None:  # fmt: skip
+    seed: Seed = None,
+) -> None:
     """Draw pictures for the words that an inversion run found, and put them into its report."""
-    with door(as_json, quiet, threads) as console:
+    with door(options) as console:
         from pinprompt import api
-        from pinprompt.run import build
 
-        build.set_threads(threads)
         console.note("drawing; this takes minutes without a GPU")
-        found = api.draw(run, model=model, device=device, seed=seed or 0)
+        found = api.draw(run, model=model, device=options.device, threads=options.threads, seed=seed or 0)
         drawings = [{"name": row["name"], "similarity": row["similarity"]} for row in found.data["drawings"]]
         lines = [f"{row['name']}: similarity {row['similarity']:.3f}" for row in drawings]
         console.answer({"drawings": drawings, "report": str(found.report)}, *lines, f"report: {found.report}")
 
 
-def report(
-    run: Run, as_json: Json = False, quiet: Quiet = False, seed: Seed = None, device: Device = None,
-    threads: Threads = None,
-) -> None:  # fmt: skip
-    """Write a run's report.html anew."""
-    with door(as_json, quiet, threads) as console:
-        from pinprompt.records.report import write_report
+def report(options: Output, run: Run) -> None:
+    """Write a run's report.html again."""
+    with door(options) as console:
+        from pinprompt import api
 
-        path = write_report(run)
+        path = api.report(run)
         console.answer({"report": str(path)}, f"report: {path}")
 
 
 def judge(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold run folders.")],
+    options: Output,
+    runs: Runs,
     model: Annotated[str, typer.Option("--model", help="A vision model behind an API: remote:NAME.")],
     top: Annotated[int, typer.Option("--top", min=1, max=20, help="How many of each run's best prompts.")] = 1,
     calls: Annotated[int | None, typer.Option("--calls", min=1, help="Questions that may be sent.")] = None,
     sets: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of remote or budget, such as remote.base_url=URL.")
     ] = None,
-    no_memo: Annotated[bool, typer.Option("--no-memo", help="Forget earlier answers, and keep none.")] = False,
-    as_json: Json = False, quiet: Quiet = False, seed: Seed = None, device: Device = None, threads: Threads = None,
-) -> None:  # fmt: skip
+    no_memo: NoMemo = False,
+) -> None:
     """Ask a vision model how well found words fit their picture, and how well they read (1 to 5)."""
-    with door(as_json, quiet, threads) as console:
+    with door(options) as console:
         from pinprompt import api
         from pinprompt.recipe import recipe as recipes
 

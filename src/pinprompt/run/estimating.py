@@ -50,14 +50,14 @@ def calls_planned(recipe: Recipe, task: Task) -> int:
     return calls if recipe.budget.calls is None else min(calls, recipe.budget.calls)
 
 
-def estimate(recipe: Recipe, device: str | None = None, probe: bool = True) -> dict[str, Any]:
-    """Calls, tokens, money and minutes of a recipe.
+def estimate(recipe: Recipe, device: str | None = None, probe: bool = True, task: Task | None = None) -> dict[str, Any]:
+    """Calls, tokens, money and minutes of a recipe; `task` takes the place of the one that it names.
 
     Minutes come from scoring a few prompts first (`probe`), so they are those of this machine. A model behind an API is
     asked nothing, since asking costs money: its minutes are unknown, and its tokens the most that they can be.
     """
     remote = build.is_remote(recipe)
-    task = build.build_task(recipe, build.choose_device(device), contact=not remote)
+    task = task or build.build_task(recipe, build.choose_device(device), contact=not remote)
     calls = calls_planned(recipe, task)
     report = sum(task.calls(split) for split in task.splits if split != "train") * (1 + len(task.baselines()))
     figures: dict[str, Any] = {"method": recipe.method, "calls": calls, "report_calls": report, "minutes": None}

@@ -190,9 +190,8 @@ def _folders(runs: Sequence[Path | str]) -> list[Path]:
 
 def _read(folder: Path, top: int) -> _Asked:
     """Everything of a run that the judge sees; read before the first question, so that a mistake costs nothing."""
-    from pinprompt.api import recipe_of
     from pinprompt.models.images import load_pictures
-    from pinprompt.run.running import result_of
+    from pinprompt.run.running import recipe_of, result_of
 
     recipe, result = recipe_of(folder), result_of(folder)
     if recipe.task.kind != "inversion":

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pinprompt.errors import PinpromptError, RunError
+from pinprompt.errors import PinpromptError, RunError, SettingError
 from pinprompt.methods.protocol import Method, Outcome, Search
 from pinprompt.methods.selection import select
 from pinprompt.recipe import recipe as recipes
@@ -47,6 +47,14 @@ class Result:
     def top(self) -> list[dict[str, Any]]:
         """The finalists, best first, with their scores."""
         return list(self.data.get("top", []))
+
+
+def recipe_of(folder: Path | str) -> Recipe:
+    """The recipe that a run folder was made with."""
+    path = Path(folder) / "recipe.toml"
+    if not path.is_file():
+        raise SettingError(f"{folder} is not a run folder: there is no recipe.toml in it")
+    return recipes.load(path)
 
 
 def result_of(folder: Path) -> Result:

@@ -1,19 +1,55 @@
-"""Cells side by side on Ray, embedded on this machine or on a cluster."""
+"""How the cells of a sweep are run: one after the other in this process, or side by side on Ray."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pinprompt.errors import FolderInUse, MissingExtra, PinpromptError, SettingError
 from pinprompt.run import running
 from pinprompt.sweeps.grid import Cell, Sweep
 
-# Cells one after the other in this process.
-
 Tell = Callable[[Cell, str], None]
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What became of each cell, by its folder's name: 'finished', 'already finished' or 'failed: ...'."""
+
+    folder: Path
+    cells: dict[str, str]
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """The cells that could not be run, each with the reason."""
+        return {name: outcome for name, outcome in self.cells.items() if outcome.startswith("failed")}
+
+
+def run_sweep(
+    sweep: Sweep,
+    notes: Callable[[str], None],
+    *,
+    engine: str = "inline",
+    device: str | None = None,
+    address: str | None = None,
+    workers: int | None = None,
+    gpus_per_cell: float = 0.0,
+) -> Swept:
+    """Run a sweep's cells with an engine, with a note whenever something becomes of one."""
+
+    def tell(cell: Cell, what: str) -> None:
+        done = sum(other.done for other in sweep.cells)
+        notes(f"[{done}/{len(sweep.cells)}] {cell.folder.name}: {what}")
+
+    if engine == "inline":
+        return Swept(sweep.out, run_inline(sweep, tell, device))
+    if engine == "ray":
+        return Swept(sweep.out, run_on_ray(sweep, tell, device, address, workers, gpus_per_cell))
+    raise SettingError(f"there is no engine '{engine}': choose inline or ray")
 
 
 def run_cell(cell: Cell, device: str | None, threads: int, patience: float = 0.0) -> str:
@@ -117,10 +153,7 @@ def _outcome(ray: Any, reference: Any) -> str:
 def _run_cell(recipe: dict[str, Any], folder: str, device: str | None, threads: int) -> str:
     """What runs on a worker: the same as inline, in a process of its own."""
     os.environ["OMP_NUM_THREADS"] = str(threads)
-    from pathlib import Path
-
     from pinprompt.recipe import recipe as recipes
-    from pinprompt.sweeps.grid import Cell
 
     outcome = run_cell(Cell(recipes.validate(recipe), Path(folder), {}), device, threads, LAST_BREATH)
     # Only unfinished cells are sent here: an earlier try finished this one, and its node was lost before it said so.

@@ -44,11 +44,12 @@ class Sweep:
     """Threads per cell; the same for every engine, so that the numbers are the same too."""
 
 
-def read_sweep(path: Path | str, out: Path | str | None = None, overrides: list[str] | None = None) -> Sweep:
+def read_sweep(path: Path | str, out: Path | str | None = None, settings: Mapping[str, Any] | None = None) -> Sweep:
     """The sweep in a TOML file.
 
     `[base]` is a recipe under all cells; `[grid]` lists values whose combinations are all run; the lists of `[zip]` go
     together; `[random]` draws `samples` settings; each `[[where]]` puts `set` over the cells that match `when`.
+    `settings` go over `[base]`.
     """
     tree = recipes.read_toml(path)
     for name in tree:
@@ -56,7 +57,7 @@ def read_sweep(path: Path | str, out: Path | str | None = None, overrides: list[
             raise SettingError(f"{path}: a sweep has no '{name}': {did_you_mean(name, SECTIONS)}")
     name = str(tree.get("name", Path(path).stem))
     folder = Path(out or str(tree.get("out", Path("runs") / recipes.file_name(name))))
-    base = recipes.merge(_tree(tree, "base", path), recipes.parse_overrides(overrides or []))
+    base = recipes.merge(_tree(tree, "base", path), settings or {})
     rules = _rules(tree, path)
     threads = tree.get("threads", 1)
     if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
@@ -75,6 +76,17 @@ def read_sweep(path: Path | str, out: Path | str | None = None, overrides: list[
         recipe = recipes.resolve(raw)
         cells.setdefault(recipe.hash, Cell(recipe, folder / _folder_name(recipe), varied))
     return Sweep(name, folder, list(cells.values()), threads)
+
+
+def plan(sweep: Sweep, device: str | None = None) -> list[dict[str, Any]]:
+    """Each cell with what varies, a rough estimate, and whether it is finished."""
+    from pinprompt.run.estimating import multiplications, rough
+
+    speed = multiplications(device)
+    return [
+        {"cell": cell.folder.name, "varied": dict(cell.varied), **rough(cell.recipe, speed), "done": cell.done}
+        for cell in sweep.cells
+    ]
 
 
 def _rules(tree: Mapping[str, Any], path: Path | str) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
