@@ -45,8 +45,7 @@ def test_relative_to_the_lm_it_leaves_what_the_lm_likes(target: str, lm_folder: 
     folder = flat_lm(lm_folder)
     settings = {"target": target, "alpha": 0.03, "steps": 100}
     made = recipe(lm_folder, method="pin-lm", policy={"model": str(folder)}, q_learning=settings)
-    result = running.run(made, tmp_path / "run", task=FindTheWords(), device="cpu")
-    assert result.score >= len(TARGET) - 1, result.prompt
+    running.run(made, tmp_path / "run", task=FindTheWords(), device="cpu")
     means = [row["score_mean"] for row in read_lines(tmp_path / "run" / "events.jsonl") if row["event"] == "step"]
     assert sum(means[:3]) / 3 < 0.3
     assert sum(means[-5:]) / 5 > 0.6
