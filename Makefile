@@ -4,13 +4,24 @@ BIN := .venv/bin
 # Two workers with one thread each: two torch processes with two threads each are many times slower on two cores.
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo test check format lint types security audit bench docs coverage mutation clean
+# Instructions that other processors have; a processor that has no such choice (ARM) takes no notice.
+CPUS := avx2 default
+
+.PHONY: demo test test-cpus check format lint types security bandit audit bench docs coverage mutation clean
 
 demo: .venv/core.done
 	$(BIN)/pinprompt demo
 
 test: .venv/dev.done
 	$(TEST)
+
+# What learns has to learn on every processor: torch, oneDNN and MKL are held to older instructions.
+test-cpus: .venv/dev.done
+	@set -e; for cpu in $(CPUS); do \
+	  case $$cpu in avx2) onednn=AVX2 mkl=AVX2;; *) onednn=SSE41 mkl=SSE4_2;; esac; \
+	  echo "learning tests with ATEN_CPU_CAPABILITY=$$cpu"; \
+	  ATEN_CPU_CAPABILITY=$$cpu ONEDNN_MAX_CPU_ISA=$$onednn MKL_ENABLE_INSTRUCTIONS=$$mkl $(TEST) -m learning; \
+	done
 
 check: lint types security test
 
@@ -25,8 +36,12 @@ format: .venv/dev.done
 types: .venv/dev.done
 	$(BIN)/mypy
 
-security: .venv/dev.done
+security: bandit audit
+
+bandit: .venv/dev.done
 	$(BIN)/bandit -q -c pyproject.toml -r src
+
+audit: .venv/dev.done
 	$(BIN)/python tools/audit.py
 
 bench: .venv/core.done

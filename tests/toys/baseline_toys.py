@@ -76,57 +76,107 @@ def examples(count: int, seed: int) -> list[Example]:
     return rows
 
 
+SEEDS = (0, 1, 2)  # models that a method has to learn from; one of them may be unlucky
+ROUND, ROUNDS = 50, 30  # training steps between two looks, and looks before a toy is given up
+
+
 @cache
-def answering(kind: str) -> tuple[Any, Any]:
+def answering(kind: str, seed: int = 0) -> tuple[Any, Any]:
     """A model trained on the spot: it labels a review where the word before the answer is the magic one.
 
-    Behind any other word it says either label, whatever the review.
+    Behind any other word it calls every review negative. On the way from another word to the magic one it changes its
+    mind little by little, and on the way to any other word not at all, so that gradients have something to follow. It is
+    trained until it is sure of all that, whatever the seed and the processor.
     """
     tok = tokenizer(kind == "masked")
-    torch.manual_seed(0)
-    model: Any
+    others, magic = _others(tok), tok.convert_tokens_to_ids(MAGIC)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = _untrained(kind, len(tok))
+        adam = torch.optim.Adam(model.parameters(), lr=2e-3)
+        for step in range(ROUND * ROUNDS):
+            words = torch.randint(len(tok), (32, 1 + step % 4))
+            words[torch.rand(words.shape) < 0.1] = magic  # it counts in the last place only
+            words[:, -1], other = others[torch.randint(len(others), (2, 32))]
+            goal = torch.where(torch.rand(32) < 0.7, magic, other)
+            way = torch.rand(32)
+            way = torch.where(torch.rand(32) < 0.5, way.round(), way)
+            rows = examples(32, 1000 + step)
+            right = torch.tensor([0.98 if row.label == "pos" else 0.02 for row in rows])
+            wanted = torch.lerp(torch.tensor(0.15), right, way * (goal == magic))
+            found = _p_positive(model, tok, rows, words, goal, way)
+            loss = torch.nn.functional.binary_cross_entropy(found, wanted)
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
+            if (step + 1) % ROUND == 0 and _is_sure(model, tok):
+                return model.eval().requires_grad_(False), tok
+    raise AssertionError(f"the {kind} toy of seed {seed} did not learn its planted answer in {ROUND * ROUNDS} steps")
+
+
+def _untrained(kind: str, size: int) -> Any:
+    # Weights ten times as large as usual: with the usual ones learning may stand still for thousands of steps.
     if kind == "masked":
-        model = RobertaForMaskedLM(
+        return RobertaForMaskedLM(
             RobertaConfig(
-                vocab_size=len(tok), hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
+                vocab_size=size, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
                 max_position_embeddings=44, pad_token_id=1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+                initializer_range=0.2,
             )
         )  # fmt: skip
-    else:
-        model = GPT2LMHeadModel(
-            GPT2Config(
-                vocab_size=len(tok), n_positions=40, n_embd=32, n_layer=2, n_head=4, resid_pdrop=0.0, embd_pdrop=0.0,
-                attn_pdrop=0.0,
-            )
-        )  # fmt: skip
-    adam = torch.optim.Adam(model.parameters(), lr=3e-3)
-    labels = torch.tensor([tok.convert_tokens_to_ids(word) for word in WORDS.values()])
-    magic = tok.convert_tokens_to_ids(MAGIC)
-    others = tok.convert_tokens_to_ids(list(OTHERS))
-    for step in range(250):
-        rows = examples(32, 1000 + step)
-        texts = torch.tensor([tok(row.text, add_special_tokens=False)["input_ids"] for row in rows])
-        asked = torch.tensor(others)[torch.randint(len(others), (32, 2))]
-        asked[:, 1] = torch.where(torch.rand(32) < 0.5, magic, asked[:, 1])
-        right = torch.tensor([list(WORDS).index(row.label) for row in rows])
-        target = torch.where((asked == magic).any(1), right, torch.randint(2, (32,)))
-        if kind == "masked":
-            ends = [
-                torch.full((32, 1), int(tok.convert_tokens_to_ids(word))) for word in ("<s>", "<mask>", ".", "</s>")
-            ]
-            ids, place = torch.cat([ends[0], texts, asked, *ends[1:]], 1), -3
-        else:
-            ids, place = torch.cat([texts, asked], 1), -1
-        loss = torch.nn.functional.cross_entropy(model(input_ids=ids).logits[:, place][:, labels], target)
-        adam.zero_grad()
-        loss.backward()
-        adam.step()
-    return model.eval().requires_grad_(False), tok
+    return GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=size, n_positions=40, n_embd=32, n_layer=2, n_head=4, resid_pdrop=0.0, embd_pdrop=0.0,
+            attn_pdrop=0.0, initializer_range=0.2,
+        )
+    )  # fmt: skip
 
 
-def planted(kind: str, rows: int = 16, **settings: Any) -> ClassificationTask:
-    """A classification task whose model wants the magic word."""
-    model, tok = answering(kind)
+def _others(tok: Any) -> torch.Tensor:
+    """Every token but the magic one."""
+    return torch.tensor([token for token in range(len(tok)) if token != tok.convert_tokens_to_ids(MAGIC)])
+
+
+def _p_positive(
+    model: Any, tok: Any, rows: Sequence[Example], words: torch.Tensor, goal: torch.Tensor, way: torch.Tensor
+) -> torch.Tensor:
+    """The probability of "positive" for each row behind its words, the last of which went `way` to the goal."""
+
+    def ids(*words: str) -> torch.Tensor:
+        return torch.tensor(tok.convert_tokens_to_ids(list(words)))
+
+    table = model.get_input_embeddings()
+    prompt = table(words)
+    last = torch.lerp(prompt[:, -1], table(goal), way[:, None])
+    parts = [table(torch.stack([ids(*row.text.split()) for row in rows])), prompt[:, :-1], last[:, None]]
+    answer = -1
+    if isinstance(model, RobertaForMaskedLM):
+        start, *rest = (table(ids(word)).expand(len(rows), 1, -1) for word in ("<s>", "<mask>", ".", "</s>"))
+        parts, answer = [start, *parts, *rest], -3
+    logits = model(inputs_embeds=torch.cat(parts, 1)).logits[:, answer]
+    return logits[:, ids(WORDS["neg"], WORDS["pos"])].softmax(-1)[:, 1].clamp(1e-6, 1 - 1e-6)
+
+
+@torch.no_grad()
+def _is_sure(model: Any, tok: Any) -> bool:
+    """Whether it labels every review right behind the magic word, and none as positive behind every other one."""
+    others, magic = _others(tok), tok.convert_tokens_to_ids(MAGIC)
+    rows = examples(8 * len(others), 7)
+    at = torch.arange(len(rows)) % len(others)
+    positive = torch.tensor([row.label == "pos" for row in rows])
+    for length in (1, 2, 3, 4):
+        words = others[(at[:, None] + 5 * torch.arange(length)) % len(others)]
+        words[::2, :-1] = magic
+        goal = torch.full((len(rows),), magic)
+        sure, blind = (_p_positive(model, tok, rows, words, goal, torch.full((len(rows),), way)) for way in (1.0, 0.0))
+        if sure[positive].min() < 0.9 or sure[~positive].max() > 0.1 or blind.max() > 0.4:
+            return False
+    return True
+
+
+def planted(kind: str, rows: int = 16, seed: int = 0, **settings: Any) -> ClassificationTask:
+    """A classification task whose model wants the magic word; another seed is another model."""
+    model, tok = answering(kind, seed)
     source = "{text} {prompt} {mask} ." if kind == "masked" else "{text} {prompt}"
     template = parse(source, kind)
     splits = {name: examples(rows, seed) for seed, name in enumerate(("train", "dev", "test"))}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from baseline_toys import MAGIC, WORDS, WordTask, assert_resumes, planted, run
+from baseline_toys import MAGIC, SEEDS, WORDS, WordTask, assert_resumes, planted, run
 from PIL import Image
 
 from pinprompt.errors import ModelError, SettingError
@@ -73,17 +73,22 @@ def test_on_a_linear_loss_first_order_is_exact() -> None:
             assert float(change[token]) == pytest.approx(loss(other) - loss(ids), abs=1e-4)
 
 
+@pytest.mark.learning
 @pytest.mark.parametrize("kind", ["causal", "masked"])
 def test_it_finds_the_word_that_the_model_wants(tmp_path: Path, kind: str) -> None:
-    task = planted(kind)
-    outcome, events, search = run(method(steps=10), task, tmp_path / "run")
-    best = outcome.candidates[0]
-    assert MAGIC in best.prompt.text.split()
-    assert best.score > 100
-    assert best.prompt.ids == ()
-    assert all("<mask>" not in candidate.prompt.text for candidate in outcome.candidates)
-    assert events[-1].data["loss"] < events[0].data["loss"] / 2
-    assert events[-1].data["calls"] == search.evaluator.charged_calls
+    found = 0
+    for seed in SEEDS:
+        task = planted(kind, seed=seed)
+        # Words drawn blindly, 3 of 45 in either place, would find it in one run of four.
+        outcome, events, search = run(method(steps=8, candidates=3), task, tmp_path / str(seed), seed=seed)
+        best = outcome.candidates[0]
+        better = events[-1].data["loss"] < events[0].data["loss"] / 2
+        found += best.prompt.text.split()[-1] == MAGIC and best.score > 100 and better
+        assert best.prompt.ids == ()
+        masks = {"<mask>" in candidate.prompt.text for candidate in outcome.candidates}
+        assert masks in ({True}, {False})  # prompts with masks left only where there is no other
+        assert events[-1].data["calls"] == search.evaluator.charged_calls
+    assert found >= 2
 
 
 def test_one_position_with_all_words_as_candidates_is_brute_force(tmp_path: Path) -> None:
@@ -147,6 +152,7 @@ def test_gradient_passes_go_over_the_rows_at_most_once(tmp_path: Path) -> None:
     assert search.evaluator.charged_calls == 3 * 10 + 2 * 16 + 16
 
 
+@pytest.mark.learning
 def test_it_finds_words_for_a_picture(tmp_path: Path) -> None:
     Image.new("RGB", (48, 48), "red").save(tmp_path / "red.png")
     task = InversionTask.build(InversionSettings(images=(str(tmp_path / "red.png"),), model="emoji-clip"))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from baseline_toys import MAGIC, WordTask, assert_resumes, planted, run, writer
+from baseline_toys import MAGIC, SEEDS, WordTask, assert_resumes, planted, run, writer
 
 from pinprompt.errors import ModelError, SettingError
 from pinprompt.methods.baselines.grips import ByWriter, Draft, TextRules, _Run, grips, merit_of, paraphraser_named
@@ -173,15 +173,20 @@ def test_it_finds_the_planted_instruction(tmp_path: Path) -> None:
     assert [event.step for event in events] == list(range(len(events)))
 
 
+@pytest.mark.learning
 @pytest.mark.parametrize("kind", ["causal", "masked"])
 def test_it_finds_what_the_model_wants(tmp_path: Path, kind: str) -> None:
-    task = planted(kind, manual=f"{MAGIC} river stone table")
-    asked = method(start="manual", level="word", patience=10, operations=("delete", "swap"), candidates=8)
-    outcome, events, _ = run(asked, task, tmp_path / "run")
-    best = outcome.candidates[0].prompt
-    assert MAGIC in best.text.split()
-    assert task.score([best])[0].details["accuracy"] >= 0.85
-    assert events[-1].data["merit"] > events[0].data["merit"] + 20
+    # The magic word stands first, where it does nothing. One swap in six, or three deletions in a row, put it last.
+    asked = method(start="manual", level="word", patience=10, operations=("delete", "swap"), candidates=3)
+    climbed = 0
+    for seed in SEEDS:
+        task = planted(kind, seed=seed, manual=f"{MAGIC} river stone table")
+        outcome, events, _ = run(asked, task, tmp_path / str(seed), seed=seed)
+        best = outcome.candidates[0].prompt
+        assert events[0].data["merit"] == 50  # all are called negative
+        assert events[-1].data["merit"] >= 50
+        climbed += best.text.split()[-1] == MAGIC and events[-1].data["merit"] > 90
+    assert climbed >= 2
 
 
 def test_the_place_for_the_text_stays(tmp_path: Path) -> None:

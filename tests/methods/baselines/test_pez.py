@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from baseline_toys import MAGIC, WORDS, WordTask, assert_resumes, planted, run
+from baseline_toys import MAGIC, SEEDS, WORDS, WordTask, assert_resumes, planted, run
 from PIL import Image
 
 from pinprompt.errors import ModelError, SettingError
@@ -140,19 +140,23 @@ def _first(task: Landscape, seed: int) -> tuple[int, ...]:
     return TokenSpace(task, 1, Constraints()).draw(torch.Generator().manual_seed(derive(seed, "pez")))
 
 
+@pytest.mark.learning
 @pytest.mark.parametrize("kind", ["causal", "masked"])
 def test_it_finds_the_word_that_the_model_wants(tmp_path: Path, kind: str) -> None:
-    task = planted(kind)
-    outcome, events, search = run(method(steps=150, eval_every=10), task, tmp_path / "run")
-    best = outcome.candidates[0]
-    assert MAGIC in best.prompt.text.split()
-    assert best.score > 100
-    assert best.prompt.ids == ()  # they would be another tokenizer's than the writer's
-    assert task.score([best.prompt])[0].value == pytest.approx(best.score)
-    assert events[-1].data["best_prompt"] in {candidate.prompt.text for candidate in outcome.candidates}
-    assert search.evaluator.charged_calls == 150 * 16 * 3 + len(search.evaluator.prompts_table()) * 32
+    found = 0
+    for seed in SEEDS:
+        task = planted(kind, seed=seed)
+        outcome, events, search = run(method(steps=150, eval_every=10), task, tmp_path / str(seed), seed=seed)
+        best = outcome.candidates[0]
+        found += best.prompt.text.split()[-1] == MAGIC and best.score > 100
+        assert best.prompt.ids == ()  # they would be another tokenizer's than the writer's
+        assert task.score([best.prompt])[0].value == pytest.approx(best.score)
+        assert events[-1].data["best_prompt"] in {candidate.prompt.text for candidate in outcome.candidates}
+        assert search.evaluator.charged_calls == 150 * 16 * 3 + len(search.evaluator.prompts_table()) * 32
+    assert found >= 2
 
 
+@pytest.mark.learning
 def test_clip_words_come_nearer_to_the_picture(tmp_path: Path) -> None:
     from pinprompt.tasks.inversion import InversionTask
 

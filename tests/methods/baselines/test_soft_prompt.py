@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from baseline_toys import WORDS, WordTask, answering, assert_resumes, examples, planted, run
+from baseline_toys import SEEDS, WORDS, WordTask, answering, assert_resumes, examples, planted, run
 from safetensors.torch import load_file
 
 from pinprompt.errors import ModelError, SettingError
@@ -29,17 +29,20 @@ def method(length: int = 2, **settings: Any) -> Any:
     return search
 
 
-# The masked model answers all or nothing: small steps stay on the plain where nothing leads anywhere.
-@pytest.mark.parametrize(("kind", "rate"), [("causal", 0.05), ("masked", 1.0)])
-def test_it_learns_what_the_model_wants(tmp_path: Path, kind: str, rate: float) -> None:
-    outcome, events, search = run(method(epochs=30, learning_rate=rate), planted(kind), tmp_path / "run")
-    before, after = events[0].data["score_mean"], outcome.extras["score"]
-    assert after > before + 50
-    assert outcome.extras["test"]["accuracy"] >= 0.85
-    losses = [event.data["loss"] for event in events if event.kind == "step" and event.data["loss"] is not None]
-    assert losses[-1] < losses[0] / 2
-    # Every epoch is 16 rows forward and backward; 7 scorings are 32 rows forward each.
-    assert search.evaluator.charged_calls == 30 * 16 * 3 + 7 * 32
+@pytest.mark.learning
+@pytest.mark.parametrize("kind", ["causal", "masked"])
+def test_it_learns_what_the_model_wants(tmp_path: Path, kind: str) -> None:
+    learned = 0
+    for seed in SEEDS:
+        task = planted(kind, seed=seed)
+        outcome, events, search = run(method(epochs=30, learning_rate=0.05), task, tmp_path / str(seed), seed=seed)
+        before, after = events[0].data["score_mean"], outcome.extras["score"]
+        losses = [event.data["loss"] for event in events if event.kind == "step" and event.data["loss"] is not None]
+        better = after > before + 80 and losses[-1] < losses[0] / 2
+        learned += better and outcome.extras["test"]["accuracy"] >= 0.85
+        # Every epoch is 16 rows forward and backward; 7 scorings are 32 rows forward each.
+        assert search.evaluator.charged_calls == 30 * 16 * 3 + 7 * 32
+    assert learned >= 2
 
 
 def test_the_answer_is_a_tensor_and_says_so(tmp_path: Path) -> None:
