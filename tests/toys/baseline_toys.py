@@ -85,8 +85,8 @@ def answering(kind: str, seed: int = 0) -> tuple[Any, Any]:
     """A model trained on the spot: it labels a review where the word before the answer is the magic one.
 
     Behind any other word it calls every review negative. On the way from another word to the magic one it changes its
-    mind little by little, and on the way to any other word not at all, so that gradients have something to follow. It is
-    trained until it is sure of all that, whatever the seed and the processor.
+    mind little by little, and on the way to any other word not at all, so that gradients have something to follow. It
+    is trained until it is sure of all that, whatever the seed and the processor.
     """
     tok = tokenizer(kind == "masked")
     others, magic = _others(tok), tok.convert_tokens_to_ids(MAGIC)
