@@ -65,6 +65,7 @@ def contents(record: RunRecord) -> dict[str, Any]:
         "tokens": report_extras.tokens(record),
         "curves": curves,
         "front": Markup(report_extras.front(record)),  # nosec B704
+        "front_title": "Score against readability",
         "pictures": report_extras.pictures(record),
         "judges": report_extras.judges(record),
         "judgements": report_extras.judgements(record),

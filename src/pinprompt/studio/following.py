@@ -17,7 +17,7 @@ from pinprompt.records.wording import text
 CHUNK = 4 << 20
 LINE = 2 << 20
 PROMPTS = 50_000
-BEST = 20
+BEST = 12
 FOLLOWED = 8
 """Runs whose files are kept in memory."""
 

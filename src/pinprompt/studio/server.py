@@ -58,6 +58,8 @@ class Studio:
     jobs: Jobs
     library: Library = field(default_factory=Library)
     worker: trying.Worker = field(default_factory=trying.Worker)
+    reader: trying.Worker = field(default_factory=trying.Worker)
+    """Measures perplexity; apart from `worker`, so that watching one run and trying another do not take turns."""
     closing: Callable[[], bool] = lambda: False
     left: list[str] = field(default_factory=list)
     """Commands of searches that were still in line when the studio ended."""
@@ -86,6 +88,7 @@ def application(studio: Studio, host: str) -> Any:
         yield
         studio.left = [job.order.command for job in await studio.jobs.close()]
         await studio.worker.close()
+        await studio.reader.close()
 
     def route(path: str, view: Callable[[Studio, Request], Awaitable[Response]], method: str = "GET") -> Route:
         async def answered(request: Request) -> Response:
@@ -495,7 +498,7 @@ async def _perplexity(studio: Studio, request: Request) -> Response:
     best = [column.prompt for column in studio.library.book(folder).best(60) if (writer, column.prompt) not in known]
     asked = best[:20]
     if asked:
-        answer = await studio.worker.ask(folder, {"do": "perplexity", "prompts": asked})
+        answer = await studio.reader.ask(folder, {"do": "perplexity", "prompts": asked})
         for prompt, value in zip(asked, answer["perplexities"], strict=True):
             if value is not None:
                 known[writer, prompt] = value

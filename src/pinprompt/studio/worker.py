@@ -21,6 +21,8 @@ MOST_PROMPTS = 60
 def main() -> None:
     """Answer until stdin ends."""
     folder, channel = Path(sys.argv[1]), os.fdopen(os.dup(1), "w", encoding="utf-8")
+    if hasattr(os, "nice"):
+        os.nice(5)  # a search that is at work goes first
     os.dup2(2, 1)  # whatever a library prints must not stand between our answers
     bench = Bench(folder)
     for line in sys.stdin:
