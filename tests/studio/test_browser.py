@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shutil
@@ -229,6 +230,32 @@ def test_a_text_is_tried_with_several_prompts(tab: Any, studio: Studio, earlier:
     assert f"{100 * found:.0f} %" in rows[0] or f"{100 * found:.1f} %" in rows[0]
 
 
+def test_words_for_a_dropped_picture_and_for_another(tab: Any, studio: Studio, tiny: Path, tmp_path: Path) -> None:
+    import run_samples as sample
+
+    for name, colour in (("sun.png", (240, 180, 40)), ("sea.png", (20, 90, 200))):
+        (tmp_path / name).write_bytes(base64.b64decode(sample.png(48, colour).split(",")[1]))
+    tab.goto(studio.url + "new")
+    tab.click("text=Describe a picture")
+    tab.set_input_files('.drop[data-kind="picture"] input', str(tmp_path / "sun.png"))
+    tab.wait_for_selector("#previews img")
+    tab.click("text=More")
+    tab.fill('textarea[name="sets"]', "\n".join(settings(tiny, 3)))
+    assert tab.locator("#model").get_attribute("placeholder") == "emoji-clip"
+    begin(tab, "sun")
+    tab.wait_for_selector("#state.finished")
+    prompt = read_run(studio.folder / "sun").result["prompt"].strip()
+    until(tab, "prompt => document.querySelector('h1.prompt')?.textContent === prompt", prompt)
+    tab.click("a:has-text('Try it')")
+    tab.wait_for_selector("#picture", state="attached")
+    tab.set_input_files("#picture", str(tmp_path / "sea.png"))
+    tab.wait_for_selector("#answers article")
+    shown = tab.locator("#answers article").first.inner_text()
+    assert prompt in shown
+    own = read_run(studio.folder / "sun").result["score"]
+    assert f"with its own picture {own:.3f}" in shown
+
+
 def test_the_matrix_says_what_each_prompt_makes_of_each_text(
     tab: Any, studio: Studio, earlier: dict[int, Path]
 ) -> None:
@@ -247,6 +274,36 @@ def test_the_matrix_says_what_each_prompt_makes_of_each_text(
         assert first["text"].strip() in said
         right += "right ·" in said
     assert right / len(rows["rows"]) == pytest.approx(first["details"]["accuracy"])
+
+
+def test_thousands_of_prompts_and_rows(tab: Any, studio: Studio) -> None:
+    import run_samples as sample
+
+    prompts, texts = 5000, 300
+    folder = sample.classification(studio.folder / "large")
+    wrong = "fe00" + "00fe" * (texts - 1)  # of label 0, then 1: the first text is labelled 1 and always wrong
+    journal = [
+        {"kind": "score", "split": "train", "text": f"prompt {n}", "value": n, "rows": wrong} for n in range(prompts)
+    ]
+    rows = {"labels": ["no", "yes"], "rows": [{"text": f"text {n}", "label": 1} for n in range(texts)]}
+    sample.write(folder, {"scores.jsonl": journal, "rows.json": rows})
+    tab.goto(studio.url + "run/large")
+    until(tab, "document.querySelector('#matrix-count').textContent === '5,000 prompts, 300 texts'")
+    width = tab.evaluate("document.querySelector('#matrix-canvas').width")
+    assert width <= 1200  # what is in view is drawn, not everything
+    tab.focus("#matrix-frame")
+    for key in ("ArrowRight", "End", "PageDown", "PageDown"):
+        tab.keyboard.press(key)
+    said = tab.inner_text("#matrix-cell")
+    assert "prompt 4999" in said
+    assert "text 20" in said
+    assert tab.evaluate("document.querySelector('#matrix-frame').scrollLeft") > 10_000
+    tab.click("#hard summary")
+    assert tab.locator("#hard-rows tr").first.inner_text().split("\t") == ["text 0", "yes", "0 of 5000"]
+    tab.select_option("#matrix-columns", "score")
+    tab.focus("#matrix-frame")
+    tab.keyboard.press("Home")
+    assert "prompt 4999" in tab.inner_text("#matrix-cell")
 
 
 def test_runs_are_compared_side_by_side(tab: Any, studio: Studio, earlier: dict[int, Path]) -> None:

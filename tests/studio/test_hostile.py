@@ -18,7 +18,7 @@ from tests.studio.conftest import Studio, until
 
 NAMES = [
     "<script>document.documentElement.dataset.ran=1<,script>", "\"><img src=x onerror=alert(1)>", "a b%20c#d?e&f=g",
-    "'; DROP TABLE runs; --", "日本語 \u202e txt", "javascript:alert(1)", "{{ 7*7 }}", "..hidden", "-rf", "a'b\"c",
+    "'; DROP TABLE runs; --", "日本語 \u202e txt", "javascript:alert(1)", "{{ 7*7 }}", "h..idden", "-rf", "a'b\"c",
 ]  # fmt: skip
 
 
@@ -119,7 +119,8 @@ def test_a_strangers_table_runs_nothing(browser: Any, studio: Studio, stranger: 
     page.wait_for_selector("#labels input")
     assert page.locator("#table-rows tr").count() == 8
     assert page.input_value('select[name="text_column"]') == attacks[0].strip()
-    until(page, "document.querySelector('#command').textContent.includes('--train')")
+    page.wait_for_selector("#problem:not([hidden])")  # such labels make no command, and the page says why
+    assert "Which word would a model say" in page.inner_text("#problem") or "holds '='" in page.inner_text("#problem")
     assert page.evaluate("document.documentElement.hasAttribute('data-ran')") is False
     assert stranger.asked == []
     context.close()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pinprompt.records.reading import inside, mapping, number, read_result, read_text, sequence
+from pinprompt.records.reading import inside, mapping, number, read_text, sequence
 from pinprompt.records.wording import text
 
 CHUNK = 4 << 20
@@ -174,8 +174,8 @@ def matrix_rows(folder: Path) -> dict[str, Any]:
     return {"labels": labels, "rows": rows}
 
 
-def readable_points(folder: Path, book: Book, writer: str, known: dict[tuple[str, str], float]) -> list[dict[str, Any]]:
-    """(perplexity, figure) of the prompts whose perplexity is known: from the result, or measured on request."""
+def readable_points(top: Any, book: Book, writer: str, known: dict[tuple[str, str], float]) -> list[dict[str, Any]]:
+    """(perplexity, figure) of prompts whose perplexity is known: from the result's `top`, or measured on request."""
     points: dict[str, dict[str, Any]] = {}
     for column in book.best(200):
         measured = known.get((writer, column.prompt))
@@ -183,7 +183,7 @@ def readable_points(folder: Path, book: Book, writer: str, known: dict[tuple[str
         if measured is not None and value is not None:
             points[column.prompt] = {"prompt": column.prompt, "perplexity": measured, "value": value}
     by_text = {column.prompt: column for column in book.columns}
-    for row in sequence(read_result(folder).get("top")):
+    for row in sequence(top):
         if not isinstance(row, dict) or not isinstance(row.get("prompt"), str):
             continue
         prompt, perplexity = text(row["prompt"], 600), number(row.get("perplexity"))

@@ -174,7 +174,7 @@ def _alive(folder: Path, record: RunRecord, library: Library) -> dict[str, Any]:
         contents["top"] = _best_so_far(best)
     writer = text(inside(record.recipe, "policy", "model") or "", 200)
     # What is marked as safe is SVG of charts.py, in which every text is escaped.
-    front = _front(folder, book, writer, library)
+    front = _front(record, book, writer, library)
     if front and _has_accuracy(book):
         contents["front_title"] = "Accuracy against readability"
     contents["front"] = Markup(front or report_extras.front(record))  # nosec B704
@@ -211,8 +211,8 @@ def _has_accuracy(book: Book) -> bool:
     return any(column.accuracy is not None for column in book.columns[:50])
 
 
-def _front(folder: Path, book: Book, writer: str, library: Library) -> str:
-    points = readable_points(folder, book, writer, library.perplexities)
+def _front(record: RunRecord, book: Book, writer: str, library: Library) -> str:
+    points = readable_points(record.result.get("top"), book, writer, library.perplexities)
     pairs = sorted({(point["perplexity"], point["value"]) for point in points})
     shares = _has_accuracy(book)
     return scatter(

@@ -104,8 +104,12 @@ def application(studio: Studio, host: str) -> Any:
 
         return Route(path, answered, methods=[method])
 
+    async def missing(request: Request, error: Exception) -> Response:
+        return _refusal(request, 404, "There is no such page.", studio)
+
     app = Starlette(
         lifespan=lifespan,
+        exception_handlers={404: missing},
         routes=[
             route("/", _runs),
             route("/new", _new),
