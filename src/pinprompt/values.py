@@ -56,7 +56,6 @@ class Episode:
     ids: tuple[int, ...]
     score: float
     reward: float
-    group: str = ""
 
 
 @dataclass(frozen=True)

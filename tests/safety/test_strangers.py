@@ -44,7 +44,7 @@ SHORT: dict[str, Any] = {
     "q_learning": {"steps": 3, "prompts": 4, "batch": 8, "updates": 1, "eval_every": 2, "finalists": 2}
 }
 FILES = ("recipe.toml", "result.json", "events.jsonl", "costs.jsonl", "prompts.csv", "environment.json")
-KEPT = ("scores.jsonl", "checkpoint/state.json", "checkpoint/episodes.jsonl", "checkpoint/state-3.safetensors")
+KEPT = ("scores.jsonl", "checkpoint/state.json", "checkpoint/trials.jsonl", "checkpoint/state-3.safetensors")
 
 WORDS = "task kind method policy model base grid zip random where when set samples threads low high seed sizes step"
 keys = st.sampled_from([*WORDS.split(" "), "provided", "state"])
@@ -182,14 +182,14 @@ def test_checkpoints_and_journals(tmp_path: Path, state: Any, content: bytes) ->
     folder.mkdir(exist_ok=True)
     (folder / "state.json").write_text(json.dumps(state), "utf-8")
     (folder / "state-1.safetensors").write_bytes(content)
-    (folder / "episodes.jsonl").write_bytes(content)
+    (folder / "trials.jsonl").write_bytes(content)
     (tmp_path / "scores.jsonl").write_bytes(content)
     (tmp_path / "scores.spare.jsonl").write_bytes(json.dumps(state).encode() + b"\n" + content)
 
     def look() -> None:
         checkpoint = Checkpoint(folder)
         checkpoint.load()
-        list(checkpoint.stream("episodes"))
+        list(checkpoint.stream("trials"))
 
     ours(look)
     ours(lambda: Journal(tmp_path / "scores.jsonl").split_at(0))
@@ -229,7 +229,7 @@ OUTSIDE = b"not yours\n"
 @pytest.mark.parametrize(
     "name",
     [".lock", "events.jsonl", "costs.jsonl", "scores.jsonl", "scores.spare.jsonl", "checkpoint/state.json",
-     "checkpoint/episodes.jsonl", "checkpoint/state-3.safetensors", "recipe.toml", "report.html", "prompts.csv",
+     "checkpoint/trials.jsonl", "checkpoint/state-3.safetensors", "recipe.toml", "report.html", "prompts.csv",
      "environment.json", "result.json"],
 )  # fmt: skip
 def test_a_link_in_a_run_folder_leads_nowhere(

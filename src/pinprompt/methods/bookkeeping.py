@@ -1,10 +1,11 @@
-"""What a search keeps beside its own idea: prompts tried, random stream, place; kept, resumed and told alike."""
+"""The book of a search: prompts tried, random streams, place and time; the same for every method."""
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,10 @@ from pinprompt.errors import BudgetSpent, SettingError
 from pinprompt.methods.protocol import Candidate, Outcome, Search
 from pinprompt.seeds import derive
 from pinprompt.values import Event, Prompt, Score
+
+Tensors = Mapping[str, Tensor]
+TRIALS = "trials"
+"""The checkpoint's stream of scored prompts, in order."""
 
 
 @dataclass
@@ -34,96 +39,85 @@ class Trial:
         return self.total / self.count
 
 
-class Progress:
+class Book:
     """The trials and the place of one search.
 
-    A step is done wholly or not at all: what `remember` was told last is what `save` writes, so a step that the budget
-    cut short is done again by a resumed run. What it paid for still counts among the candidates.
+    A step counts as a whole or not at all: `save` writes what `remember` was told last, so a resumed run repeats a
+    step that the budget cut short. What such a step paid for still counts among the candidates.
+
+    `source` names the candidates; `streams` names the random streams, by default one that is called like the source.
     """
 
-    def __init__(self, search: Search, source: str) -> None:
+    def __init__(self, search: Search, source: str, streams: Sequence[str] = ()) -> None:
         self.search, self.source = search, source
-        self.random = torch.Generator().manual_seed(derive(search.seed, source))
+        self.streams = {name: torch.Generator().manual_seed(derive(search.seed, name)) for name in streams or (source,)}
         self.step = 0
+        self.new = 0
+        """How many prompts of the last scoring had not been tried before."""
         self._trials: dict[str, Trial] = {}
+        self._last: list[dict[str, Any]] = []
         self._pending: list[dict[str, Any]] = []
         self._state: Mapping[str, Any] = {}
-        self._tensors: dict[str, Tensor] = {"rng": self.random.get_state()}
+        self._tensors: Tensors | Callable[[], Tensors] = {}
+        self._places = self._stream_places()
         self._since = time.perf_counter()
+        self._phases: dict[str, float] = {}
 
     def __len__(self) -> int:
         return len(self._trials)
 
-    def mean_of(self, prompt: Prompt) -> float | None:
-        """The mean training score of a text so far; None where it was not tried."""
-        trial = self._trials.get(prompt.text)
-        return None if trial is None else trial.mean
+    @property
+    def random(self) -> torch.Generator:
+        """The first random stream; most methods have only one."""
+        return next(iter(self.streams.values()))
 
-    def resume(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
-        """The method's own state and tensors at the last checkpoint; None in a fresh run."""
-        loaded = self.search.checkpoint.load()
-        if loaded is None:
-            return None
-        step, state, tensors = loaded
-        self.random.set_state(tensors["rng"])
-        for row in self.search.checkpoint.stream("trials"):
-            prompt = Prompt(row["text"], tuple(row["ids"]))
-            if row["score"] is not None:
-                self._enter(prompt, row["score"], row["merit"])
-            else:
-                self._trials[prompt.text].dev = row["dev"]
-        self.step, self._state, self._tensors = step, state, tensors
-        return state, tensors
-
-    def remember(
-        self, step: int, state: Mapping[str, Any] | None = None, tensors: Mapping[str, Tensor] | None = None
-    ) -> None:
-        """The search stands before this step, with all earlier ones done."""
-        self.step, self._state = step, dict(state or {})
-        self._tensors = {name: tensor.detach().clone() for name, tensor in (tensors or {}).items()}
-        self._tensors["rng"] = self.random.get_state()
-        self.search.checkpoint.append("trials", self._pending)
-        self._pending = []
-
-    def save_if_due(self) -> None:
-        """Save where enough time has passed."""
-        if self.search.checkpoint.due():
-            self.save()
-
-    def save(self) -> None:
-        """Make what was remembered last the checkpoint."""
-        self.search.checkpoint.save(self.step, self._state, self._tensors)
+    # From prompts to trials.
 
     def score(self, prompts: Sequence[Prompt]) -> list[Score]:
-        """Scores on train, booked; what a spent budget still paid for is booked too."""
+        """Score prompts on train and enter them; what a spent budget still paid for is entered too."""
         try:
             scores = self.search.evaluator.score(list(prompts))
         except BudgetSpent as spent:
             for prompt, score in zip(prompts, spent.scores, strict=False):
                 self._enter(prompt, score.value)
             raise
+        known = len(self._trials)
         for prompt, score in zip(prompts, scores, strict=True):
             self._enter(prompt, score.value)
-            row = {"text": prompt.text, "ids": prompt.ids, "score": score.value, "merit": None}
-            self._pending.append(row)
+        self.new = len(self._trials) - known
+        self._last = [
+            {"text": prompt.text, "ids": prompt.ids, "score": score.value}
+            for prompt, score in zip(prompts, scores, strict=True)
+        ]
+        self._pending += self._last
         return scores
+
+    def annotate(self, notes: Sequence[Mapping[str, Any]]) -> None:
+        """Keep more facts with each prompt of the last scoring; `rows` gives them back to a resumed run."""
+        for row, note in zip(self._last, notes, strict=True):
+            row.update(note)
 
     def rank(self, prompt: Prompt, merit: float) -> None:
         """Let a scored prompt count by the method's own measure."""
         self._trials[prompt.text].merit = merit
         for row in self._pending:
-            if row["text"] == prompt.text and row["score"] is not None:
+            if row["text"] == prompt.text and "score" in row:
                 row["merit"] = merit
 
     def score_on_dev(self, prompt: Prompt) -> float | None:
-        """The dev score of a prompt that was tried on train, booked; None where the task has no dev split."""
+        """The dev score of a prompt that was tried on train; None where the task has no dev split."""
         if "dev" not in self.search.task.splits:
             return None
         trial = self._trials[prompt.text]
         if trial.dev is None:
             trial.dev = self.search.evaluator.score([prompt], "dev")[0].value
-            self._pending.append({"text": prompt.text, "ids": prompt.ids, "score": None, "dev": trial.dev})
+            self._pending.append({"text": prompt.text, "dev": trial.dev})
         return trial.dev
+
+    def mean_of(self, prompt: Prompt) -> float | None:
+        """The mean training score of a text so far; None where it was not tried."""
+        trial = self._trials.get(prompt.text)
+        return None if trial is None else trial.mean
 
     def best(self, count: int) -> list[Candidate]:
         """The best prompts: by dev where any was tried there, then by merit or training score, then the earlier."""
@@ -138,22 +132,60 @@ class Progress:
             for trial in heapq.nsmallest(count, self._trials.values(), key=key)
         ]
 
-    def tell(self, step: int, values: Sequence[float], loss: float | None = None, **more: Any) -> None:
-        """What a step showed, to whoever listens."""
-        best = max(self._trials.values(), key=lambda trial: (trial.mean, -trial.order), default=None)
-        data: dict[str, Any] = {
-            "score_mean": round(sum(values) / len(values), 6) if values else None,
-            "score_best": None if best is None else round(best.mean, 6),
-            "best_prompt": "" if best is None else best.prompt.text,
-            "distinct": len(self._trials),
-            "loss": None if loss is None else round(loss, 6),
-            **more,
-            "calls": self.search.evaluator.charged_calls,
-        }
-        self.search.emit(Event("step", step, data, self._costs()))
+    # Place: remembered after every step, saved now and then, resumed.
+
+    def remember(
+        self,
+        step: int,
+        state: Mapping[str, Any] | None = None,
+        tensors: Tensors | Callable[[], Tensors] | None = None,
+    ) -> None:
+        """The search stands before this step, with all earlier ones done.
+
+        Tensors are copied now. A function is called when they are saved instead: for large ones that a step changes
+        only after its last scoring, so that a step cut short leaves them as they were.
+        """
+        self.step, self._state = step, dict(state or {})
+        if callable(tensors):
+            self._tensors = tensors
+        else:
+            self._tensors = {name: tensor.detach().clone() for name, tensor in (tensors or {}).items()}
+        self._places = self._stream_places()
+        self.search.checkpoint.append(TRIALS, self._pending)
+        self._pending = []
+
+    def save_if_due(self) -> None:
+        """Save where enough time has passed."""
+        if self.search.checkpoint.due():
+            self.save()
+
+    def save(self) -> None:
+        """Make what was remembered last the checkpoint."""
+        tensors = self._tensors() if callable(self._tensors) else self._tensors
+        self.search.checkpoint.save(self.step, self._state, {**tensors, **self._places})
+
+    def resume(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+        """The method's own state and tensors at the last checkpoint; None in a fresh run."""
+        loaded = self.search.checkpoint.load()
+        if loaded is None:
+            return None
+        self.step, state, tensors = loaded
+        for name, stream in self.streams.items():
+            stream.set_state(tensors[f"rng.{name}"])
+        for row in self.search.checkpoint.stream(TRIALS):
+            if "score" in row:
+                self._enter(Prompt(row["text"], tuple(row["ids"])), row["score"], row.get("merit"))
+            else:
+                self._trials[row["text"]].dev = row["dev"]
+        self._state, self._tensors, self._places = state, tensors, self._stream_places()
+        return state, tensors
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """The scored prompts up to the last checkpoint, with what `annotate` kept of them."""
+        return (row for row in self.search.checkpoint.stream(TRIALS) if "score" in row)
 
     def finish(self, stopped: str, finalists: int, extras: Mapping[str, Any] | None = None) -> Outcome:
-        """Keep the end of the search, and hand over the candidates."""
+        """Save the end of the search, and hand over the candidates."""
         self.save()
         return Outcome(self.best(finalists), stopped, self.step, dict(extras or {}))
 
@@ -164,6 +196,31 @@ class Progress:
         self.search.emit(Event("problem", self.step, {"reason": sentence}))
         return Outcome(self.best(finalists), "diverged", self.step, {"problem": sentence})
 
+    # What a step showed, and what it took.
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the time that a phase of the step takes to its costs."""
+        started = time.perf_counter()
+        yield
+        self._phases[name] = self._phases.get(name, 0.0) + time.perf_counter() - started
+
+    def tell(self, step: int, values: Sequence[float], costs: Mapping[str, Any] | None = None, **more: Any) -> None:
+        """Emit the event of a step: its scores, the best so far, and whatever else the method knows of it."""
+        best = max(self._trials.values(), key=lambda trial: (trial.mean, -trial.order), default=None)
+        data: dict[str, Any] = {
+            "score_mean": round(sum(values) / len(values), 6) if values else None,
+            "score_best": None if best is None else round(best.mean, 6),
+            "best_prompt": "" if best is None else best.prompt.text,
+            "distinct": len(self._trials),
+            **({} if "loss" in more else {"loss": None}),
+            **more,
+            "calls": self.search.evaluator.charged_calls,
+        }
+        if data["loss"] is not None:
+            data["loss"] = round(data["loss"], 6)
+        self.search.emit(Event("step", step, data, {**self._costs(), **(costs or {})}))
+
     def _enter(self, prompt: Prompt, value: float, merit: float | None = None) -> None:
         trial = self._trials.get(prompt.text)
         if trial is None:
@@ -172,8 +229,13 @@ class Progress:
             trial.total += value
             trial.count += 1
 
+    def _stream_places(self) -> dict[str, Tensor]:
+        return {f"rng.{name}": stream.get_state() for name, stream in self.streams.items()}
+
     def _costs(self) -> dict[str, Any]:
         now = time.perf_counter()
-        seconds, self._since = now - self._since, now
+        costs: dict[str, Any] = {name: round(seconds, 4) for name, seconds in self._phases.items()}
+        costs["seconds"] = round(now - self._since, 4)
+        self._since, self._phases = now, {}
         evaluator = self.search.evaluator
-        return {"seconds": round(seconds, 4), "paid_calls": evaluator.paid_calls, "memo_hits": evaluator.memo_hits}
+        return {**costs, "paid_calls": evaluator.paid_calls, "memo_hits": evaluator.memo_hits}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pinprompt.methods.pin.board import Board
 from pinprompt.methods.pin.replay import normalise, z_scores
-from pinprompt.values import Prompt, Score
+from pinprompt.values import Score
 
 
 def test_z_scores_by_hand() -> None:
@@ -34,13 +33,3 @@ def test_per_input_compares_prompts_on_the_same_input_only() -> None:
 def test_per_input_falls_back_on_groups() -> None:
     scores = [Score(90, group="a"), Score(10, group="b"), Score(80, group="a"), Score(20, group="b")]
     assert normalise(scores, "input") == pytest.approx([5 / 5.0001, -5 / 5.0001, -5 / 5.0001, 5 / 5.0001])
-
-
-def test_the_board_counts_a_prompt_with_its_mean() -> None:
-    board = Board()
-    assert board.note(Prompt("lucky"), 10.0)
-    assert not board.note(Prompt("lucky"), 0.0)
-    assert board.note(Prompt("steady"), 6.0)
-    assert board.note(Prompt("late"), 6.0)
-    assert [(one.prompt.text, one.score) for one in board.best(2)] == [("steady", 6.0), ("late", 6.0)]
-    assert len(board) == 3

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pinprompt.errors import BudgetSpent
-from pinprompt.methods.bookkeeping import Progress
+from pinprompt.methods.bookkeeping import Book
 from pinprompt.methods.gradients import Gradients, TokenSpace, finite, rounds, runaway, view_of
 from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.recipe.sections import AutoPromptSettings, Constraints, PolicySettings
@@ -21,24 +21,24 @@ _TRIES = 50  # tokens looked at for each candidate wanted, where constraints ref
 def autoprompt(search: Search, settings: AutoPromptSettings, policy: PolicySettings) -> Outcome:
     """Exchange tokens until the steps or the budget end; prompts are scored as texts, and the best on dev are kept."""
     run = _Run(search, settings, policy)
-    progress = run.progress
+    book = run.book
     for step in range(run.resume(), settings.steps):
         try:
             loss, gradient = run.gradient()
             if not finite(loss, gradient):
-                progress.save()
-                return progress.diverged(settings.finalists, runaway("autoprompt", step, None))
-            place = int(torch.randint(len(run.ids), (1,), generator=progress.random))
+                book.save()
+                return book.diverged(settings.finalists, runaway("autoprompt", step, None))
+            place = int(torch.randint(len(run.ids), (1,), generator=book.random))
             candidates = list(itertools.islice(run.exchanges(gradient, place), settings.candidates))
-            scores = progress.score([run.prompt(ids) for ids in (run.ids, *candidates)])
+            scores = book.score([run.prompt(ids) for ids in (run.ids, *candidates)])
             ids = run.chosen(candidates, scores)
-            progress.score_on_dev(run.prompt(ids))
+            book.score_on_dev(run.prompt(ids))
         except BudgetSpent:
             return run.finish("budget")
         run.ids = ids
-        progress.tell(step, [score.value for score in scores], loss)
-        progress.remember(step + 1, {"ids": list(run.ids)})
-        progress.save_if_due()
+        book.tell(step, [score.value for score in scores], loss=loss)
+        book.remember(step + 1, {"ids": list(run.ids)})
+        book.save_if_due()
     return run.finish("finished")
 
 
@@ -57,25 +57,21 @@ class _Run:
         labels = getattr(self.view, "label_words", ()) if settings.skip_label_words else ()
         size = settings.tokens or policy.length
         self.space = TokenSpace(self.view, size, policy.constraints, labels, not settings.skip_capitals)
-        self.progress = Progress(search, "autoprompt")
+        self.book = Book(search, "autoprompt")
         self.gradients = Gradients(search, self.view)
         mask = getattr(self.view.tokenizer, "mask_token_id", None)
         # A mask stands for a word that is still to come; constraints on the whole text could not hold meanwhile.
         banned = {name: getattr(policy.constraints, name) for name in ("banned", "banned_file", "stable")}
         free = policy.constraints == Constraints(**banned)
         self.mask: int | None = mask if settings.init == "mask" and free else None
-        self.ids: tuple[int, ...] = (
-            (self.mask,) * size if self.mask is not None else self.space.draw(self.progress.random)
-        )
+        self.ids: tuple[int, ...] = (self.mask,) * size if self.mask is not None else self.space.draw(self.book.random)
 
     def gradient(self) -> tuple[float, Tensor]:
         """Mean loss and gradient [n, d] of the prompt over several minibatches, at most all training rows once."""
         vectors, losses, seen = self.space.vectors(self.ids), 0.0, 0
         total = torch.zeros_like(vectors, dtype=torch.float32)
         count = self.view.rows("train")
-        for rows in itertools.islice(
-            rounds(count, self.settings.batch, self.progress.random), self.settings.accumulate
-        ):
+        for rows in itertools.islice(rounds(count, self.settings.batch, self.book.random), self.settings.accumulate):
             loss, gradient = self.gradients(vectors, rows)
             total, losses, seen = total + gradient * len(rows), losses + loss * len(rows), seen + len(rows)
         return losses / seen, total / seen
@@ -104,20 +100,20 @@ class _Run:
 
     def resume(self) -> int:
         """Take up the last checkpoint, if there is one; returns the first step to do."""
-        resumed = self.progress.resume()
+        resumed = self.book.resume()
         if resumed is None:
-            self.progress.remember(0, {"ids": list(self.ids)})
+            self.book.remember(0, {"ids": list(self.ids)})
             return 0
         self.ids = tuple(resumed[0]["ids"])
-        return self.progress.step
+        return self.book.step
 
     def finish(self, stopped: str) -> Outcome:
         """Hand over the best; prompts with masks left in them only where there is no other."""
-        self.progress.save()
-        found = self.progress.best(len(self.progress))
+        self.book.save()
+        found = self.book.best(len(self.book))
         sign = str(self.view.tokenizer.mask_token)
         whole = [one for one in found if self.mask is None or sign not in one.prompt.text]
-        return Outcome((whole or found)[: self.settings.finalists], stopped, self.progress.step)
+        return Outcome((whole or found)[: self.settings.finalists], stopped, self.book.step)
 
     def _keeps(self, ids: tuple[int, ...]) -> bool:
         written = tuple(token for token in ids if token != self.mask)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from pinprompt.errors import BudgetSpent, SettingError
-from pinprompt.methods.bookkeeping import Progress
+from pinprompt.methods.bookkeeping import Book
 from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.policy.reader import Prefix
 from pinprompt.policy.writer import Writer
@@ -20,37 +20,37 @@ _ROUNDS = 32  # doublings after which any vocabulary is used up
 
 def beam(search: Search, writer: Callable[[], Writer], settings: BeamSettings) -> Outcome:
     """Score the finished beams, likeliest first, and widen, until the prompts or the budget end."""
-    progress = Progress(search, "beam")
-    state, _ = progress.resume() or ({"round": 0, "done": 0}, {})
-    made, step = writer(), progress.step
+    book = Book(search, "beam")
+    state, _ = book.resume() or ({"round": 0, "done": 0}, {})
+    made, step = writer(), book.step
     done = int(state["done"])
     for number in range(int(state["round"]), _ROUNDS):
         width = settings.width << number
         prompts = [made.prompt(ids) for ids in beams(made, width)]
-        while len(progress) < settings.prompts:
+        while len(book) < settings.prompts:
             part: dict[str, Prompt] = {}
-            room = min(settings.batch, settings.prompts - len(progress))
+            room = min(settings.batch, settings.prompts - len(book))
             while done < len(prompts) and len(part) < room:
                 # A wider beam holds most of the narrower one; what was scored then is not asked for again.
-                if progress.mean_of(prompts[done]) is None:
+                if book.mean_of(prompts[done]) is None:
                     part.setdefault(prompts[done].text, prompts[done])
                 done += 1
             if not part:
                 break
             try:
-                scores = progress.score(list(part.values()))
+                scores = book.score(list(part.values()))
             except BudgetSpent:
-                return progress.finish("budget", settings.finalists)
-            progress.tell(step, [score.value for score in scores], width=width)
+                return book.finish("budget", settings.finalists)
+            book.tell(step, [score.value for score in scores], width=width)
             step += 1
-            progress.remember(step, {"round": number, "done": done})
-            progress.save_if_due()
-        if len(progress) >= settings.prompts or len(prompts) < width:
+            book.remember(step, {"round": number, "done": done})
+            book.save_if_due()
+        if len(book) >= settings.prompts or len(prompts) < width:
             break
         done = 0
-    if not len(progress):
+    if not len(book):
         raise SettingError("every beam ended where the constraints allow nothing; loosen them, or widen beam.width")
-    return progress.finish("finished", settings.finalists)
+    return book.finish("finished", settings.finalists)
 
 
 def beams(writer: Writer, width: int) -> list[Prefix]:

@@ -12,7 +12,7 @@ import torch
 
 from pinprompt.errors import BudgetSpent, SettingError, TaskError
 from pinprompt.methods.baselines.grips_phrases import chunker_named, load_function
-from pinprompt.methods.bookkeeping import Progress
+from pinprompt.methods.bookkeeping import Book
 from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.policy.backbone import Backbone
 from pinprompt.policy.bans import Pattern, Phrases, banned_phrases
@@ -172,21 +172,21 @@ def grips(
 ) -> Outcome:
     """Edit, score, keep what is better, until the steps, the patience or the budget end."""
     run = _Run(search, writer, settings, constraints or Constraints())
-    progress = run.progress
+    book = run.book
     try:
         for step in range(run.begin(), settings.steps):
             if run.failures >= settings.patience:
-                return progress.finish("patience", settings.finalists)
+                return book.finish("patience", settings.finalists)
             drafts = run.candidates()
-            scores = progress.score([Prompt(draft.text) for draft in drafts]) if drafts else []
+            scores = book.score([Prompt(draft.text) for draft in drafts]) if drafts else []
             merits = [run.merit(draft, score) for draft, score in zip(drafts, scores, strict=True)]
             run.accept(step, drafts, merits)
-            progress.tell(step + 1, [score.value for score in scores], merit=round(run.base_merit, 6))
+            book.tell(step + 1, [score.value for score in scores], merit=round(run.base_merit, 6))
             run.remember(step + 1)
-            progress.save_if_due()
+            book.save_if_due()
     except BudgetSpent:
-        return progress.finish("budget", settings.finalists)
-    return progress.finish("finished", settings.finalists)
+        return book.finish("budget", settings.finalists)
+    return book.finish("finished", settings.finalists)
 
 
 def merit_of(score: Score, entropy_weight: float) -> float:
@@ -203,7 +203,7 @@ class _Run:
         self, search: Search, writer: Callable[[], Writer], settings: GripsSettings, constraints: Constraints
     ) -> None:
         self.search, self.settings = search, settings
-        self.progress = Progress(search, "grips")
+        self.book = Book(search, "grips")
         self.chunk = chunker_named(settings.parser, settings.level)
         self.rules = TextRules(constraints)
         self._writer = writer
@@ -215,16 +215,16 @@ class _Run:
 
     def begin(self) -> int:
         """Take up the last checkpoint, or score the prompt to start from; returns the first step to do."""
-        resumed = self.progress.resume()
+        resumed = self.book.resume()
         if resumed is not None:
             state, _ = resumed
             self.base = Draft(tuple(state["pieces"]), state["tail"], tuple(state["deleted"]))
             self.base_merit, self.failures, self.classes = state["merit"], state["failures"], state["classes"]
-            return self.progress.step
-        [score] = self.progress.score([Prompt(self.base.text)])
+            return self.book.step
+        [score] = self.book.score([Prompt(self.base.text)])
         self.classes = "balanced_accuracy" in score.details
         self.base_merit = self.merit(self.base, score)
-        self.progress.tell(0, [score.value], merit=round(self.base_merit, 6))
+        self.book.tell(0, [score.value], merit=round(self.base_merit, 6))
         self.remember(0)
         return 0
 
@@ -275,7 +275,7 @@ class _Run:
         merit = merit_of(score, self.settings.entropy_weight)
         if self.classes and not said:
             merit = _LEAST  # nothing could be scored, so that there are no labels to look at
-        self.progress.rank(Prompt(draft.text), merit)
+        self.book.rank(Prompt(draft.text), merit)
         return merit
 
     def accept(self, step: int, drafts: list[Draft], merits: list[float]) -> None:
@@ -289,7 +289,7 @@ class _Run:
         if self.settings.annealing and not better:
             temperature = 10 * math.exp(-step / 5)
             chance = math.exp((merits[best] - self.base_merit) / temperature)
-            better = float(torch.rand(1, generator=self.progress.random)) < chance
+            better = float(torch.rand(1, generator=self.book.random)) < chance
         if better:
             self.base, self.base_merit = drafts[best], merits[best]
 
@@ -303,7 +303,7 @@ class _Run:
             "failures": self.failures,
             "classes": self.classes,
         }
-        self.progress.remember(step, state)
+        self.book.remember(step, state)
 
     def _start(self) -> Draft:
         """The hand-written prompt to edit: its words up to the first place for an input, which stay as they are."""
@@ -338,10 +338,10 @@ class _Run:
         bare = phrase[: len(phrase) - len(end)]
         if not re.search(r"\w", bare):
             return phrase
-        written = self._paraphraser(bare, self.settings.paraphrases, self.progress.random)
+        written = self._paraphraser(bare, self.settings.paraphrases, self.book.random)
         usable = [text.strip().rstrip(".,;:!? ") for text in written]
         usable = [text for text in usable if text and not re.search(r"[{}\n]", text)]
         return usable[self._below(len(usable))] + end if usable else phrase
 
     def _below(self, limit: int) -> int:
-        return int(torch.randint(limit, (1,), generator=self.progress.random))
+        return int(torch.randint(limit, (1,), generator=self.book.random))

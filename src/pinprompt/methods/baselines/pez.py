@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pinprompt.errors import BudgetSpent
 from pinprompt.methods.baselines.adafactor import Adafactor
-from pinprompt.methods.bookkeeping import Progress
+from pinprompt.methods.bookkeeping import Book
 from pinprompt.methods.gradients import (
     Gradients,
     TokenSpace,
@@ -29,7 +29,7 @@ from pinprompt.values import Prompt
 def pez(search: Search, settings: PezSettings, policy: PolicySettings) -> Outcome:
     """Optimise until the steps or the budget end; projected prompts are scored as texts, and the best are kept."""
     run = _Run(search, settings, policy)
-    progress = run.progress
+    book = run.book
     try:
         for step in range(run.begin(), settings.steps):
             # P' = Proj_E(P): the nearest words, from left to right where the constraints tie them together.
@@ -45,7 +45,7 @@ def pez(search: Search, settings: PezSettings, policy: PolicySettings) -> Outcom
             # P = P - rate * g, by way of the optimiser; the continuous P is kept.
             run.move(gradient, projected)
             run.remember(step + 1)
-            progress.save_if_due()
+            book.save_if_due()
     except BudgetSpent:
         return run.finish("budget")
     return run.finish("finished")
@@ -60,13 +60,13 @@ class _Run:
         labels: tuple[str, ...] = tuple(getattr(self.view, "label_words", ()))
         without = labels if settings.skip_label_words else ()
         self.space = TokenSpace(self.view, settings.tokens or policy.length, policy.constraints, without)
-        self.progress = Progress(search, "pez")
+        self.book = Book(search, "pez")
         self.gradients = Gradients(search, self.view)
         self.held: Any = None
         self.least: tuple[float, list[int]] | None = None
         self.losses: list[float] = []
         self.queue: list[list[int]] = []
-        start = self.space.draw(self.progress.random)
+        start = self.space.draw(self.book.random)
         if settings.init == "labels" and labels:
             spelled = [token for word in labels for token in self.space.vocabulary.tokens.encode(" " + word)]
             start = tuple(spelled[place % len(spelled)] for place in range(self.space.length))
@@ -80,7 +80,7 @@ class _Run:
 
     def begin(self) -> int:
         """Take up the last checkpoint, if there is one, and set aside what the last scoring costs; the first step."""
-        resumed = self.progress.resume()
+        resumed = self.book.resume()
         if resumed is None:
             self.remember(0)
         else:
@@ -92,12 +92,12 @@ class _Run:
         task = self.search.task
         price = sum(task.calls(split) for split in ("train", "dev") if split in task.splits)
         self.held = self.search.evaluator.budget.reserve(2 * price)
-        return self.progress.step
+        return self.book.step
 
     def minibatch(self) -> list[int]:
         """The next training rows of a round; a new round begins where one ends."""
         if not self.queue:
-            self.queue = list(rounds(self.view.rows("train"), self.settings.batch, self.progress.random))
+            self.queue = list(rounds(self.view.rows("train"), self.settings.batch, self.book.random))
         rows, self.queue = self.queue[0], self.queue[1:]
         return rows
 
@@ -114,10 +114,10 @@ class _Run:
         values: list[float] = []
         for prompt in map(Prompt, texts):
             # A text that was scored before has told all it can.
-            known = self.progress.mean_of(prompt)
-            values.append(self.progress.score([prompt])[0].value if known is None else known)
-            self.progress.score_on_dev(prompt)
-        self.progress.tell(step, values, sum(self.losses) / len(self.losses))
+            known = self.book.mean_of(prompt)
+            values.append(self.book.score([prompt])[0].value if known is None else known)
+            self.book.score_on_dev(prompt)
+        self.book.tell(step, values, loss=sum(self.losses) / len(self.losses))
         self.least, self.losses = None, []
 
     def move(self, gradient: Tensor, projected: Tensor) -> None:
@@ -135,16 +135,16 @@ class _Run:
         """The state that the next step depends on."""
         state = {"least": self.least, "losses": list(self.losses), "queue": list(self.queue)}
         tensors = {"vectors": self.vectors, **optimiser_state(self.optimiser, self.vectors)}
-        self.progress.remember(step, state, tensors)
+        self.book.remember(step, state, tensors)
 
     def finish(self, stopped: str, problem: str = "") -> Outcome:
         """Score what still waits, from what was set aside for it, and hand over the best."""
-        self.progress.save()
+        self.book.save()
         if self.held is not None:
             self.search.evaluator.budget.release(self.held)
             if self.least is not None:
                 with contextlib.suppress(BudgetSpent):
-                    self.score(self.progress.step)
+                    self.score(self.book.step)
         if problem:
-            return self.progress.diverged(self.settings.finalists, problem)
-        return Outcome(self.progress.best(self.settings.finalists), stopped, self.progress.step)
+            return self.book.diverged(self.settings.finalists, problem)
+        return Outcome(self.book.best(self.settings.finalists), stopped, self.book.step)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pinprompt.errors import BudgetSpent, RunError, SettingError
-from pinprompt.methods.bookkeeping import Progress
+from pinprompt.methods.bookkeeping import Book
 from pinprompt.methods.gradients import (
     Gradients,
     TokenSpace,
@@ -38,14 +38,14 @@ def soft_prompt(search: Search, settings: SoftPromptSettings, length: int) -> Ou
     stopped, problem = "finished", ""
     try:
         run.begin()
-        for epoch in range(run.progress.step, settings.epochs):
+        for epoch in range(run.book.step, settings.epochs):
             if not run.train():
                 stopped, problem = "diverged", runaway("soft_prompt", epoch, settings.learning_rate)
                 break
             if (epoch + 1) % settings.eval_every == 0 or epoch + 1 == settings.epochs:
                 run.measure(epoch + 1)
             run.remember(epoch + 1)
-            run.progress.save_if_due()
+            run.book.save_if_due()
     except BudgetSpent:
         stopped = "budget"
     return run.finish(stopped, problem)
@@ -72,17 +72,17 @@ class _Run:
         self.search, self.settings, self.count = search, settings, count
         self.view = view_of(search, "soft-prompt")
         self.gradients = Gradients(search, self.view)
-        self.progress = Progress(search, "soft-prompt")
+        self.book = Book(search, "soft-prompt")
         self.best: _Best | None = None
         self.losses: list[float] = []
         self.held: Any = None
-        self.vectors = start(self.view, count, settings.init, self.progress.random).requires_grad_(True)
+        self.vectors = start(self.view, count, settings.init, self.book.random).requires_grad_(True)
         self.adam = torch.optim.Adam([self.vectors], lr=settings.learning_rate)
         self._whole = (self.vectors.detach().clone(), self.losses)
 
     def begin(self) -> None:
         """Take up a checkpoint, or score the vectors as they start; set aside what scoring the end will cost."""
-        resumed = self.progress.resume()
+        resumed = self.book.resume()
         if resumed is not None:
             state, tensors = resumed
             with torch.no_grad():
@@ -99,7 +99,7 @@ class _Run:
 
     def train(self) -> bool:
         """One round over the training rows; False where the loss is no number any more."""
-        for rows in rounds(self.view.rows("train"), self.settings.batch, self.progress.random):
+        for rows in rounds(self.view.rows("train"), self.settings.batch, self.book.random):
             loss, self.vectors.grad = self.gradients(self.vectors, rows)
             if not finite(loss, self.vectors.grad):
                 return False
@@ -117,7 +117,7 @@ class _Run:
             self.best = now
         loss = sum(self.losses) / len(self.losses) if self.losses else None
         self.losses = []
-        self.progress.tell(epoch, [score], loss, score_best=round(self.best.score, 6), dev=dev)
+        self.book.tell(epoch, [score], loss=loss, score_best=round(self.best.score, 6), dev=dev)
 
     def remember(self, epoch: int) -> None:
         """The state that the next epoch depends on."""
@@ -129,15 +129,15 @@ class _Run:
         tensors = {"vectors": self.vectors, **optimiser_state(self.adam, self.vectors)}
         if best is not None:
             tensors["best"] = best.vectors
-        self.progress.remember(epoch, state, tensors)
+        self.book.remember(epoch, state, tensors)
         self._whole = (self.vectors.detach().clone(), list(self.losses))
 
     def finish(self, stopped: str, problem: str) -> Outcome:
         """Score the end of the last whole epoch, save the best vectors, and measure them for the report."""
-        self.progress.save()
+        self.book.save()
         if self.held is not None:
             self.search.evaluator.budget.release(self.held)
-        steps = self.progress.step
+        steps = self.book.step
         vectors, losses = self._whole
         if losses:  # epochs that were trained and not scored yet; minutes that are used up forbid even that
             with torch.no_grad(), contextlib.suppress(BudgetSpent):
