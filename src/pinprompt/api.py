@@ -21,7 +21,7 @@ from pinprompt.tasks.protocol import Task
 from pinprompt.values import Evaluation, Listener, Prompt
 
 if TYPE_CHECKING:
-    from pinprompt.methods.table import MethodCard
+    from pinprompt.methods.table import MethodRow
     from pinprompt.records.compare import Comparison
     from pinprompt.run.judging import Judgement
     from pinprompt.sweeps.engines import Swept
@@ -290,11 +290,11 @@ def results(
     return regenerate(Path(folder), Path(page), Path(readme), name=name, command=command)
 
 
-def methods() -> tuple[MethodCard, ...]:
+def methods() -> tuple[MethodRow, ...]:
     """The search methods: name, what each does and needs, and where it was published."""
-    from pinprompt.methods.table import CARDS
+    from pinprompt.methods.table import ROWS
 
-    return tuple(CARDS)
+    return ROWS
 
 
 def models() -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pinprompt.methods.protocol import Candidate, Search
 from pinprompt.methods.selection import select
-from pinprompt.recipe.sections import BudgetSettings
+from pinprompt.recipe.sections import BudgetSettings, PolicySettings
 from pinprompt.scoring.budget import Budget
 from pinprompt.scoring.evaluator import Evaluator
 from pinprompt.values import Evaluation, Event, Prompt, Score
@@ -43,7 +43,7 @@ def chosen(
 ) -> tuple[list[tuple[str, float | None]], list[Event]]:
     events: list[Event] = []
     evaluator = Evaluator(task, Budget(BudgetSettings(calls=calls)))
-    search = Search(task, evaluator, events.append, None, 0, "cpu", Path())  # type: ignore[arg-type]
+    search = Search(task, evaluator, events.append, None, 0, "cpu", Path(), PolicySettings(), None)  # type: ignore[arg-type]
     candidates = [Candidate(Prompt(text), "sampled", score) for text, score in scores.items()]
     candidates.append(Candidate(Prompt("a"), "greedy", scores["a"]))
     return [(one.candidate.prompt.text, one.dev) for one in select(search, candidates, 7)], events

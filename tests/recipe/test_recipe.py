@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from pinprompt.data.datasets import CARDS
 from pinprompt.errors import SettingError
 from pinprompt.methods.baselines.grips import TextRules
+from pinprompt.methods.table import METHODS
 from pinprompt.recipe import presets
 from pinprompt.recipe import recipe as recipes
 
 
-@pytest.mark.parametrize("method", presets.METHODS)
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("profile", ["paper", "quick"])
 def test_every_preset_survives_the_way_through_toml(method: str, profile: str) -> None:
     recipe = recipes.resolve({"method": method, "profile": profile, "task": {"dataset": "sst-2"}})
@@ -128,6 +129,7 @@ def test_a_recipe_is_named_by_the_settings_that_it_uses() -> None:
     assert name("pin", grips={"steps": 3}, remote={"timeout": 5}) == name("pin")
     assert name("grips", grips={"steps": 3}) != name("grips")
     assert name("soft-prompt", soft_prompt={"epochs": 3}) != name("soft-prompt")
+    assert name("manual", q_learning={"steps": 3}) == name("manual")
     assert name("pin", q_learning={"steps": 3}) != name("pin")
     assert name("random", q_learning={"steps": 3}) == name("random")
     assert name("pin") != name("pin", seed=1)

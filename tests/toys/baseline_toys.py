@@ -251,7 +251,10 @@ def opened(
             if die_at is not None and len(events) == die_at:
                 raise Killed
 
-        yield Search(task, evaluator, emit, record.checkpoint, seed, "cpu", record.path), events
+        yield (
+            Search(task, evaluator, emit, record.checkpoint, seed, "cpu", record.path, PolicySettings(), writer),
+            events,
+        )
         evaluator.close()
 
 

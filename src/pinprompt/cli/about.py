@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -19,11 +18,12 @@ def methods(options: Output) -> None:
 
         from pinprompt import api
 
-        cards = api.methods()
+        rows = api.methods()
+        facts = ("name", "line", "gradients", "output", "reference")
         table = Table("method", "what it does", "needs gradients", "gives", "reference", show_edge=False)
-        for card in cards:
-            table.add_row(card.name, card.line, "yes" if card.gradients else "no", card.output, card.reference)
-        console.answer({"methods": [asdict(card) for card in cards]}, table)
+        for row in rows:
+            table.add_row(row.name, row.line, "yes" if row.gradients else "no", row.output, row.reference)
+        console.answer({"methods": [{name: getattr(row, name) for name in facts} for row in rows]}, table)
 
 
 def models(options: Output) -> None:

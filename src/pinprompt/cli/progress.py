@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from pinprompt.cli.console import Console, Patience
+from pinprompt.methods.table import METHODS
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.values import Event
 
@@ -85,7 +86,7 @@ class Progress:
     def _share(self, event: Event) -> float:
         """How much of the run is done: the nearest of its limits."""
         budget, shares = self._recipe.budget, [0.0]
-        if self._recipe.method.startswith(("pin", "rlprompt")):
+        if METHODS[self._recipe.method].kind == "rl":
             shares.append((event.step + 1) / self._recipe.q_learning.steps)
         if budget.calls:
             shares.append(event.data.get("calls", 0) / budget.calls)

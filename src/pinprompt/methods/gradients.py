@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pinprompt.errors import ModelError, SettingError
 from pinprompt.methods.protocol import Search
+from pinprompt.methods.table import ROWS
 from pinprompt.policy.backbone import Tokens
 from pinprompt.policy.reader import Prefix
 from pinprompt.policy.vocabulary import Vocabulary
@@ -18,16 +19,15 @@ from pinprompt.tasks.protocol import Differentiable
 
 # What methods that use gradients share: the task's differentiable view, training rows in rounds, paid gradients.
 
-BLACK_BOX_METHODS = "pin, rlprompt and their variants, random, beam, grips, or a hand-written prompt"
-
 
 def view_of(search: Search, method: str) -> Differentiable:
     """The task's differentiable view, or a sentence that names the methods that can do without."""
     make = getattr(search.task, "differentiable", None)
     if make is None:
+        others = ", ".join(row.name for row in ROWS if not row.gradients)
         raise ModelError(
             f"the method '{method}' needs gradients of the task model, and the task '{search.task.name}' can only be "
-            f"called; use one that needs none: {BLACK_BOX_METHODS}"
+            f"called; use one that needs none: {others}"
         )
     view: Differentiable = make()
     return view

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from pinprompt.recipe.sections import PolicySettings
 from pinprompt.scoring.budget import Budget
 from pinprompt.tasks.protocol import Task
 from pinprompt.values import Evaluation, Event, Prompt, Score
+
+if TYPE_CHECKING:
+    from pinprompt.policy.writer import Writer
 
 
 class Evaluator(Protocol):
@@ -103,9 +107,13 @@ class Search:
     seed: int
     device: str
     folder: Path
+    policy: PolicySettings
+    """Length and constraints of a prompt, for methods that write without the LM too."""
+    writer: Callable[[], Writer]
+    """The frozen LM that writes prompts, loaded at the first call."""
 
 
 class Method(Protocol):
-    """A method is a function of its settings and a `Search`."""
+    """A method is a function of a `Search` and of its own section of the recipe (None where it has none)."""
 
-    def __call__(self, search: Search) -> Outcome: ...
+    def __call__(self, search: Search, settings: Any) -> Outcome: ...

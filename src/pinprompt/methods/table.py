@@ -1,45 +1,234 @@
-"""The methods by name, with what a user needs to choose one. Plain data, cheap to import."""
+"""The table of methods: one row says everything that the rest of the package needs to know of a method by name.
+
+Plain data that imports nothing of ours, so every room may read it: recipes take presets and sections from it, the
+command line its list, `run/build.py` the function to call.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Tree = dict[str, Any]
+"""Settings by section, as in a recipe."""
+Kind = Literal["rl", "search", "handwritten", "white-box"]
 
 
 @dataclass(frozen=True)
-class MethodCard:
-    """One line of `pinprompt methods`."""
+class MethodRow:
+    """A method: what it is, where its function is, which settings it reads, and what its name changes in a recipe."""
 
     name: str
     line: str
-    gradients: bool
-    output: str
+    """What it does, in a few words."""
+    kind: Kind
+    """rl: Q-learning; search: other black-box searches; white-box: needs gradients of the task model."""
+    function: str
+    """`module:name` of a function `(search, settings) -> Outcome`; imported when a run wants it."""
     reference: str
+    section: str | None = None
+    """The section of the recipe that it gets as settings; a method without one gets None."""
+    output: str = "text"
+    presets: Tree = field(default_factory=dict)
+    """What the method's name puts over the defaults."""
+    on_task: Mapping[str, Tree] = field(default_factory=dict)
+    """The same by kind of task, over `presets`."""
+    quick: Tree = field(default_factory=dict)
+    """What it puts over the profile `quick`."""
+    quick_on_task: Mapping[str, Tree] = field(default_factory=dict)
+    """The same by kind of task, over `quick`."""
+
+    @property
+    def gradients(self) -> bool:
+        """Does it need gradients of the task model?"""
+        return self.kind == "white-box"
 
 
 _PIN = "Choi et al. 2024 (PIN)"
 _RLPROMPT = "Deng et al. 2022 (RLPrompt)"
+_LOOP = "pinprompt.methods.pin.loop:search_prompts"
+_BASELINES = "pinprompt.methods.baselines"
 
-CARDS = (
-    MethodCard("pin", "sparse Q-learning with the filter of unlikely tokens", False, "text", _PIN),
-    MethodCard("pin-no-fluency", "pin without the filter", False, "text", _PIN),
-    MethodCard(
-        "pin-lm", "sparse Q-learning relative to the LM: pin that begins as random search", False, "text", "here"
+_SOFT = {"entropy": "shannon", "target": "path-mean", "replay": False, "filter": "off", "steps": 12_000}
+_REPLAYED = {**_SOFT, "alpha": 0.05, "target": "bootstrap", "replay": True}
+_ON_PICTURES = {"inversion": {"q_learning": {"alpha": 0.0125, "steps": 20_000}}}
+_REPLAYED_ON_PICTURES = {"inversion": {"q_learning": {"steps": 20_000}}}
+# What makes a method the method it is stays, however short the schedule.
+_UNFILTERED = {"policy": {"k": None}}
+# A tenth of the tokens by chance, or the first good words end the search; and a replay of the newest and of the best,
+# for z-scores over all those bad first prompts would not tell good from better.
+_EXPLORING = {
+    "inversion": {"q_learning": {"alpha": 0.7, "explore": 0.1, "updates": 8, "capacity": 128, "keep_best": 256}}
+}
+
+ROWS = (
+    MethodRow(
+        "pin",
+        "sparse Q-learning with the filter of unlikely tokens",
+        "rl",
+        _LOOP,
+        _PIN,
+        "q_learning",
+        quick_on_task=_EXPLORING,
     ),
-    MethodCard("rlprompt", "on-policy soft Q-learning", False, "text", _RLPROMPT),
-    MethodCard("rlprompt-fluency", "rlprompt that samples likely tokens only", False, "text", _PIN),
-    MethodCard("rlprompt-rb", "soft Q-learning from a replay", False, "text", _PIN),
-    MethodCard("rlprompt-rb-fluency", "soft Q-learning from a replay, likely tokens only", False, "text", _PIN),
-    MethodCard("manual", "a hand-written prompt", False, "text", "the dataset's card"),
-    MethodCard("instructions", "an instruction before the input", False, "text", "Mishra et al. 2022"),
-    MethodCard("in-context", "labelled examples before the input", False, "text", "Brown et al. 2020"),
-    MethodCard("random", "samples of the frozen LM, the best chosen on dev", False, "text", "the floor"),
-    MethodCard("beam", "the frozen LM's likeliest prompts, with ever wider beams", False, "text", "the floor"),
-    MethodCard("soft-prompt", "continuous vectors trained by gradient", True, "tensor", "Lester et al. 2021"),
-    MethodCard("autoprompt", "tokens exchanged by gradient, one at a time", True, "text", "Shin et al. 2020"),
-    MethodCard("pez", "gradient at the nearest words, continuous vectors kept", True, "text", "Wen et al. 2023"),
-    MethodCard("grips", "edits of an instruction, phrase by phrase", False, "text", "Prasad et al. 2023"),
+    MethodRow(
+        "pin-no-fluency",
+        "pin without the filter",
+        "rl",
+        _LOOP,
+        _PIN,
+        "q_learning",
+        presets={"policy": {"k": None}, "q_learning": {"filter": "off"}},
+        quick=_UNFILTERED,
+        quick_on_task=_EXPLORING,
+    ),
+    MethodRow(
+        "pin-lm",
+        "sparse Q-learning relative to the LM: pin that begins as random search",
+        "rl",
+        _LOOP,
+        "here",
+        "q_learning",
+        # Over n tokens that the LM finds alike, alpha/n is what alpha is to pin; a context leaves a few tens of those.
+        presets={"policy": {"context": "task"}, "q_learning": {"prior": "lm", "alpha": 0.05}},
+    ),
+    MethodRow(
+        "rlprompt",
+        "on-policy soft Q-learning",
+        "rl",
+        _LOOP,
+        _RLPROMPT,
+        "q_learning",
+        presets={"policy": {"k": None}, "q_learning": {**_SOFT, "alpha": 0.2, "top_q": 256, "eval_every": 10}},
+        on_task={
+            "style-transfer": {
+                "q_learning": {"alpha": 0.01, "reward_shift": -20.0, "logit_bias": -10.0, "top_q": 50, "prompts": 8}
+            },
+            **_ON_PICTURES,
+        },
+        quick=_UNFILTERED,
+    ),
+    MethodRow(
+        "rlprompt-fluency",
+        "rlprompt that samples likely tokens only",
+        "rl",
+        _LOOP,
+        _PIN,
+        "q_learning",
+        presets={"policy": {"k": 10_000}, "q_learning": {**_SOFT, "alpha": 0.2, "filter": "sampling"}},
+        on_task=_ON_PICTURES,
+    ),
+    MethodRow(
+        "rlprompt-rb",
+        "soft Q-learning from a replay",
+        "rl",
+        _LOOP,
+        _PIN,
+        "q_learning",
+        presets={"policy": {"k": None}, "q_learning": _REPLAYED},
+        on_task=_REPLAYED_ON_PICTURES,
+        quick=_UNFILTERED,
+    ),
+    MethodRow(
+        "rlprompt-rb-fluency",
+        "soft Q-learning from a replay, likely tokens only",
+        "rl",
+        _LOOP,
+        _PIN,
+        "q_learning",
+        presets={"policy": {"k": 256}, "q_learning": {**_REPLAYED, "filter": "sampling"}},
+        on_task=_REPLAYED_ON_PICTURES,
+    ),
+    MethodRow(
+        "manual", "a hand-written prompt", "handwritten", f"{_BASELINES}.handwritten:manual", "the dataset's card"
+    ),
+    MethodRow(
+        "instructions",
+        "an instruction before the input",
+        "handwritten",
+        f"{_BASELINES}.handwritten:instructions",
+        "Mishra et al. 2022",
+    ),
+    MethodRow(
+        "in-context",
+        "labelled examples before the input",
+        "handwritten",
+        f"{_BASELINES}.handwritten:in_context",
+        "Brown et al. 2020",
+    ),
+    MethodRow(
+        "random",
+        "samples of the frozen LM, the best chosen on dev",
+        "search",
+        f"{_BASELINES}.random_search:random_search",
+        "the floor",
+        "random",
+        presets={"policy": {"context": "task"}},
+        quick={"random": {"prompts": 1600}},
+    ),
+    MethodRow(
+        "beam",
+        "the frozen LM's likeliest prompts, with ever wider beams",
+        "search",
+        f"{_BASELINES}.beam:beam",
+        "the floor",
+        "beam",
+        presets={"policy": {"context": "task"}},
+        quick={"beam": {"prompts": 1600}},
+    ),
+    MethodRow(
+        "soft-prompt",
+        "continuous vectors trained by gradient",
+        "white-box",
+        f"{_BASELINES}.soft_prompt:soft_prompt",
+        "Lester et al. 2021",
+        "soft_prompt",
+        output="tensor",
+        quick={"soft_prompt": {"epochs": 50}},
+    ),
+    MethodRow(
+        "autoprompt",
+        "tokens exchanged by gradient, one at a time",
+        "white-box",
+        f"{_BASELINES}.autoprompt:autoprompt",
+        "Shin et al. 2020",
+        "autoprompt",
+        quick={"autoprompt": {"steps": 40}},
+    ),
+    MethodRow(
+        "pez",
+        "gradient at the nearest words, continuous vectors kept",
+        "white-box",
+        f"{_BASELINES}.pez:pez",
+        "Wen et al. 2023",
+        "pez",
+        on_task={
+            "inversion": {
+                "pez": {
+                    "optimiser": "adamw",
+                    "learning_rate": 0.1,
+                    "weight_decay": 0.1,
+                    "clip": None,
+                    "steps": 3000,
+                    "init": "vocabulary",
+                    "eval_every": 10,
+                }
+            }
+        },
+        quick={"pez": {"steps": 300, "eval_every": 20}},
+    ),
+    MethodRow(
+        "grips",
+        "edits of an instruction, phrase by phrase",
+        "search",
+        f"{_BASELINES}.grips:grips",
+        "Prasad et al. 2023",
+        "grips",
+        quick={"policy": {"constraints": {"no_repeats": False}}},  # an instruction says "the" more than once
+    ),
 )
 
-RL = ("pin", "pin-no-fluency", "pin-lm", "rlprompt", "rlprompt-fluency", "rlprompt-rb", "rlprompt-rb-fluency")
-FIXED = ("manual", "instructions", "in-context")
-NAMES = tuple(card.name for card in CARDS)
+METHODS = {row.name: row for row in ROWS}
+SECTIONS = tuple(dict.fromkeys(row.section for row in ROWS if row.section is not None))
+"""Sections of a recipe that only one method, or one family, reads."""

@@ -16,34 +16,19 @@ from pydantic import BaseModel, Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from pinprompt.errors import SettingError, did_you_mean
-from pinprompt.recipe import presets
-from pinprompt.recipe.sections import (
-    AutoPromptSettings,
-    BeamSettings,
-    BudgetSettings,
-    ClassificationSettings,
-    CustomSettings,
-    GripsSettings,
-    InversionSettings,
-    PezSettings,
-    PolicySettings,
-    QLearningSettings,
-    RandomSettings,
-    RemoteSettings,
-    ScoringSettings,
-    Section,
-    SoftPromptSettings,
-    StyleTransferSettings,
-)
+from pinprompt.methods.table import METHODS, SECTIONS
+from pinprompt.recipe import presets, sections
+from pinprompt.recipe.sections import Section
 
 TaskSettings = Annotated[
-    ClassificationSettings | StyleTransferSettings | InversionSettings | CustomSettings, Field(discriminator="kind")
+    sections.ClassificationSettings
+    | sections.StyleTransferSettings
+    | sections.InversionSettings
+    | sections.CustomSettings,
+    Field(discriminator="kind"),
 ]
 LARGEST = 1_000_000
 """Bytes of a recipe's file."""
-BASELINES = ("random", "beam", "soft-prompt", "autoprompt", "pez", "grips")
-SEARCHES = ("q_learning", "random", "beam", "soft_prompt", "autoprompt", "pez", "grips")
-"""Sections that only one method, or one family, reads."""
 KINDS = ("classification", "style-transfer", "inversion", "custom")
 
 
@@ -56,22 +41,47 @@ class Recipe(Section):
     )
     seed: int = Field(0, ge=0, description="Root of all randomness; 0 is a seed like any other.")
     task: TaskSettings = Field(description="What the prompt is for.")
-    policy: PolicySettings = Field(default_factory=PolicySettings, description="The writer of prompts.")
-    q_learning: QLearningSettings = Field(default_factory=QLearningSettings, description="The RL family.")
-    random: RandomSettings = Field(default_factory=RandomSettings, description="Random search.")
-    beam: BeamSettings = Field(default_factory=BeamSettings, description="Beam search.")
-    soft_prompt: SoftPromptSettings = Field(default_factory=SoftPromptSettings, description="Soft prompt tuning.")
-    autoprompt: AutoPromptSettings = Field(default_factory=AutoPromptSettings, description="AutoPrompt.")
-    pez: PezSettings = Field(default_factory=PezSettings, description="PEZ.")
-    grips: GripsSettings = Field(default_factory=GripsSettings, description="GrIPS.")
-    budget: BudgetSettings = Field(default_factory=BudgetSettings, description="What the search may spend.")
-    scoring: ScoringSettings = Field(default_factory=ScoringSettings, description="How prompts become scores.")
-    remote: RemoteSettings = Field(default_factory=RemoteSettings, description="Models behind an API.")
+    policy: sections.PolicySettings = Field(
+        default_factory=sections.PolicySettings, description="The writer of prompts."
+    )
+    q_learning: sections.QLearningSettings = Field(
+        default_factory=sections.QLearningSettings, description="The RL family."
+    )
+    random: sections.RandomSettings = Field(default_factory=sections.RandomSettings, description="Random search.")
+    beam: sections.BeamSettings = Field(default_factory=sections.BeamSettings, description="Beam search.")
+    soft_prompt: sections.SoftPromptSettings = Field(
+        default_factory=sections.SoftPromptSettings, description="Soft prompt tuning."
+    )
+    autoprompt: sections.AutoPromptSettings = Field(
+        default_factory=sections.AutoPromptSettings, description="AutoPrompt."
+    )
+    pez: sections.PezSettings = Field(default_factory=sections.PezSettings, description="PEZ.")
+    grips: sections.GripsSettings = Field(default_factory=sections.GripsSettings, description="GrIPS.")
+    budget: sections.BudgetSettings = Field(
+        default_factory=sections.BudgetSettings, description="What the search may spend."
+    )
+    scoring: sections.ScoringSettings = Field(
+        default_factory=sections.ScoringSettings, description="How prompts become scores."
+    )
+    remote: sections.RemoteSettings = Field(
+        default_factory=sections.RemoteSettings, description="Models behind an API."
+    )
+
+    @property
+    def method_settings(self) -> Any:
+        """The section that the method reads; None for a method without one."""
+        section = METHODS[self.method].section
+        return None if section is None else getattr(self, section)
+
+    @property
+    def other_methods(self) -> set[str]:
+        """The sections of methods that this recipe does not use."""
+        return set(SECTIONS) - {METHODS[self.method].section}
 
     @property
     def hash(self) -> str:
         """Twelve hex digits that name this recipe; settings of methods and servers that it does not use are moot."""
-        unused = set(SEARCHES) - {self.method.replace("-", "_") if self.method in BASELINES else "q_learning"}
+        unused = self.other_methods
         if not getattr(self.task, "model", "").startswith("remote:"):
             unused.add("remote")
         canonical = json.dumps(self.model_dump(mode="json", exclude=unused), sort_keys=True)
@@ -81,8 +91,8 @@ class Recipe(Section):
 def resolve(raw: Mapping[str, Any]) -> Recipe:
     """The recipe that `raw` means: defaults, then what the task, the method and the profile say, then `raw` itself."""
     method, profile = raw.get("method", "pin"), raw.get("profile", "paper")
-    if not isinstance(method, str) or method not in presets.METHODS:
-        raise SettingError(f"there is no method '{method}': {did_you_mean(str(method), presets.METHODS)}")
+    if not isinstance(method, str) or method not in METHODS:
+        raise SettingError(f"there is no method '{method}': {did_you_mean(str(method), METHODS)}")
     task = raw.get("task", {})
     kind = task.get("kind", "classification") if isinstance(task, Mapping) else "classification"
     tree: dict[str, Any] = {"task": {"kind": kind}}

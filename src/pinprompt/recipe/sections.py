@@ -62,7 +62,7 @@ class PolicySettings(Section):
     constraints: Constraints = Field(default_factory=Constraints, description="Masks on what may be written.")
 
 
-# Settings of the RL family. The defaults are PIN as the paper has it; `presets.py` says what each name changes.
+# Settings of the RL family. The defaults are PIN as the paper has it; `methods/table.py` says what each name changes.
 
 Target = Literal["bootstrap", "monte-carlo", "path-single", "path-multi", "path-mean"]
 
@@ -118,6 +118,11 @@ class QLearningSettings(Section):
         description="When every prompt of a step is the same for `patience` steps: begin anew, stop, or go on.",
     )
     patience: int = Field(10, ge=1, description="Steps without a new prompt that count as a collapse.")
+
+    def planned(self) -> tuple[int, int]:
+        """Prompts on train and on dev at the most: the greedy ones are scored on both."""
+        greedy = self.steps // self.eval_every + 1
+        return self.steps * self.prompts + greedy, greedy + self.finalists
 
     @model_validator(mode="after")
     def _one_set_of_tokens(self) -> QLearningSettings:

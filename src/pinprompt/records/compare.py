@@ -13,11 +13,12 @@ from pathlib import Path
 
 from pinprompt.errors import RunError, SettingError
 from pinprompt.maths.bootstrap import Difference, Unit, compare_paired, mean, standard_error
+from pinprompt.methods.table import ROWS
 from pinprompt.records.entries import Entry, read_entries
 from pinprompt.records.wording import LOWER_IS_BETTER
 
 READABILITY = ("perplexity", "slor", "dictionary_words", "repeated_tokens", "stable")
-WRITTEN = ("manual", "instructions", "in-context")  # prompts by hand stand first, as in the paper
+WRITTEN = tuple(row.name for row in ROWS if row.kind == "handwritten")  # they stand first, as in the paper
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from pinprompt.errors import SettingError, did_you_mean
 from pinprompt.maths.bootstrap import Unit
-from pinprompt.recipe.recipe import BASELINES, SEARCHES
+from pinprompt.methods.table import METHODS, SECTIONS
 from pinprompt.records.reading import RunRecord, inside, mapping, number, read_run
 from pinprompt.records.wording import text
 
@@ -108,7 +108,8 @@ def _entry(record: RunRecord, metric: str | None) -> Entry | None:
         key: said for key, said in flat.items() if key not in (*UNIT_KEYS, *SEARCH_KEYS, "kind", "model", "dataset")
     }
     method = text(result.get("method") or recipe.get("method") or "unknown", 60)
-    moot = {*NOT_VARIANTS, *SEARCHES} - {method.replace("-", "_") if method in BASELINES else "q_learning"}
+    used = METHODS[method].section if method in METHODS else "q_learning"
+    moot = {*NOT_VARIANTS, *SECTIONS} - {used}
     rest = flatten({key: part for key, part in recipe.items() if key not in moot})
     rest |= {f"task.{key}": flat[key] for key in SEARCH_KEYS if key in flat}
     seed = result.get("seed", recipe.get("seed"))

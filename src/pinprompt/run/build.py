@@ -5,12 +5,12 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable
 from functools import partial
-from importlib import metadata
+from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 from pinprompt.errors import SettingError
-from pinprompt.methods.protocol import Method
-from pinprompt.methods.table import FIXED, RL
+from pinprompt.methods.protocol import Method, Outcome, Search
+from pinprompt.methods.table import METHODS
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.tasks.protocol import Task
 
@@ -86,46 +86,15 @@ def build_writer(recipe: Recipe, task: Task, device: str) -> Any:
     asked = recipe.policy.context
     context = "" if asked == "none" else task.context() if asked == "task" else asked
     # Tokens carry their own leading space; one left at the end of the context would make every word unlikely.
-    prior = recipe.q_learning.prior if recipe.method in RL else "uniform"
+    prior = recipe.q_learning.prior if METHODS[recipe.method].kind == "rl" else "uniform"
     return Writer.build(recipe.policy, context.rstrip(" "), derive(recipe.seed, "psi"), device, prior=prior)
 
 
-def build_method(recipe: Recipe, writer: Callable[[], Any]) -> Method:
-    """The method that a recipe names; `writer` makes the writer when the method wants one."""
-    name, policy = recipe.method, recipe.policy
-    if name in RL:
-        from pinprompt.methods.pin.loop import search_prompts
-
-        return lambda search: search_prompts(search, writer(), recipe.q_learning)
-    if name in FIXED:
-        from pinprompt.methods.baselines.handwritten import fixed
-
-        return fixed(name)
-    if name == "random":
-        from pinprompt.methods.baselines.random_search import random_search
-
-        return lambda search: random_search(search, writer, recipe.random)
-    if name == "beam":
-        from pinprompt.methods.baselines.beam import beam
-
-        return lambda search: beam(search, writer, recipe.beam)
-    if name == "soft-prompt":
-        from pinprompt.methods.baselines.soft_prompt import soft_prompt
-
-        return lambda search: soft_prompt(search, recipe.soft_prompt, policy.length)
-    if name == "autoprompt":
-        from pinprompt.methods.baselines.autoprompt import autoprompt
-
-        return lambda search: autoprompt(search, recipe.autoprompt, policy)
-    if name == "pez":
-        from pinprompt.methods.baselines.pez import pez
-
-        return lambda search: pez(search, recipe.pez, policy)
-    if name == "grips":
-        from pinprompt.methods.baselines.grips import grips
-
-        return lambda search: grips(search, writer, recipe.grips, policy.constraints)
-    raise SettingError(f"the method '{name}' cannot be built")  # the recipe has checked the name already
+def build_method(recipe: Recipe) -> Callable[[Search], Outcome]:
+    """The method that a recipe names, with its settings: a function of a `Search`."""
+    module, _, name = METHODS[recipe.method].function.partition(":")
+    method: Method = getattr(import_module(module), name)
+    return partial(method, settings=recipe.method_settings)
 
 
 def build_evaluator(
@@ -170,8 +139,7 @@ def hold_for_dev(recipe: Recipe, task: Task, budget: Budget) -> Reservation | No
     """Set aside what scoring the finalists on dev will cost, so that the search can't spend it."""
     if recipe.budget.calls is None or "dev" not in task.splits:
         return None
-    section = recipe.q_learning if recipe.method in RL else getattr(recipe, recipe.method.replace("-", "_"), None)
-    wanted = getattr(section, "finalists", 0) * task.calls("dev")
+    wanted = getattr(recipe.method_settings, "finalists", 0) * task.calls("dev")
     if not wanted:
         return None
     # A budget too small for that still leaves most of itself to the search.

@@ -9,7 +9,7 @@ from typing import Any
 
 from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.methods.selection import Finalist
-from pinprompt.methods.table import RL
+from pinprompt.methods.table import METHODS
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.records.readability import perplexity, readability, slor
 from pinprompt.run.folder import RunFolder
@@ -114,7 +114,7 @@ def _baselines(recipe: Recipe, search: Search, splits: list[str], step: int) -> 
 
 def _tokens(recipe: Recipe, search: Search, prompt: Prompt, writer: Callable[[], Any]) -> list[dict[str, Any]]:
     """What each part of the prompt is worth: the score without it and, where it was written, its Q."""
-    if recipe.method in RL and len(prompt.ids) <= 16:
+    if METHODS[recipe.method].kind == "rl" and len(prompt.ids) <= 16:
         parts = writer().explain(prompt, recipe.q_learning.entropy)
         rest = [writer().prompt(prompt.ids[:place] + prompt.ids[place + 1 :]).text for place in range(len(prompt.ids))]
     else:

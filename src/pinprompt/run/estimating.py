@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from pinprompt.errors import PinpromptError
-from pinprompt.methods.table import FIXED, RL
+from pinprompt.methods.table import METHODS
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.run import build
 from pinprompt.seeds import derive
@@ -32,14 +32,10 @@ TOKENS_AROUND = {"classification": 4, "style-transfer": 40, "inversion": 2, "cus
 
 def prompts_planned(recipe: Recipe) -> tuple[int, int]:
     """How many prompts a recipe scores on train and on dev at the most, if no limit stops it."""
-    if recipe.method in RL:
-        settings = recipe.q_learning
-        greedy = settings.steps // settings.eval_every + 1
-        return settings.steps * settings.prompts + greedy, greedy + settings.finalists
-    if recipe.method in FIXED:
-        return 1, 1
-    section: Any = getattr(recipe, recipe.method.replace("-", "_"))
-    train, dev = section.planned()
+    settings = recipe.method_settings
+    if settings is None:
+        return 1, 1  # a prompt that nobody searches for
+    train, dev = settings.planned()
     return int(train), int(dev)
 
 
@@ -117,7 +113,7 @@ def _work(recipe: Recipe, prompts: int, calls: int, per_prompt: tuple[int, int] 
     if task is None or writer is None or per_prompt is None:
         return None
     read = length + TOKENS_AROUND[kind]
-    written = min(prompts, calls // per_prompt[0]) * length if recipe.method not in FIXED else 0
+    written = min(prompts, calls // per_prompt[0]) * length if METHODS[recipe.method].kind != "handwritten" else 0
     return calls * read * task + written * writer
 
 

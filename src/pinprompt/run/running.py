@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pinprompt.errors import PinpromptError, RunError, SettingError
-from pinprompt.methods.protocol import Method, Outcome, Search
+from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.methods.selection import select
 from pinprompt.recipe import recipe as recipes
 from pinprompt.recipe.recipe import Recipe
@@ -105,12 +105,14 @@ def run(
             for listener in (record.record, *listeners):
                 listener(event)
 
-        search = Search(task, evaluator, emit, record.checkpoint, recipe.seed, device, record.path)
+        writer = cache(lambda: build.build_writer(recipe, task, device))
+        search = Search(
+            task, evaluator, emit, record.checkpoint, recipe.seed, device, record.path, recipe.policy, writer
+        )
         if record.checkpoint.size("events") == 0:
             emit(Event("start", 0, {"method": recipe.method, "task": task.name, "seed": recipe.seed,
                                     "length": recipe.policy.length, "primary": task.primary}))  # fmt: skip
-        writer = cache(lambda: build.build_writer(recipe, task, device))
-        method = build.build_method(recipe, writer)
+        method = build.build_method(recipe)
         held = build.hold_for_dev(recipe, task, evaluator.budget)
         outcome = _search(method, search, told) if resume else method(search)
         if held is not None:
@@ -126,7 +128,7 @@ def run(
         return result_of(record.path)
 
 
-def _search(method: Method, search: Search, told: Sequence[str]) -> Outcome:
+def _search(method: Callable[[Search], Outcome], search: Search, told: Sequence[str]) -> Outcome:
     """Let a method go on; whatever breaks before it asks or tells anything is the folder's fault, not the method's."""
     evaluator: Any = search.evaluator
     asked, heard = evaluator.requests, len(told)
@@ -150,7 +152,7 @@ def _finished(recipe: Recipe, folder: Path) -> bool:
         return False
     earlier = recipes.validate(recipes.read_toml(path))
     ours, theirs = _computed(recipe), _computed(earlier)
-    changed = [name for name in ours if ours[name] != theirs[name]]
+    changed = [name for name in ours if ours[name] != theirs.get(name)]
     if changed:
         raise RunError(
             f"{folder} was made with other settings ({', '.join(changed)}); resume it with its own recipe, "
@@ -160,6 +162,7 @@ def _finished(recipe: Recipe, folder: Path) -> bool:
 
 
 def _computed(recipe: Recipe) -> dict[str, Any]:
-    """The sections that say what a run computes."""
-    sections = {name: value for name, value in recipe.model_dump().items() if name not in MAY_CHANGE}
+    """The sections that say what a run computes; those of other methods say nothing."""
+    moot = {*MAY_CHANGE, *recipe.other_methods}
+    sections = {name: value for name, value in recipe.model_dump().items() if name not in moot}
     return sections | {"remote": {name: value for name, value in sections["remote"].items() if name not in MANNERS}}

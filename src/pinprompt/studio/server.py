@@ -227,11 +227,11 @@ async def _new(studio: Studio, request: Request) -> Response:
     def render() -> str:
         from pinprompt.data.datasets import lookup
         from pinprompt.data.packaged import PILES
-        from pinprompt.methods.table import CARDS
+        from pinprompt.methods.table import METHODS
         from pinprompt.models.sources import catalogue_of_models
 
         models = [{"name": row["name"], "purpose": row.get("purpose", "")} for row in catalogue_of_models()]
-        methods = [card.name for card in CARDS]
+        methods = list(METHODS)
         datasets = [{"name": name, "words": list(lookup(name).words.values())} for name in PILES]
         return pages.new_page(studio.shelf, studio.address, models, methods, datasets, orders.defaults())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ def method(constraints: dict[str, Any] | None = None, length: int = 2, **setting
     policy = PolicySettings(length=length, constraints=Constraints(**(constraints or {})))
 
     def search(search: Search) -> Outcome:
-        return autoprompt(search, AutoPromptSettings(**settings), policy)
+        return autoprompt(replace(search, policy=policy), AutoPromptSettings(**settings))
 
     return search
 

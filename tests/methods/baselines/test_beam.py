@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def every(made: Writer) -> list[tuple[tuple[int, ...], float]]:
 
 def method(made: Writer, **settings: Any) -> Any:
     def search(search: Search) -> Outcome:
-        return beam(search, lambda: made, BeamSettings(**settings))
+        return beam(replace(search, writer=lambda: made), BeamSettings(**settings))
 
     return search
 

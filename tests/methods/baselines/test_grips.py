@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from pinprompt.errors import ModelError, SettingError
 from pinprompt.methods.baselines.grips import ByWriter, Draft, TextRules, _Run, grips, merit_of, paraphraser_named
 from pinprompt.methods.baselines.grips_phrases import chunker_named, constituents, joined_to, phrases
 from pinprompt.methods.protocol import Outcome, Search
-from pinprompt.recipe.sections import Constraints, GripsSettings
+from pinprompt.recipe.sections import Constraints, GripsSettings, PolicySettings
 from pinprompt.values import Score
 
 INSTRUCTION = (
@@ -36,7 +37,8 @@ def method(constraints: dict[str, Any] | None = None, **settings: Any) -> Any:
     settings = {"paraphraser": OWN, "steps": 30, **settings}
 
     def search(search: Search) -> Outcome:
-        return grips(search, writer, GripsSettings(**settings), Constraints(**(constraints or {})))
+        policy = PolicySettings(constraints=Constraints(**(constraints or {})))
+        return grips(replace(search, policy=policy), GripsSettings(**settings))
 
     return search
 
@@ -112,7 +114,7 @@ def test_every_edit_is_one_of_the_whole_neighbourhood(tmp_path: Path) -> None:
     }
 
     def look(search: Search) -> Any:
-        edits = _Run(search, writer, GripsSettings(paraphraser=OWN), Constraints())
+        edits = _Run(search, GripsSettings(paraphraser=OWN))
         return [edits.edited(draft) for _ in range(400)]
 
     found, _, _ = run(look, WordTask(len, "one two three"), tmp_path / "run")
@@ -128,7 +130,7 @@ def test_every_edit_is_one_of_the_whole_neighbourhood(tmp_path: Path) -> None:
 
 def test_nothing_is_put_back_before_something_was_deleted(tmp_path: Path) -> None:
     def look(search: Search) -> Any:
-        edits = _Run(search, writer, GripsSettings(operations=("add",)), Constraints())
+        edits = _Run(search, GripsSettings(operations=("add",)))
         return edits.candidates()
 
     found, _, _ = run(look, WordTask(len, "one two three"), tmp_path / "run")
@@ -207,7 +209,7 @@ def test_patience_ends_it_after_two_failures_in_a_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("loss", "chance"), [(1.0, math.exp(-0.1)), (20.0, math.exp(-2.0)), (1000.0, 0.0)])
 def test_annealing_accepts_worse_prompts_by_chance(tmp_path: Path, loss: float, chance: float) -> None:
     def look(search: Search) -> Any:
-        at = _Run(search, writer, GripsSettings(annealing=True), Constraints())
+        at = _Run(search, GripsSettings(annealing=True))
         taken = 0
         for _ in range(1000):
             at.base, at.base_merit = Draft(("a",)), 50.0

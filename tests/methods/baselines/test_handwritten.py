@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from pinprompt.errors import BudgetSpent, SettingError
-from pinprompt.methods.baselines.handwritten import NAMES, fixed
-from pinprompt.methods.protocol import Search
+from pinprompt.methods.baselines.handwritten import answer, in_context, instructions, manual
+from pinprompt.methods.protocol import Outcome, Search
+from pinprompt.recipe.sections import PolicySettings
 from pinprompt.tasks.custom import CustomTask
 from pinprompt.values import Event
 
@@ -21,14 +22,17 @@ def search(task: CustomTask, events: list[Event], *, spent: bool = False) -> Sea
 
     evaluator: Any = SimpleNamespace(score=score)
     nothing: Any = None
-    return Search(task, evaluator, events.append, nothing, seed=0, device="cpu", folder=Path())
+    return Search(task, evaluator, events.append, nothing, 0, "cpu", Path(), PolicySettings(), nothing)
 
 
-@pytest.mark.parametrize("name", NAMES)
+METHODS = {"manual": manual, "instructions": instructions, "in-context": in_context}
+
+
+@pytest.mark.parametrize("name", METHODS)
 def test_answers_with_the_tasks_baseline(name: str) -> None:
     events: list[Event] = []
-    task = CustomTask(len, baselines={known: known * 2 for known in NAMES})
-    outcome = fixed(name)(search(task, events))
+    task = CustomTask(len, baselines={known: known * 2 for known in METHODS})
+    outcome: Outcome = METHODS[name](search(task, events))
     (candidate,) = outcome.candidates
     assert (candidate.prompt.text, candidate.source, candidate.score) == (name * 2, name, 2 * len(name))
     assert outcome.stopped == "finished"
@@ -37,9 +41,7 @@ def test_answers_with_the_tasks_baseline(name: str) -> None:
 
 def test_budget_and_missing_baselines() -> None:
     task = CustomTask(len, baselines={"manual": "It was"})
-    outcome = fixed("manual")(search(task, [], spent=True))
+    outcome = answer(search(task, [], spent=True), "manual")
     assert (outcome.candidates, outcome.stopped) == ([], "budget")
     with pytest.raises(SettingError, match="no baseline 'in-context'; it has: manual"):
-        fixed("in-context")(search(task, []))
-    with pytest.raises(SettingError, match="did you mean 'manual'"):
-        fixed("manuel")
+        in_context(search(task, []))

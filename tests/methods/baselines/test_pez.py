@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ def method(constraints: dict[str, Any] | None = None, **settings: Any) -> Any:
     policy = PolicySettings(length=2, constraints=Constraints(**(constraints or {})))
 
     def search(search: Search) -> Outcome:
-        return pez(search, PezSettings(**settings), policy)
+        return pez(replace(search, policy=policy), PezSettings(**settings))
 
     return search
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ def method(**settings: Any) -> Any:
     made = writer()
 
     def search(search: Search) -> Outcome:
-        return random_search(search, lambda: made, RandomSettings(**settings))
+        return random_search(replace(search, writer=lambda: made), RandomSettings(**settings))
 
     return search
 
@@ -87,7 +88,11 @@ def test_seeds_differ_and_repeat(tmp_path: Path) -> None:
 def test_constraints_hold(tmp_path: Path) -> None:
     made = writer(constraints={"banned": ["w30", "w31"], "no_repeats": True})
     task = WordTask(worth)
-    run(lambda search: random_search(search, lambda: made, RandomSettings(prompts=200, batch=50)), task, tmp_path / "r")
+    run(
+        lambda search: random_search(replace(search, writer=lambda: made), RandomSettings(prompts=200, batch=50)),
+        task,
+        tmp_path / "r",
+    )
     assert task.asked
     for text in task.asked:
         words = text.split()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from pinprompt.errors import ModelError, SettingError
 from pinprompt.methods.baselines.soft_prompt import soft_prompt
 from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.models.causal_labels import CausalLabels
-from pinprompt.recipe.sections import ClassificationSettings, SoftPromptSettings
+from pinprompt.recipe.sections import ClassificationSettings, PolicySettings, SoftPromptSettings
 from pinprompt.tasks.classification import ClassificationTask
 from pinprompt.tasks.labelled_data import LabelledData
 from pinprompt.tasks.prompts import parse
@@ -24,7 +25,7 @@ from pinprompt.tasks.prompts import parse
 
 def method(length: int = 2, **settings: Any) -> Any:
     def search(search: Search) -> Outcome:
-        return soft_prompt(search, SoftPromptSettings(**settings), length)
+        return soft_prompt(replace(search, policy=PolicySettings(length=length)), SoftPromptSettings(**settings))
 
     return search
 

@@ -12,15 +12,15 @@ from pinprompt.errors import BudgetSpent
 from pinprompt.methods.bookkeeping import Book
 from pinprompt.methods.gradients import Gradients, TokenSpace, finite, rounds, runaway, view_of
 from pinprompt.methods.protocol import Outcome, Search
-from pinprompt.recipe.sections import AutoPromptSettings, Constraints, PolicySettings
+from pinprompt.recipe.sections import AutoPromptSettings, Constraints
 from pinprompt.values import Prompt, Score
 
 _TRIES = 50  # tokens looked at for each candidate wanted, where constraints refuse many
 
 
-def autoprompt(search: Search, settings: AutoPromptSettings, policy: PolicySettings) -> Outcome:
+def autoprompt(search: Search, settings: AutoPromptSettings) -> Outcome:
     """Exchange tokens until the steps or the budget end; prompts are scored as texts, and the best on dev are kept."""
-    run = _Run(search, settings, policy)
+    run = _Run(search, settings)
     book = run.book
     for step in range(run.resume(), settings.steps):
         try:
@@ -51,8 +51,8 @@ def first_order(embeddings: Tensor, gradient: Tensor, token: int) -> Tensor:
 class _Run:
     """What changes while AutoPrompt runs."""
 
-    def __init__(self, search: Search, settings: AutoPromptSettings, policy: PolicySettings) -> None:
-        self.search, self.settings = search, settings
+    def __init__(self, search: Search, settings: AutoPromptSettings) -> None:
+        self.search, self.settings, policy = search, settings, search.policy
         self.view = view_of(search, "autoprompt")
         labels = getattr(self.view, "label_words", ()) if settings.skip_label_words else ()
         size = settings.tokens or policy.length

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 
@@ -18,15 +18,15 @@ _PASSES = 4  # of the writer at a time: a whole beam's rows by the vocabulary wo
 _ROUNDS = 32  # doublings after which any vocabulary is used up
 
 
-def beam(search: Search, writer: Callable[[], Writer], settings: BeamSettings) -> Outcome:
+def beam(search: Search, settings: BeamSettings) -> Outcome:
     """Score the finished beams, likeliest first, and widen, until the prompts or the budget end."""
     book = Book(search, "beam")
     state, _ = book.resume() or ({"round": 0, "done": 0}, {})
-    made, step = writer(), book.step
+    writer, step = search.writer(), book.step
     done = int(state["done"])
     for number in range(int(state["round"]), _ROUNDS):
         width = settings.width << number
-        prompts = [made.prompt(ids) for ids in beams(made, width)]
+        prompts = [writer.prompt(ids) for ids in beams(writer, width)]
         while len(book) < settings.prompts:
             part: dict[str, Prompt] = {}
             room = min(settings.batch, settings.prompts - len(book))

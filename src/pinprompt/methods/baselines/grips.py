@@ -167,11 +167,9 @@ class Draft:
         return self.head + self.tail
 
 
-def grips(
-    search: Search, writer: Callable[[], Writer], settings: GripsSettings, constraints: Constraints | None = None
-) -> Outcome:
+def grips(search: Search, settings: GripsSettings) -> Outcome:
     """Edit, score, keep what is better, until the steps, the patience or the budget end."""
-    run = _Run(search, writer, settings, constraints or Constraints())
+    run = _Run(search, settings)
     book = run.book
     try:
         for step in range(run.begin(), settings.steps):
@@ -199,14 +197,11 @@ def merit_of(score: Score, entropy_weight: float) -> float:
 class _Run:
     """What changes while GrIPS runs."""
 
-    def __init__(
-        self, search: Search, writer: Callable[[], Writer], settings: GripsSettings, constraints: Constraints
-    ) -> None:
+    def __init__(self, search: Search, settings: GripsSettings) -> None:
         self.search, self.settings = search, settings
         self.book = Book(search, "grips")
         self.chunk = chunker_named(settings.parser, settings.level)
-        self.rules = TextRules(constraints)
-        self._writer = writer
+        self.rules = TextRules(search.policy.constraints)
         self._paraphraser: Paraphraser | None = None
         self.failures = 0
         self.classes = False
@@ -332,7 +327,7 @@ class _Run:
     def _other_words(self, phrase: str) -> str:
         """A rewriting of a phrase, one of several at random, with the phrase's own mark at its end."""
         if self._paraphraser is None:
-            self._paraphraser = paraphraser_named(self.settings.paraphraser, self._writer, self.search.device)
+            self._paraphraser = paraphraser_named(self.settings.paraphraser, self.search.writer, self.search.device)
         marks = re.search(r"[\s,.;:!?]*$", phrase)
         end = marks.group() if marks else ""
         bare = phrase[: len(phrase) - len(end)]

@@ -22,13 +22,13 @@ from pinprompt.methods.gradients import (
     view_of,
 )
 from pinprompt.methods.protocol import Outcome, Search
-from pinprompt.recipe.sections import PezSettings, PolicySettings
+from pinprompt.recipe.sections import PezSettings
 from pinprompt.values import Prompt
 
 
-def pez(search: Search, settings: PezSettings, policy: PolicySettings) -> Outcome:
+def pez(search: Search, settings: PezSettings) -> Outcome:
     """Optimise until the steps or the budget end; projected prompts are scored as texts, and the best are kept."""
-    run = _Run(search, settings, policy)
+    run = _Run(search, settings)
     book = run.book
     try:
         for step in range(run.begin(), settings.steps):
@@ -54,8 +54,8 @@ def pez(search: Search, settings: PezSettings, policy: PolicySettings) -> Outcom
 class _Run:
     """What changes while PEZ runs."""
 
-    def __init__(self, search: Search, settings: PezSettings, policy: PolicySettings) -> None:
-        self.search, self.settings = search, settings
+    def __init__(self, search: Search, settings: PezSettings) -> None:
+        self.search, self.settings, policy = search, settings, search.policy
         self.view = view_of(search, "pez")
         labels: tuple[str, ...] = tuple(getattr(self.view, "label_words", ()))
         without = labels if settings.skip_label_words else ()

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from pinprompt.errors import BudgetSpent
 from pinprompt.methods.bookkeeping import Book
 from pinprompt.methods.protocol import Outcome, Search
-from pinprompt.policy.writer import Writer
 from pinprompt.recipe.sections import RandomSettings
 
 
-def random_search(search: Search, writer: Callable[[], Writer], settings: RandomSettings) -> Outcome:
+def random_search(search: Search, settings: RandomSettings) -> Outcome:
     """Sample, score, keep the best, until the prompts or the budget end."""
     book = Book(search, "sampled")
     book.resume()
-    made = writer()
+    writer = search.writer()
     steps = -(-settings.prompts // settings.batch)
     for step in range(book.step, steps):
         count = min(settings.batch, settings.prompts - step * settings.batch)
         try:
-            scores = book.score(made.lm_sample(count, book.random, settings.temperature))
+            scores = book.score(writer.lm_sample(count, book.random, settings.temperature))
         except BudgetSpent:
             return book.finish("budget", settings.finalists)
         book.tell(step, [score.value for score in scores])

@@ -32,9 +32,9 @@ from pinprompt.values import Evaluation, Event
 FILE = "vectors.safetensors"
 
 
-def soft_prompt(search: Search, settings: SoftPromptSettings, length: int) -> Outcome:
+def soft_prompt(search: Search, settings: SoftPromptSettings) -> Outcome:
     """Train until the epochs or the budget end; the vectors that did best on dev are saved in the run's folder."""
-    run = _Run(search, settings, settings.vectors or length)
+    run = _Run(search, settings, settings.vectors or search.policy.length)
     stopped, problem = "finished", ""
     try:
         run.begin()

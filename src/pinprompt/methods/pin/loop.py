@@ -12,16 +12,15 @@ from pinprompt.methods.bookkeeping import Book
 from pinprompt.methods.pin.learner import Learner, Update
 from pinprompt.methods.pin.replay import Replay, normalise
 from pinprompt.methods.protocol import Candidate, Outcome, Search
-from pinprompt.policy.writer import Writer
 from pinprompt.recipe.sections import QLearningSettings
 from pinprompt.seeds import derive
 from pinprompt.values import Episode, Event, Prompt, Score
 
 
-def search_prompts(search: Search, writer: Writer, settings: QLearningSettings) -> Outcome:
+def search_prompts(search: Search, settings: QLearningSettings) -> Outcome:
     """Run Algorithm 1 until its steps or the budget end; candidates are the greedy and the best sampled prompts."""
-    run = _Run(search, writer, settings)
-    book, stopped = run.book, "finished"
+    run = _Run(search, settings)
+    book, writer, stopped = run.book, run.writer, "finished"
     for step in range(run.begin(), settings.steps):
         try:
             if step and step % settings.eval_every == 0:
@@ -62,8 +61,9 @@ def search_prompts(search: Search, writer: Writer, settings: QLearningSettings) 
 class _Run:
     """What changes while Algorithm 1 runs, beside the book: theta and theta', D, and the greedy prompts."""
 
-    def __init__(self, search: Search, writer: Writer, settings: QLearningSettings) -> None:
-        self.search, self.writer, self.settings = search, writer, settings
+    def __init__(self, search: Search, settings: QLearningSettings) -> None:
+        self.search, self.settings = search, settings
+        self.writer = writer = search.writer()
         self.book = Book(search, "sampled", ("policy", "replay"))
         self.replay = Replay(settings.capacity, writer.length, settings.keep_best)
         self.learner = Learner(writer, settings)
