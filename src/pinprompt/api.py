@@ -14,10 +14,11 @@ from pinprompt.bench import BENCHES
 from pinprompt.errors import RunError, SettingError, did_you_mean
 from pinprompt.recipe import recipe as recipes
 from pinprompt.recipe.recipe import Recipe
+from pinprompt.records import reading
 from pinprompt.run import build, running
 from pinprompt.run.running import Result
 from pinprompt.run.running import recipe_of as recipe_of
-from pinprompt.tasks.protocol import Task
+from pinprompt.tasks.protocol import BareTask, Task, complete
 from pinprompt.values import Evaluation, Listener, Prompt
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from pinprompt.run.judging import Judgement
     from pinprompt.sweeps.engines import Swept
 
-Subject = Recipe | str | Path | Mapping[str, Any] | Callable[..., Any] | Task
+Subject = Recipe | str | Path | Mapping[str, Any] | Callable[..., Any] | BareTask
 
 
 def _silent(note: str) -> None:
@@ -150,7 +151,9 @@ def evaluate(
     build.set_threads(threads)
     device = build.choose_device(device)
     recipe = recipe_of(run)
-    text = prompt if prompt is not None else running.result_of(Path(run)).prompt
+    # Offsets hold for one model: another one measures its own, on the same training rows.
+    asked = Prompt(prompt) if prompt is not None else _found(run)
+    asked = replace(asked, offsets=()) if task_models else asked
     evaluations = {}
     for model in task_models or (getattr(recipe.task, "model", recipe.task.kind),):
         changed = recipe
@@ -163,7 +166,7 @@ def evaluate(
         task = _aloud(build.build_task(changed, device))
         if split not in task.splits:
             raise SettingError(f"the task has no {split} split; it has: {', '.join(task.splits)}")
-        evaluations[str(model)] = task.evaluate(Prompt(text), split)
+        evaluations[str(model)] = task.evaluate(asked, split)
     return evaluations
 
 
@@ -175,11 +178,19 @@ def predict(
     recipe = recipe_of(run)
     if recipe.task.kind != "classification":
         raise SettingError(f"{run} is a {recipe.task.kind} run; predict labels texts with a classification run")
-    task: Any = _aloud(build.build_task(recipe, build.choose_device(device)))
-    predicted: list[tuple[str, dict[str, float]]] = task.predict(
-        Prompt(running.result_of(Path(run)).prompt), list(texts)
-    )
+    task: Any = _aloud(build.build_labeller(recipe, build.choose_device(device)))
+    predicted: list[tuple[str, dict[str, float]]] = task.predict(_found(run), list(texts))
     return predicted
+
+
+def _found(run: Path | str) -> Prompt:
+    """The prompt that a run found, with the label offsets that belong to it."""
+    result = running.result_of(Path(run))
+    offsets = reading.mapping(reading.inside(result.data, "calibration", "offsets"))
+    values = [reading.number(offset) for offset in offsets.values()]
+    if None in values:
+        raise RunError(f"{Path(run) / 'result.json'} has label offsets that are not numbers: {offsets}")
+    return Prompt(result.prompt, offsets=tuple(value for value in values if value is not None))
 
 
 def rewrite(
@@ -395,8 +406,8 @@ def _recipe_and_task(subject: Subject, tree: dict[str, Any]) -> tuple[Recipe, Ta
     # An object is trusted as it is; the recipe can only say that there was one.
     custom = {"task": {"kind": "custom", "function": getattr(subject, "__name__", type(subject).__name__)}}
     recipe = recipes.resolve(recipes.merge(custom, tree))
-    if isinstance(subject, Task):
-        return recipe, subject
+    if isinstance(subject, BareTask):
+        return recipe, complete(subject)
     if not callable(subject):
         raise SettingError(f"a {type(subject).__name__} is no task: give a function from text to a number, or a recipe")
     from pinprompt.tasks.custom import CustomTask

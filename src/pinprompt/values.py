@@ -9,10 +9,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Prompt:
-    """A candidate prompt: the text that the black box sees, and the ids by which the policy wrote it."""
+    """A candidate prompt: the text that the black box sees, and the ids by which the policy wrote it.
+
+    `offsets` are what its score on train measured for tasks that calibrate: one number a class, see
+    `tasks.calibration`. Without them such a task measures them itself, which costs calls.
+    """
 
     text: str
     ids: tuple[int, ...] = ()
+    offsets: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -21,6 +26,8 @@ class Score:
 
     `group` names the inputs it was measured on, for tasks that draw inputs: scores of different groups are only
     comparable after a z-score within the group. `failures` are examples that could not be scored, one sentence each.
+    `answers` are what the model said of each example, as the task packs it (`Task.row_values` gives one number a row),
+    and `offsets` how the task calibrated them.
     """
 
     value: float
@@ -31,6 +38,8 @@ class Score:
     rows: str = ""
     """What lies behind a classification score, for people to look at: two hex digits per example and label (the
     probability times 254, the predicted label strictly the largest); '' where the task has nothing of the kind."""
+    answers: bytes = field(default=b"", repr=False)
+    offsets: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

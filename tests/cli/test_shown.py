@@ -40,3 +40,14 @@ def test_a_verdict_is_as_plain_when_nothing_was_won() -> None:
     )
     assert "does not beat the manual prompt on test: -0.050 accuracy; the 95 % intervals overlap" in shown
     assert "before" not in shown
+
+
+def test_calibrated_runs_show_both_figures() -> None:
+    found = {"accuracy": 0.84, "raw_accuracy": 0.61, "rows": 50, "intervals": {}}
+    manual = {"accuracy": 0.79, "raw_accuracy": 0.52, "rows": 50, "intervals": {}}
+    shown = printed(
+        {"primary": "accuracy", "test": found, "baselines": {"manual": {"prompt": "It was", "test": manual}}}
+    )
+    assert "raw accuracy on test" in shown
+    for number in ("0.840", "0.610", "0.790", "0.520"):
+        assert number in shown

@@ -90,6 +90,19 @@ def test_table_by_hand(tmp_path: Path) -> None:
     assert contrast.difference.mean == pytest.approx(0.15)
 
 
+def test_calibrated_runs_show_hand_written_prompts_both_ways(tmp_path: Path) -> None:
+    folder = sample.classification(tmp_path / "run")
+    path = folder / "result.json"
+    result = json.loads(path.read_text(encoding="utf-8"))
+    result["baselines"]["manual"]["test"] |= {"accuracy": 0.75, "raw_accuracy": 0.5}
+    path.write_text(json.dumps(result), encoding="utf-8")
+    (table,) = compare([folder]).tables
+    (column,) = table.columns
+    assert table.cells["manual", column].mean == 0.75
+    assert table.cells["manual, raw", column].mean == 0.5
+    assert table.rows[:2] == ("manual", "manual, raw")
+
+
 def test_a_sweep_folder_stands_for_its_runs(tmp_path: Path) -> None:
     folders = sample.sweep(tmp_path / "sweep")
     assert find_runs(tmp_path / "sweep") == sorted(folders)

@@ -89,13 +89,13 @@ def test_the_reward_is_the_papers(folder: Path, model: str) -> None:
 
 
 def test_calibration_makes_content_free_texts_even(folder: Path) -> None:
-    task = build(folder, calibrate=True)
+    task = build(folder, calibrate="content-free")
     assert task.calls("train") == 4 + 3
     plain = build(folder)
     free = np.mean([[p[1]["neg"], p[1]["pos"]] for p in [plain.predict(PROMPTS[0], ["N/A"])[0]]], axis=0)
     assert free.sum() == pytest.approx(1)
     one = plain.predict(PROMPTS[0], ["the plot"])[0][1]
-    three = plain._ask([plain._frame(PROMPTS[0].text)], plain.model.prepare(["N/A", "", "[MASK]"]))[0].mean(axis=0)
+    three = np.exp(plain._ask(PROMPTS[:1], plain.model.prepare(["N/A", "", "[MASK]"]))[0]).mean(axis=0)
     odds = (one["neg"] / three[0]) / (one["pos"] / three[1])
     calibrated = task.predict(PROMPTS[0], ["the plot"])[0][1]
     assert calibrated["neg"] / calibrated["pos"] == pytest.approx(odds, rel=1e-4)

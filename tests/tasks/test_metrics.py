@@ -28,11 +28,6 @@ def test_log_likelihood_stays_finite() -> None:
     assert found[0] < -700
 
 
-def test_calibration_by_hand() -> None:
-    found = metrics.calibrate(np.array([[0.6, 0.4]]), np.array([0.75, 0.25]))
-    assert found[0] == pytest.approx([0.8 / 2.4, 1.6 / 2.4])
-
-
 def test_confusion_and_macro_f1_against_sklearn() -> None:
     sklearn = pytest.importorskip("sklearn.metrics")
     rng = np.random.default_rng(0)

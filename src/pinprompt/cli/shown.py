@@ -21,12 +21,18 @@ def shown_result(result: Result) -> Iterator[Any]:
     table = Table(title=None, show_edge=False, pad_edge=False)
     table.add_column("")
     table.add_column("prompt", overflow="fold", max_width=60)
+    columns: list[tuple[str, str]] = []
     for split in splits:
-        rows = (data.get(split) or {}).get("rows")
-        table.add_column(f"{primary} on {split}" + (f" ({rows} rows)" if rows else ""), justify="right")
+        measured = data.get(split) or {}
+        rows = measured.get("rows")
+        for name in (primary, f"raw_{primary}"):
+            if name == primary or name in measured:
+                columns.append((split, name))
+                said = f"{name.replace('_', ' ')} on {split}" + (f" ({rows} rows)" if rows else "")
+                table.add_column(said, justify="right")
     compared = {"found": {"prompt": result.prompt, **{split: data.get(split) for split in splits}}}
     for name, row in {**compared, **data.get("baselines", {})}.items():
-        cells = [_metric(row.get(split), primary) for split in splits]
+        cells = [_metric(row.get(split), name) for split, name in columns]
         table.add_row(name, Text(str(row.get("prompt", ""))), *cells, style="bold" if name == "found" else "")
     yield table
     verdict = _verdict(data, primary, splits[-1])

@@ -63,6 +63,8 @@ class CausalLabels:
     """Label probabilities of a frozen causal LM."""
 
     kind = "causal"
+    graded = True
+    """Answers have probabilities."""
     mask_token = ""
 
     def __init__(

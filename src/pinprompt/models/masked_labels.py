@@ -29,6 +29,8 @@ class MaskedLabels:
     """Label probabilities of a frozen masked LM."""
 
     kind = "masked"
+    graded = True
+    """Answers have probabilities."""
 
     def __init__(
         self,

@@ -45,7 +45,7 @@ PROFILES: dict[str, Tree] = {
 }
 
 QUICK_TASKS: dict[str, Tree] = {
-    "classification": {"budget": {"calls": 6400}},
+    "classification": {"budget": {"calls": 6400}, "task": {"calibrate": "batch"}},
     "style-transfer": {
         "task": {
             "sources": 8,

@@ -297,9 +297,30 @@ class ClassificationSettings(Section):
     reward: Literal["gap", "accuracy", "log-likelihood"] = Field("gap", description="What a prompt's score measures.")
     weight_wrong: float = Field(180.0, gt=0, description="Weight of a negative gap (lambda 1).")
     weight_right: float = Field(200.0, gt=0, description="Weight of a positive gap (lambda 2).")
-    calibrate: bool = Field(False, description="Contextual calibration of the label words.")
+    calibrate: Literal["none", "batch", "content-free"] = Field(
+        "none",
+        description="Take a prompt's liking for certain labels away: by what it says on average of the training rows "
+        "(batch, no further calls) or of texts without content (content-free, three calls a prompt).",
+    )
+    prior: dict[str, float] = Field(
+        default_factory=dict, description="Label to share of the texts, for calibrate; none: all labels the same."
+    )
     strict_words: bool = Field(False, description="Refuse label words of several tokens.")
     context_examples: int = Field(2, ge=0, description="Examples per class in the context offered to the writer.")
+
+    @field_validator("calibrate", mode="before")
+    @classmethod
+    def _named(cls, value: object) -> object:
+        """Recipes of earlier versions have true (content-free) or false here."""
+        return {True: "content-free", False: "none"}[value] if isinstance(value, bool) else value
+
+    @field_validator("prior")
+    @classmethod
+    def _shares(cls, value: dict[str, float]) -> dict[str, float]:
+        for label, share in value.items():
+            if not share > 0:
+                raise ValueError(f"the share of '{label}' must be above 0, it is {share}")
+        return value
 
 
 # Settings of the style-transfer task.

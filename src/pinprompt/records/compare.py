@@ -19,6 +19,7 @@ from pinprompt.records.wording import LOWER_IS_BETTER
 
 READABILITY = ("perplexity", "slor", "dictionary_words", "repeated_tokens", "stable")
 WRITTEN = tuple(row.name for row in ROWS if row.kind == "handwritten")  # they stand first, as in the paper
+RAW = ", raw"
 
 
 @dataclass(frozen=True)
@@ -164,8 +165,14 @@ def _table(facts: dict[str, str], entries: list[Entry], columns: dict[Path, str]
             notes.append(f"{entry.folder} repeats {twin.folder} and was counted once.")
     values = {place: Cell({unit: entry.value for unit, entry in found.items()}) for place, found in cells.items()}
     by_hand = _by_hand(entries, columns, {row for row, _ in values}, notes)
-    readability = _readability(cells)
+    readability, metrics = _readability(cells), by_hand | _metrics(cells)
     values |= {(row, column): cell for (row, column, name), cell in by_hand.items() if name == facts["metric"]}
+    # Calibrated labels: what a hand-written prompt has without calibration stands beside what it has with it.
+    values |= {
+        (f"{row}{RAW}", column): cell
+        for (row, column, name), cell in metrics.items()
+        if name == f"raw_{facts['metric']}" and row in WRITTEN
+    }
     names = sorted({row for row, _ in values}, key=_order)
     table = ScoreTable(
         facts=facts,
@@ -175,7 +182,7 @@ def _table(facts: dict[str, str], entries: list[Entry], columns: dict[Path, str]
         rows=tuple(names),
         cells=values,
         readability=readability,
-        metrics=by_hand | _metrics(cells),
+        metrics=metrics,
         contrasts=(),
         runs={place: tuple(found.values()) for place, found in cells.items()},
     )
@@ -184,8 +191,8 @@ def _table(facts: dict[str, str], entries: list[Entry], columns: dict[Path, str]
 
 def _order(row: str) -> tuple[int, int, str]:
     """Prompts by hand, then the baselines, then ours."""
-    if row in WRITTEN:
-        return 0, WRITTEN.index(row), row
+    if row.removesuffix(RAW) in WRITTEN:
+        return 0, WRITTEN.index(row.removesuffix(RAW)), row
     return (2 if _ours(row) else 1), 0, row
 
 

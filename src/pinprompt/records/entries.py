@@ -103,6 +103,8 @@ def _entry(record: RunRecord, metric: str | None) -> Entry | None:
         return None
     task = mapping(recipe.get("task"))
     kind = text(task.get("kind") or result.get("task") or "task", 60)
+    if task.get("calibrate") is False:  # as earlier versions wrote it
+        task = {**task, "calibrate": "none"}
     flat = flatten(task)
     shared = {
         key: said for key, said in flat.items() if key not in (*UNIT_KEYS, *SEARCH_KEYS, "kind", "model", "dataset")

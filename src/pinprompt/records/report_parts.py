@@ -185,7 +185,22 @@ def scores(record: RunRecord) -> Part | None:
             tables.append({"split": split, "names": titles, "rows": rows, "about": "; ".join(about)})
     if not tables:
         return None
-    return {"tables": tables, "chart": _score_chart(record, prompts)}
+    return {"tables": tables, "chart": _score_chart(record, prompts), "calibration": _calibration(record)}
+
+
+def _calibration(record: RunRecord) -> str:
+    """How label probabilities were calibrated, with the offsets of the found prompt."""
+    known = mapping(record.result.get("calibration"))
+    offsets = [(label, number(value)) for label, value in mapping(known.get("offsets")).items()]
+    shown = ", ".join(f"{text(label, 40)} {value:+.3f}" for label, value in offsets[:20] if value is not None)
+    if not shown:
+        return ""
+    rows = number(known.get("rows"))
+    on = "texts without content" if known.get("kind") == "content-free" else "unlabelled training rows"
+    return (
+        f"Labels are calibrated: from a prompt's label log-probabilities their mean over {plain(rows or 0)} {on} is "
+        f"taken away ({shown} for the found prompt). Figures without it are called raw."
+    )
 
 
 def _score_chart(record: RunRecord, prompts: list[tuple[str, Any, dict[str, Any]]]) -> str:
@@ -195,6 +210,9 @@ def _score_chart(record: RunRecord, prompts: list[tuple[str, Any, dict[str, Any]
         value, interval = _measured(mapping(one.get(split or "")), name)
         if value is not None:
             rows.append(Row(label, value, *(interval or (None, None))))
+        value, interval = _measured(mapping(one.get(split or "")), f"raw_{name}")
+        if value is not None:
+            rows.append(Row(f"{label}, raw", value, *(interval or (None, None))))
     heading = f"{title(name)} on {split}, with 95 % intervals"
     return interval_chart(rows, title=heading, label=lambda value: metric(name, value)) if len(rows) > 1 else ""
 

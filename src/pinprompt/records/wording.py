@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import unicodedata
 
-SHARES = {"accuracy", "balanced_accuracy", "macro_f1", "f1", "precision", "recall", "dictionary_words", "stable"}
+SHARES = {
+    *("accuracy", "balanced_accuracy", "macro_f1", "f1", "precision", "recall", "dictionary_words", "stable"),
+    *("raw_accuracy", "raw_macro_f1"),
+}
 COUNTS = {"repeated_tokens", "rows", "calls"}
 NONE = "\N{EN DASH}"
 JOINED = "\N{NO-BREAK SPACE}"
 LOWER_IS_BETTER = {"perplexity", "loss", "error", "repeated_tokens"}
 TITLES = {
     "macro_f1": "macro F1",
+    "raw_macro_f1": "raw macro F1",
     "f1": "F1",
     "dictionary_words": "dictionary words",
     "repeated_tokens": "repeated tokens",

@@ -91,6 +91,8 @@ class RemoteClassifier:
         self._top = TOP[0]
         self.notes: list[str] = []
         self.way = self._probe() if contact else self._dearest()
+        self.graded = not contact or self.way in ("completions", "chat")
+        """True where answers have probabilities, not only words (or where nobody asked the server yet)."""
 
     @property
     def revision(self) -> str:

@@ -50,6 +50,19 @@ def is_remote(recipe: Recipe) -> bool:
     return str(getattr(recipe.task, "model", "")).startswith("remote:")
 
 
+def build_labeller(recipe: Recipe, device: str) -> Any:
+    """The task of a classification recipe without its data: it labels texts by a prompt that has its offsets."""
+    from pinprompt.tasks.classification import ClassificationTask
+    from pinprompt.tasks.labelled_data import without_rows
+
+    settings: Any = recipe.task
+    if is_remote(recipe):
+        from pinprompt.tasks.remote_classification import RemoteClassificationTask
+
+        return RemoteClassificationTask.open(settings, recipe.remote, recipe.seed, data=without_rows(settings))
+    return ClassificationTask.build(settings, device, recipe.seed, data=without_rows(settings))
+
+
 def build_task(recipe: Recipe, device: str, contact: bool = True) -> Task:
     """The task that a recipe names; without `contact`, one behind an API asks its server nothing and can only count."""
     settings: Any = recipe.task

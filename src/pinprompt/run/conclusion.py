@@ -55,6 +55,7 @@ def conclude(
             {"prompt": f.candidate.prompt.text, "source": f.candidate.source, "score": f.candidate.score, "dev": f.dev}
             for f in finalists[:SHOWN]
         ],
+        **calibration_of(shown),
         "baselines": _baselines(recipe, search, splits, outcome.steps),
         "tables": dict(shown.tables) if shown else {},
         "judges": getattr(task, "judges", dict)(),
@@ -84,6 +85,12 @@ def facts(evaluation: Evaluation | None) -> dict[str, Any] | None:
     return {**evaluation.metrics, "rows": evaluation.rows, "intervals": intervals}
 
 
+def calibration_of(evaluation: Evaluation | None) -> dict[str, Any]:
+    """How the labels of a prompt were calibrated, as result.json has it; nothing where they were not."""
+    known = None if evaluation is None else evaluation.tables.get("calibration")
+    return {} if known is None else {"calibration": known}
+
+
 def _evaluate(search: Search, name: str, prompt: Prompt, splits: list[str], step: int) -> dict[str, Evaluation]:
     evaluations = {}
     for split in splits:
@@ -109,6 +116,7 @@ def _baselines(recipe: Recipe, search: Search, splits: list[str], step: int) -> 
             continue
         evaluations = _evaluate(search, name, Prompt(text), splits, step)
         compared[name] = {"prompt": text, **{split: facts(one) for split, one in evaluations.items()}}
+        compared[name] |= calibration_of(next(iter(evaluations.values())))
     return compared
 
 

@@ -56,6 +56,8 @@ def estimate(recipe: Recipe, device: str | None = None, probe: bool = True, task
     task = task or build.build_task(recipe, build.choose_device(device), contact=not remote)
     calls = calls_planned(recipe, task)
     report = sum(task.calls(split) for split in task.splits if split != "train") * (1 + len(task.baselines()))
+    if task.calibrates:  # hand-written prompts are scored on train too, where their label offsets are measured
+        report += len(task.baselines()) * task.calls("train")
     figures: dict[str, Any] = {"method": recipe.method, "calls": calls, "report_calls": report, "minutes": None}
     figures |= _tokens_and_money(recipe, task, calls)
     if remote:

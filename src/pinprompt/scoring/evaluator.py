@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -26,7 +27,7 @@ from pinprompt.scoring.journal import Journal, Row
 from pinprompt.scoring.ledger import Billing, Known, Question, Table
 from pinprompt.scoring.memo import Memo
 from pinprompt.seeds import derive
-from pinprompt.tasks.protocol import Task
+from pinprompt.tasks.protocol import Task, complete
 from pinprompt.values import Evaluation, Prompt, Score
 
 
@@ -43,6 +44,7 @@ class Evaluator:
         journal: Journal | None = None,
         memoise_stochastic: bool = False,
     ) -> None:
+        task = complete(task)
         self.task, self.budget, self.seed, self.journal = task, budget, seed, journal
         self.executor: Executor = Inline(task) if executor is None else executor
         self.fixed = memoise_stochastic or not task.stochastic
@@ -86,6 +88,7 @@ class Evaluator:
         With `report` the calls are counted apart from the search's budget, and never refused.
         """
         self._begin(split)
+        prompts, refused = self._calibrated(prompts, split, report)
         number, self.requests = self.requests, self.requests + 1
         questions, first = self._questions(prompts, split, number)
         got: dict[int, Score] = {}
@@ -114,6 +117,7 @@ class Evaluator:
                 break
             self.repeats += self.fixed and first.get(prompt.text) != place
             scores.append(score)
+        refusal = refusal or refused
         if refusal is not None:
             raise BudgetSpent(str(refusal), scores=scores)
         return scores
@@ -124,12 +128,13 @@ class Evaluator:
         at = (split, prompt.text)
         if at in self._evaluations:
             return self._evaluations[at]
+        [ready], _ = self._calibrated([prompt], split, report=True)
         known = self._known.evaluation(prompt, split)
         evaluation = known
         if evaluation is None:
             # One seed for all prompts: a comparison of two prompts is then a comparison on the same draws.
             seed = derive(self.seed, "task", "evaluation", split)
-            evaluation = self._checked(self.executor.evaluate(prompt, split, seed), prompt)
+            evaluation = self._checked(self.executor.evaluate(ready, split, seed), prompt)
         money = self._billing.settle_evaluation(evaluation, split, known is not None)
         self._evaluations[at] = evaluation
         packed = journal.pack_evaluation(evaluation)
@@ -209,6 +214,28 @@ class Evaluator:
         if split not in self.task.splits:
             known = did_you_mean(split, self.task.splits)
             raise SettingError(f"the task '{self.task.name}' has no split '{split}'; {known}")
+
+    def _calibrated(self, prompts: list[Prompt], split: str, report: bool) -> tuple[list[Prompt], BudgetSpent | None]:
+        """The prompts with the offsets of their scores on train, which are obtained first where there is none yet.
+
+        Where the budget does not allow that for all, gives those before the first it refused, and the refusal.
+        """
+        if split == "train" or not self.task.calibrates:
+            return prompts, None
+        unknown = [prompt for prompt in prompts if self._table.get("train", prompt.text) is None]
+        refusal = None
+        if unknown:
+            try:
+                self.score(unknown, "train", report=report)
+            except BudgetSpent as spent:
+                refusal = spent
+        ready: list[Prompt] = []
+        for prompt in prompts:
+            score = self._table.get("train", prompt.text)
+            if score is None:
+                break
+            ready.append(replace(prompt, offsets=score.offsets))
+        return ready, refusal
 
     def _questions(self, prompts: list[Prompt], split: str, number: int) -> tuple[list[Question], dict[str, int]]:
         """The prompts of a request that have no score yet, and where each text stands first among them."""

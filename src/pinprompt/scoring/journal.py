@@ -9,6 +9,7 @@ since spare rows are only ever looked up. So no sequence of kills loses a row, o
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import math
@@ -53,12 +54,13 @@ def clean(score: Any, task: str, text: str) -> Score:
     if calls < 0:
         raise TaskError(f"the task '{task}' says that the prompt {text!r} took {calls} calls")
     finite = {name: details[name] for name in sorted(details) if math.isfinite(details[name])}
-    return Score(value, calls, str(score.group), finite, failures, str(score.rows))
+    offsets = tuple(float(offset) for offset in score.offsets)
+    return Score(value, calls, str(score.group), finite, failures, str(score.rows), bytes(score.answers), offsets)
 
 
 def pack_score(score: Score) -> dict[str, Any]:
-    """A score as JSON values; NaN (could not be scored) is null."""
-    return {
+    """A score as JSON values; NaN (could not be scored) is null, answers are base64."""
+    packed: dict[str, Any] = {
         "value": None if math.isnan(score.value) else score.value,
         "calls": score.calls,
         "group": score.group,
@@ -66,6 +68,11 @@ def pack_score(score: Score) -> dict[str, Any]:
         "failures": list(score.failures),
         **({"rows": score.rows} if score.rows else {}),
     }
+    if score.answers:
+        packed["answers"] = base64.b64encode(score.answers).decode("ascii")
+    if score.offsets:
+        packed["offsets"] = list(score.offsets)
+    return packed
 
 
 def unpack_score(row: Mapping[str, Any]) -> Score:
@@ -74,11 +81,16 @@ def unpack_score(row: Mapping[str, Any]) -> Score:
         value = math.nan if row["value"] is None else float(row["value"])
         failures = tuple(str(failure) for failure in row["failures"])
         details = {str(name): float(number) for name, number in row["details"].items()}
-        score = Score(value, int(row["calls"]), str(row["group"]), details, failures, str(row.get("rows", "")))
+        answers = base64.b64decode(row.get("answers", ""), validate=True)
+        offsets = tuple(float(offset) for offset in row.get("offsets", ()))
+        rows = str(row.get("rows", ""))
+        score = Score(value, int(row["calls"]), str(row["group"]), details, failures, rows, answers, offsets)
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"not a score: {error}") from error
     if not math.isfinite(score.value) and (not failures or row["value"] is not None):
         raise ValueError("not a score: its value is not finite")
+    if not all(map(math.isfinite, offsets)):
+        raise ValueError("not a score: an offset is not finite")
     return score
 
 

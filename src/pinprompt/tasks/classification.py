@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,9 +16,10 @@ from pinprompt.errors import ModelError, SettingError, did_you_mean
 from pinprompt.models.label_text import Frame
 from pinprompt.recipe.sections import ClassificationSettings
 from pinprompt.seeds import derive
-from pinprompt.tasks import metrics, prompts
+from pinprompt.tasks import calibration, metrics, prompts
 from pinprompt.tasks.labelled_data import LabelledData, load_data
 from pinprompt.tasks.prompts import Template, parse, whole
+from pinprompt.tasks.protocol import Task
 from pinprompt.values import Evaluation, Prompt, Score
 
 if TYPE_CHECKING:  # the models bring torch and transformers, which are imported when a task is built
@@ -33,8 +35,21 @@ _ROWS_KEPT = 4096  # probabilities of one prompt that are kept for people to loo
 _METRICS = {"accuracy": metrics.accuracy, "macro_f1": metrics.macro_f1}
 
 
-class ClassificationTask:
-    """Label texts with a frozen language model; implements `tasks.protocol.Task`."""
+@dataclass(frozen=True)
+class _Measured:
+    """The label offsets of a prompt, and the calls that it took to measure them."""
+
+    values: tuple[float, ...]
+    calls: int = 0
+
+
+def _probabilities(logs: metrics.Floats, offsets: Sequence[float]) -> metrics.Floats:
+    """Label probabilities [N, C], calibrated where there are offsets."""
+    return calibration.calibrated(logs, offsets) if offsets else np.exp(logs)
+
+
+class ClassificationTask(Task):
+    """Label texts with a frozen language model."""
 
     name = "classification"
     stochastic = False
@@ -53,6 +68,11 @@ class ClassificationTask:
     ) -> None:
         self.settings, self.data, self.template, self.model, self.seed = settings, data, template, model, seed
         self.labels = tuple(data.words)
+        self.calibration = settings.calibrate if model.graded else "none"
+        self.calibrates = self.calibration != "none"
+        self.prior = calibration.prior_of(settings.prior, self.labels)
+        self._asked: dict[str, tuple[float, ...]] = {}
+        """Offsets by prompt text that were not given and had to be measured, for whoever asks again."""
         self.splits = tuple(name for name in ("train", "dev", "test") if data.splits.get(name))
         self.notes = list(data.notes)
         """What a reader should know of data and texts: overlaps, draws, texts that were cut."""
@@ -71,17 +91,20 @@ class ClassificationTask:
                     f"{name}: {len(lines)} text(s) were cut to fit the model's window of {model.encoder.window} tokens "
                     f"(line {shown}); the longest has {max(inputs.cut.values())}"
                 )
+        self.notes += self._calibration_notes()
         self._free = model.prepare([model.mask_token or text if text == "[MASK]" else text for text in _CONTENT_FREE])
         self.fingerprints = {name: self._fingerprint(revision, (name,)) for name in self.splits}
         """One per split: what a prompt scores on test does not depend on what stands in train."""
         self.fingerprint = self._fingerprint(revision, self.splits)
 
     @classmethod
-    def build(cls, settings: ClassificationSettings, device: str = "cpu", seed: int = 0) -> ClassificationTask:
+    def build(
+        cls, settings: ClassificationSettings, device: str = "cpu", seed: int = 0, data: LabelledData | None = None
+    ) -> ClassificationTask:
         """The task that the settings describe; data and template are checked before a model is loaded."""
         from pinprompt.models import sources
 
-        data = load_data(settings)
+        data = data or load_data(settings)
         kind = settings.model_kind if settings.model_kind != "auto" else sources.kind_of(settings.model)
         if kind not in ("masked", "causal"):
             raise ModelError(
@@ -115,19 +138,37 @@ class ClassificationTask:
         framed = [self._frame(prompt.text) for prompt in prompts]
         problems = [self._too_long(frame) for frame, _ in framed]
         usable = [prompt for prompt, problem in zip(prompts, problems, strict=True) if problem is None]
-        answers = iter(self._probabilities(usable, self._inputs[split]))
-        found = []
-        for problem in problems:
-            if problem is not None:
-                found.append(Score(math.nan, calls=0, failures=(problem,)))
-                continue
-            found.append(self.score_of(next(answers), split))
-        return found
+        answers = self._ask(usable, self._inputs[split])
+        offsets = self._offsets(usable, split, answers)
+        scored = iter([self._score(logs, own, split) for logs, own in zip(answers, offsets, strict=True)])
+        return [
+            Score(math.nan, calls=0, failures=(problem,)) if problem is not None else next(scored)
+            for problem in problems
+        ]
+
+    def row_values(self, score: Score, split: str) -> list[float]:
+        """The reward of every row of a split, by a score's answers and offsets."""
+        if not score.answers:
+            return []
+        logs = calibration.unpack_rows(score.answers, len(self.labels))
+        return [float(value) for value in self._rewards(_probabilities(logs, score.offsets), split)]
 
     def evaluate(self, prompt: Prompt, split: str, seed: int = 0) -> Evaluation:
         """Accuracy and macro-F1 with bootstrap intervals, a confusion matrix, and examples right and wrong."""
         self._known(split)
-        return self.evaluation_of(self._probabilities([prompt], self._inputs[split])[0], split, seed)
+        answers = self._ask([prompt], self._inputs[split])
+        (measured,) = self._offsets([prompt], split, answers)
+        raw = self.evaluation_of(np.exp(answers[0]), split, seed)
+        if not self.calibrates:
+            return raw
+        found = self.evaluation_of(_probabilities(answers[0], measured.values), split, seed)
+        return replace(
+            found,
+            metrics={**found.metrics, **{f"raw_{name}": value for name, value in raw.metrics.items()}},
+            intervals={**found.intervals, **{f"raw_{name}": ends for name, ends in raw.intervals.items()}},
+            calls=found.calls + measured.calls,
+            tables={**found.tables, "calibration": self.calibration_facts(measured.values)},
+        )
 
     def evaluation_of(self, probabilities: metrics.Floats, split: str, seed: int = 0) -> Evaluation:
         """The metrics of label probabilities [N, C], however they were made."""
@@ -146,7 +187,7 @@ class ClassificationTask:
                 "reward": float(np.mean(self._rewards(probabilities, split))),
             },
             rows=len(targets),
-            calls=self.calls(split),
+            calls=len(targets) * self.model.sequences,
             intervals=metrics.intervals(targets, predicted, classes, _METRICS, derive(seed, "bootstrap")),
             tables=tables,
         )
@@ -158,14 +199,15 @@ class ClassificationTask:
                 raise SettingError(f"text {number} is empty: there is nothing to label.")
         if not texts:
             return []
-        inputs = self.model.prepare([text.strip() for text in texts])
-        rows = self._probabilities([prompt], inputs)[0]
+        logs = self._ask([prompt], self.model.prepare([text.strip() for text in texts]))
+        (measured,) = self._offsets([prompt], "", logs)
+        rows = _probabilities(logs[0], measured.values)
         return [(self.labels[int(row.argmax())], dict(zip(self.labels, map(float, row), strict=True))) for row in rows]
 
     def calls(self, split: str = "train") -> int:
-        """Sequences that one prompt costs on a split."""
+        """Sequences that one prompt costs on a split; its offsets are measured with its score on train."""
         self._known(split)
-        extra = len(_CONTENT_FREE) if self.settings.calibrate else 0
+        extra = len(_CONTENT_FREE) if self.calibration == "content-free" and split == "train" else 0
         return (len(self._targets[split]) + extra) * self.model.sequences
 
     def context(self) -> str:
@@ -224,7 +266,7 @@ class ClassificationTask:
         }
         value = float(np.mean(self._rewards(probabilities, split)))
         rows = metrics.packed(probabilities, predicted) if probabilities.size <= _ROWS_KEPT else ""
-        return Score(value, calls=self.calls(split), details=details, rows=rows)
+        return Score(value, calls=len(targets) * self.model.sequences, details=details, rows=rows)
 
     def shown_rows(self) -> dict[str, Any]:
         """The training examples as a page can show them beside what each prompt makes of them."""
@@ -234,22 +276,83 @@ class ClassificationTask:
             "rows": [{"text": example.text, "label": int(target)} for example, target in rows],
         }
 
-    def _probabilities(self, prompts: Sequence[Prompt], inputs: Inputs) -> list[metrics.Floats]:
-        """Label probabilities [N, C] of each prompt, calibrated where the settings ask for it."""
-        framed = [self._frame(prompt.text) for prompt in prompts]
-        answers = self._ask(framed, inputs)
-        if not self.settings.calibrate:
-            return answers
-        free = self._ask(framed, self._free)
-        return [metrics.calibrate(p, f.mean(axis=0)) for p, f in zip(answers, free, strict=True)]
+    def calibration_facts(self, offsets: Sequence[float]) -> dict[str, Any]:
+        """How a prompt's labels were calibrated, as result.json has it."""
+        return {
+            "kind": self.calibration,
+            "offsets": dict(zip(self.labels, offsets, strict=True)),
+            "prior": dict(zip(self.labels, map(float, self.prior), strict=True)),
+            "rows": len(self._targets["train"]) if self.calibration == "batch" else len(_CONTENT_FREE),
+        }
 
-    def _ask(self, framed: Sequence[tuple[Frame, Template]], inputs: Inputs) -> list[metrics.Floats]:
+    def _score(self, logs: metrics.Floats, measured: _Measured, split: str) -> Score:
+        """The score of label log-probabilities [N, C], with the raw figures beside the calibrated ones."""
+        score = self.score_of(_probabilities(logs, measured.values), split)
+        details = dict(score.details)
+        if self.calibrates:
+            raw = self.score_of(np.exp(logs), split)
+            details |= {"raw_score": raw.value, "raw_accuracy": raw.details["accuracy"]}
+        return replace(
+            score,
+            calls=score.calls + measured.calls,
+            details=details,
+            answers=calibration.pack_rows(logs),
+            offsets=measured.values,
+        )
+
+    def _offsets(self, prompts: Sequence[Prompt], split: str, answers: Sequence[metrics.Floats]) -> list[_Measured]:
+        """The offsets of each prompt: its own, or measured on the answers if these are train's, or asked for now."""
+        if not self.calibrates:
+            return [_Measured(())] * len(prompts)
+        for prompt in prompts:
+            if prompt.offsets and len(prompt.offsets) != len(self.labels):
+                raise SettingError(
+                    f"the prompt has {len(prompt.offsets)} label offsets, and the task has {len(self.labels)} labels"
+                )
+        unknown = [prompt for prompt in prompts if not prompt.offsets]
+        if unknown and split != "train" and all(prompt.text in self._asked for prompt in unknown):
+            return [_Measured(prompt.offsets or self._asked[prompt.text]) for prompt in prompts]
+        if self.calibration == "content-free":
+            logs = self._ask(unknown, self._free)
+            measure, calls = calibration.content_free_offsets, len(_CONTENT_FREE)
+            values = [measure(one, self.prior) for one in logs]
+        else:
+            if unknown and "train" not in self.splits:
+                raise SettingError("the prompt has no label offsets, and there are no training rows to measure them on")
+            here = split == "train"
+            if here:
+                logs = [one for prompt, one in zip(prompts, answers, strict=True) if not prompt.offsets]
+            else:
+                logs = self._ask(unknown, self._inputs["train"]) if unknown else []
+            calls = 0 if here or not unknown else len(self._targets["train"])
+            values = [calibration.batch_offsets(one, self._targets["train"], self.prior) for one in logs]
+        vectors = [tuple(map(float, one)) for one in values]
+        if split != "train":
+            self._asked |= {prompt.text: vector for prompt, vector in zip(unknown, vectors, strict=True)}
+        measured = iter(_Measured(vector, calls * self.model.sequences) for vector in vectors)
+        return [_Measured(prompt.offsets) if prompt.offsets else next(measured) for prompt in prompts]
+
+    def _calibration_notes(self) -> list[str]:
+        if self.settings.calibrate == "none":
+            if self.settings.prior:
+                raise SettingError("task.prior needs task.calibrate: set it to batch or content-free")
+            return []
+        if not self.calibrates:
+            return ["the task model gives no log-probabilities, so labels are not calibrated"]
+        few = None
+        if self.calibration == "batch" and "train" in self.splits:
+            few = calibration.few_rows(self._targets["train"], len(self.labels))
+        return [few] if few else []
+
+    def _ask(self, prompts: Sequence[Prompt], inputs: Inputs) -> list[metrics.Floats]:
+        """Label log-probabilities [N, C] of each prompt."""
+        framed = [self._frame(prompt.text) for prompt in prompts]
         found: dict[Frame, metrics.Floats] = {}
         for template in dict.fromkeys(template for _, template in framed):
             frames = [frame for frame, own in framed if own is template or own == template]
             words = None if template == self.template else self.model.words_for(template.frame("it"))
             for frame, logs in zip(frames, self.model.log_probs(frames, inputs, words), strict=True):
-                found[frame] = np.exp(logs.double().numpy())
+                found[frame] = logs.double().numpy()
         return [found[frame] for frame, _ in framed]
 
     def _frame(self, prompt: str) -> tuple[Frame, Template]:
@@ -308,8 +411,10 @@ class ClassificationTask:
             "data": {
                 name: [[e.text, e.label] for e in rows]
                 for name, rows in sorted(self.data.splits.items())
-                if name in splits
+                # Offsets come from the training rows, so every calibrated score depends on them.
+                if name in splits or (name == "train" and self.calibration == "batch")
             },
-            "reward": [settings.reward, settings.weight_wrong, settings.weight_right, settings.calibrate],
+            "reward": [settings.reward, settings.weight_wrong, settings.weight_right],
+            "calibration": [self.calibration, *(map(float, self.prior) if self.calibrates else ())],
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True, ensure_ascii=True).encode()).hexdigest()

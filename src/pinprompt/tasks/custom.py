@@ -16,13 +16,14 @@ from typing import Any
 
 from pinprompt.errors import BudgetSpent, PinpromptError, SettingError, TaskError, did_you_mean
 from pinprompt.recipe.sections import CustomSettings
+from pinprompt.tasks.protocol import Task
 from pinprompt.values import Evaluation, Prompt, Score
 
 _LISTS = (list, tuple, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
 
 
-class CustomTask:
-    """A function as a task; implements `tasks.protocol.Task`.
+class CustomTask(Task):
+    """A function as a task.
 
     A function whose first parameter is annotated as a list (or any sequence but `str`) gets all prompts of a call at
     once; any other gets one text at a time. `batch=True` or `batch=False` settles it without an annotation.

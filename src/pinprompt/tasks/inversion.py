@@ -10,6 +10,7 @@ from pinprompt.errors import SettingError
 from pinprompt.models.clip import Clip, load_clip
 from pinprompt.models.images import Picture, data_uri, load_pictures
 from pinprompt.recipe.sections import InversionSettings
+from pinprompt.tasks.protocol import Task
 from pinprompt.values import Evaluation, Prompt, Score
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ LEAST = -1.0
 """What a prompt scores that cannot be scored: the least cosine, so that it never wins."""
 
 
-class InversionTask:
+class InversionTask(Task):
     """Finds words for one picture, or for what several have in common."""
 
     name = "inversion"

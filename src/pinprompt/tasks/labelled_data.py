@@ -32,8 +32,7 @@ def load_data(settings: ClassificationSettings) -> LabelledData:
         raise SettingError(
             f"both a dataset ('{settings.dataset}') and a training file ('{settings.train}') are given; give one."
         )
-    card = lookup(settings.dataset) if settings.dataset is not None else None
-    words = {label.strip(): word.strip() for label, word in (settings.words or (card.words if card else {})).items()}
+    card, words = _card_and_words(settings)
     if card is not None:
         found = datasets.load(card.name, settings.data, settings.split, settings.shots)
         splits = {"train": found.train, "dev": found.dev, "test": found.test or []}
@@ -60,6 +59,18 @@ def load_data(settings: ClassificationSettings) -> LabelledData:
         if rows
     }
     return LabelledData(stripped, words, card, tuple(notes))
+
+
+def without_rows(settings: ClassificationSettings) -> LabelledData:
+    """The label words alone, for labelling texts with a prompt that was found: no file is read."""
+    card, words = _card_and_words(settings)
+    return LabelledData({}, words, card, ())
+
+
+def _card_and_words(settings: ClassificationSettings) -> tuple[DatasetCard | None, dict[str, str]]:
+    card = lookup(settings.dataset) if settings.dataset is not None else None
+    given = settings.words or (card.words if card else {})
+    return card, {label.strip(): word.strip() for label, word in given.items()}
 
 
 def _drawn(rows: list[Example], count: int) -> list[Example]:

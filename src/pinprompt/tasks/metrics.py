@@ -1,4 +1,4 @@
-"""From label probabilities to numbers: the paper's reward, calibration, and what a report shows with its intervals."""
+"""From label probabilities to numbers: the paper's reward, and what a report shows with its intervals."""
 
 from __future__ import annotations
 
@@ -39,12 +39,6 @@ def log_likelihood(probabilities: Floats, labels: Ints) -> Floats:
     """log p(true class) per row; finite, since a probability that underflows is taken as the smallest double."""
     chosen = probabilities[np.arange(len(labels)), labels]
     return np.log(np.maximum(chosen, np.finfo(np.float64).tiny))
-
-
-def calibrate(probabilities: Floats, content_free: Floats) -> Floats:
-    """Contextual calibration: divide by what a content-free text gets [C], and renormalise."""
-    scaled = probabilities / np.maximum(content_free, np.finfo(np.float64).tiny)
-    return np.asarray(scaled / scaled.sum(axis=1, keepdims=True))
 
 
 def predictions(probabilities: Floats, labels: Ints) -> Ints:

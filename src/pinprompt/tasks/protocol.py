@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import replace
+from typing import Any, Protocol, cast, runtime_checkable
 
 from pinprompt.errors import TaskError
 from pinprompt.values import Evaluation, Prompt, Score
@@ -15,8 +16,8 @@ SPLITS = ("train", "dev", "test")
 
 
 @runtime_checkable
-class Task(Protocol):
-    """The contract; `tasks.check.check_task` is the same contract as code."""
+class BareTask(Protocol):
+    """What every task must have; `check_task` is the same contract as code."""
 
     name: str
     stochastic: bool
@@ -47,6 +48,52 @@ class Task(Protocol):
 
     def baselines(self) -> dict[str, str]:
         """Hand-written prompts to compare with: 'manual', 'instructions', 'in-context' where they exist."""
+
+
+@runtime_checkable
+class Task(BareTask, Protocol):
+    """What the rest of pinprompt may ask of a task: the contract, and members with defaults.
+
+    Subclass it to inherit the defaults. A task that has only the members of `BareTask` is given them by `complete`.
+    """
+
+    calibrates: bool = False
+    """True where a score on dev or test needs the prompt's `offsets`, which its score on train has."""
+
+    def row_values(self, score: Score, split: str) -> list[float]:
+        """What each example of a split adds to a score that this task gave (their mean is the score); [] if unknown."""
+        return []
+
+
+OPTIONAL = ("calibrates", "row_values")
+"""The members with defaults."""
+
+
+class _Defaults(Task):
+    """The defaults themselves."""
+
+
+class _Completed:
+    """A task that somebody wrote, with the defaults of what it leaves out."""
+
+    def __init__(self, task: BareTask) -> None:
+        self._task = task
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return getattr(self._task, name)
+        except AttributeError:
+            if name not in OPTIONAL:
+                raise
+            return getattr(_DEFAULTS, name)
+
+
+_DEFAULTS = _Defaults()  # type: ignore[abstract]  # only the members with defaults are asked of it
+
+
+def complete(task: Any) -> Task:
+    """The task itself if it has every member, else one that has the defaults of those that are missing."""
+    return task if isinstance(task, Task) else cast(Task, _Completed(task))
 
 
 class Differentiable(Protocol):
@@ -81,6 +128,7 @@ def check_task(task: Any, prompts: Sequence[str] = _PROMPTS, *, seed: int = 0, r
     """
     findings = _shape(task)
     if not findings:
+        task = complete(task)
         given = [Prompt(text) for text in dict.fromkeys(prompts)]
         findings = [*_scores(task, given, seed), *_evaluations(task, given[0], seed), *_words(task)]
     if findings and raise_error:
@@ -113,13 +161,15 @@ def _shape(task: Any) -> list[str]:
 def _scores(task: Task, prompts: list[Prompt], seed: int) -> list[str]:
     seeds = [seed + place for place in range(len(prompts))]
     found: list[str] = []
-    for split in task.splits:
+    ready = prompts
+    """The prompts with what their scores on train measured of them."""
+    for split in sorted(task.splits, key=lambda split: split != "train"):
         calls: int | None = task.calls(split)
         if not isinstance(calls, int) or isinstance(calls, bool) or calls < 0:
             found.append(f"calls('{split}') must be a whole number of at least 0, it is {calls!r}")
             calls = None
         try:
-            scores = task.score(prompts, seeds, split)
+            scores = task.score(prompts if split == "train" else ready, seeds, split)
         except Exception as error:  # the task is what is being tried
             found.append(f"score raised {type(error).__name__} on '{split}': {error}")
             continue
@@ -127,6 +177,16 @@ def _scores(task: Task, prompts: list[Prompt], seed: int) -> list[str]:
             found.append(f"score must give a list of {len(prompts)} scores for as many prompts, it gave {scores!r:.80}")
             continue
         found += [problem for p, s in zip(prompts, scores, strict=True) for problem in _score(p, s, calls, split)]
+        if found:
+            break
+        if split == "train" and task.calibrates:
+            ready = [replace(p, offsets=s.offsets) for p, s in zip(prompts, scores, strict=True)]
+        for prompt, score in zip(prompts, scores, strict=True):
+            rows = task.row_values(score, split)
+            if rows and not math.isclose(sum(rows) / len(rows), score.value, rel_tol=1e-4, abs_tol=1e-4):
+                found.append(
+                    f"row_values() of {prompt.text!r} on '{split}' have a mean other than its score {score.value}"
+                )
     if found:
         return found
     return _independence(task, prompts, seeds)

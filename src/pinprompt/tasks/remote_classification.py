@@ -11,7 +11,7 @@ from pinprompt.recipe.sections import ClassificationSettings, RemoteSettings
 from pinprompt.remote.open import open_classifier
 from pinprompt.tasks import prompts
 from pinprompt.tasks.classification import ClassificationTask
-from pinprompt.tasks.labelled_data import load_data
+from pinprompt.tasks.labelled_data import LabelledData, load_data
 from pinprompt.tasks.prompts import parse
 from pinprompt.values import Evaluation, Prompt, Score
 
@@ -26,13 +26,18 @@ class RemoteClassificationTask(ClassificationTask):
 
     @classmethod
     def open(
-        cls, settings: ClassificationSettings, remote: RemoteSettings, seed: int = 0, contact: bool = True
+        cls,
+        settings: ClassificationSettings,
+        remote: RemoteSettings,
+        seed: int = 0,
+        contact: bool = True,
+        data: LabelledData | None = None,
     ) -> RemoteClassificationTask:
         """The task that the settings describe; the data are checked before the server is asked anything.
 
         Without `contact` it is asked nothing at all: such a task can count, but not yet score.
         """
-        data = load_data(settings)
+        data = data or load_data(settings)
         source = settings.template or prompts.default_template(data.card, "causal")
         template = parse(source, "causal", settings.spacing)
         model: Any = open_classifier(settings.model, remote, data.words, contact)  # has the interface of a local model
@@ -48,7 +53,8 @@ class RemoteClassificationTask(ClassificationTask):
     def tokens(self, prompt: Prompt, split: str = "train") -> tuple[int, int]:
         """The most tokens in and out that a prompt can take on a split."""
         frame, _ = self._frame(prompt.text)
-        wanted = [self._inputs[split], *([self._free] if self.settings.calibrate else [])]
+        measured = self.calibration == "content-free" and split == "train"
+        wanted = [self._inputs[split], *([self._free] if measured else [])]
         most = [self._server.most_tokens(frame, inputs) for inputs in wanted]
         return sum(one for one, _ in most), sum(one for _, one in most)
 

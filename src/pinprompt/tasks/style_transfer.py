@@ -14,6 +14,7 @@ from pinprompt.models.generator import Generator, Request
 from pinprompt.models.sources import load_causal_lm, resolve
 from pinprompt.recipe.sections import StyleTransferSettings
 from pinprompt.seeds import derive
+from pinprompt.tasks.protocol import Task
 from pinprompt.tasks.style_data import StyleData, style_data
 from pinprompt.tasks.style_judges import StyleJudges, build_judges
 from pinprompt.tasks.style_metrics import (
@@ -42,7 +43,7 @@ class Rewrite(NamedTuple):
     score: float
 
 
-class StyleTransferTask:
+class StyleTransferTask(Task):
     """The task of `tasks.protocol`, on a generator and judges."""
 
     name = "style-transfer"
