@@ -256,6 +256,42 @@ def test_words_for_a_dropped_picture_and_for_another(tab: Any, studio: Studio, t
     assert f"with its own picture {own:.3f}" in shown
 
 
+def test_a_style_from_two_files_and_a_text_rewritten(tab: Any, studio: Studio, tiny: Path, tmp_path: Path) -> None:
+    import style_toys
+
+    models = {"lm": style_toys.causal_lm("gpt2", places=256), "encoder": style_toys.encoder()}
+    models["judge"] = style_toys.encoder(["NEGATIVE", "POSITIVE"])
+    for name, model in models.items():
+        style_toys.save(tmp_path / name, model, wrap=name != "lm")
+    for name, words in (("sad", ("bad", "awful", "hate")), ("glad", ("good", "nice", "love"))):
+        texts = [
+            f"{start} {word} {end} ." for word in words for start in ("we", "they") for end in ("food", "it", "place")
+        ]
+        (tmp_path / f"{name}.txt").write_text("\n".join(texts) + "\n")
+    tab.goto(studio.url + "new")
+    tab.click("text=Rewrite texts")
+    for slot, name in (("source", "sad"), ("target", "glad")):
+        tab.set_input_files(f'.drop[data-slot="{slot}"] input', str(tmp_path / f"{name}.txt"))
+        tab.wait_for_selector(f"#{slot}-view ol li")
+    assert "18 texts" in tab.inner_text("#source-view")
+    tab.fill("#model", str(tmp_path / "lm"))
+    tab.click("text=More")
+    over = {"task.encoder": tmp_path / "encoder", "task.sources": 2, "task.dev_sources": 2, "task.test_sources": 3}
+    for judge in ("style", "test_style"):
+        over |= {f"task.{judge}": tmp_path / "judge", f"task.{judge}_label": "POSITIVE"}
+    tab.fill('textarea[name="sets"]', "\n".join(settings(tiny, 2, **over)))
+    begin(tab, "glad")
+    tab.wait_for_selector("#state.finished")
+    prompt = read_run(studio.folder / "glad").result["prompt"].strip()
+    until(tab, "document.querySelector('#body').textContent.includes('Before and after')")
+    tab.click("a:has-text('Try it')")
+    tab.fill("#ask textarea", "we hate it .")
+    tab.click("#ask button")
+    tab.wait_for_selector("#answers article")
+    assert prompt in tab.locator("#answers article").first.inner_text()
+    assert "content" in tab.locator("#answers article .under").first.inner_text()
+
+
 def test_the_matrix_says_what_each_prompt_makes_of_each_text(
     tab: Any, studio: Studio, earlier: dict[int, Path]
 ) -> None:

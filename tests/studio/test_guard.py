@@ -77,6 +77,22 @@ def test_names_of_this_machine_are_fine(served: Studio) -> None:
         assert ask(served, own(served), host=f"{name}:{port}")[0] == 200
 
 
+def test_a_studio_for_other_machines_knows_numbers_but_no_names() -> None:
+    from pinprompt.studio.guard import Guard, shown_host
+
+    def known(host: str, asked: str) -> bool:
+        return Guard(None, "token", host)._known(asked)  # type: ignore[arg-type]
+
+    assert known("0.0.0.0", "192.168.1.5:8765")
+    assert known("::", "[fe80::1]:8765")
+    assert known("192.168.1.5", "192.168.1.5:8765")
+    assert not known("192.168.1.5", "192.168.1.6:8765")
+    assert not known("0.0.0.0", "evil.example:8765")
+    assert [shown_host(host) for host in ("0.0.0.0", "::", "fe80::1", "box")] == [
+        "127.0.0.1", "[::1]", "[fe80::1]", "box",
+    ]  # fmt: skip
+
+
 def test_another_page_cannot_act(served: Studio) -> None:
     form = json.dumps({"run": "a", "what": "banned", "word": "x"}).encode()
     for headers in (
