@@ -192,8 +192,10 @@ def what_happened(folder: Path, busy: bool) -> str:
     so_far = f"; best so far: “{best}”" if best else ""
     if kind == "problem":
         return f"It could not go on: {text(event.get('reason') or 'no reason was given', 200)}"
+    if busy and kind == "evaluating":
+        return f"Evaluating the {text(event.get('name') or '', 40)} prompt on {text(event.get('split') or '', 20)}"
     if busy:
-        return f"Searching: {how_far}{so_far}" if kind == "step" else "Starting" if not kind else f"At work: {kind}"
+        return f"Searching: {how_far}{so_far}" if kind == "step" else "Searching" if kind else "Starting"
     if not kind or kind == "start":
         return "Stopped before its first step"
     if kind == "step":
