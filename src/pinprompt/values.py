@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,7 +47,8 @@ class Evaluation:
     """The metrics of one prompt on one split, as people read them.
 
     `intervals` are 95 % bootstrap intervals per metric; `tables` hold what a report shows beyond numbers
-    (a confusion matrix, examples right and wrong), as plain JSON values.
+    (a confusion matrix, examples right and wrong), as plain JSON values. `outcomes` are the values of a metric row by
+    row, for metrics that are a mean over rows: two prompts on the same rows are compared by them.
     """
 
     split: str
@@ -56,6 +57,23 @@ class Evaluation:
     calls: int = 0
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     tables: Mapping[str, Any] = field(default_factory=dict)
+    outcomes: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+    def facts(self) -> dict[str, Any]:
+        """What result.json has of it: metrics side by side with rows, intervals and outcomes."""
+        intervals = {name: list(ends) for name, ends in self.intervals.items()}
+        outcomes = {"outcomes": pack_outcomes(self.outcomes)} if self.outcomes else {}
+        return {**self.metrics, "rows": self.rows, "intervals": intervals, **outcomes}
+
+
+def pack_outcomes(outcomes: Mapping[str, Sequence[float]]) -> dict[str, str | list[float]]:
+    """Outcomes as JSON values: a digit a row where all are 0 or 1, else a list."""
+    return {
+        str(name): "".join("1" if value else "0" for value in values)
+        if set(values) <= {0, 1}
+        else [float(value) for value in values]
+        for name, values in outcomes.items()
+    }
 
 
 @dataclass(frozen=True)

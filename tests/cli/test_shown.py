@@ -33,12 +33,12 @@ def test_a_style_run_shows_ten_texts_before_and_after_and_who_judged() -> None:
 
 
 def test_a_verdict_is_as_plain_when_nothing_was_won() -> None:
-    worse = {"accuracy": 0.5, "intervals": {"accuracy": [0.4, 0.6]}}
-    manual = {"accuracy": 0.55, "intervals": {"accuracy": [0.45, 0.65]}}
+    worse = {"accuracy": 0.5, "outcomes": {"accuracy": "1" * 10 + "0" * 10}}
+    manual = {"accuracy": 0.55, "outcomes": {"accuracy": "1" * 11 + "0" * 9}}
     shown = printed(
         {"primary": "accuracy", "test": worse, "baselines": {"manual": {"prompt": "It was", "test": manual}}}
     )
-    assert "does not beat the manual prompt on test: -0.050 accuracy; the 95 % intervals overlap" in shown
+    assert "The found prompt is not shown to beat the manual prompt on test (p = 1.00)." in shown
     assert "before" not in shown
 
 

@@ -108,6 +108,8 @@ def test_evaluation(folder: Path) -> None:
     assert found.rows == table.sum() == 4
     assert table.sum(axis=1).tolist() == [2, 2]
     assert found.metrics["accuracy"] == np.trace(table) / 4
+    right = [row["label"] == row["predicted"] for row in found.tables["examples"]]
+    assert sorted(found.outcomes["accuracy"]) == sorted(map(float, right))
     low, high = found.intervals["accuracy"]
     assert low <= found.metrics["accuracy"] <= high
     assert found.tables["confusion"]["labels"] == ["neg", "pos"]

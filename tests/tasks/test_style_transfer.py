@@ -106,6 +106,8 @@ def test_the_report_has_every_metric_and_says_who_judged(task: StyleTransferTask
     assert evaluation.metrics["content"] == pytest.approx(sum(row["content"] for row in rows) / 5)
     joint = sum(row["content"] * row["style"] * row["fluency"] for row in rows) / 5 / 100**2
     assert evaluation.metrics["j"] == pytest.approx(joint)
+    each = [row["content"] * row["style"] * row["fluency"] / 100**2 for row in rows]
+    assert evaluation.outcomes["j"] == pytest.approx(each)
     judges = task.judges()
     assert judges["style (search)"] != judges["style (report)"]
     assert "held-out accuracy" in judges["style (search)"]

@@ -40,7 +40,9 @@ class Toy:
 
     def evaluate(self, prompt: Prompt, split: str, seed: int = 0) -> Evaluation:
         self.evaluated.append((prompt.text, split, seed))
-        return Evaluation(split, {"accuracy": len(prompt.text) / 10}, 5, CALLS[split], {"accuracy": (0.0, 1.0)})
+        outcomes = {"accuracy": (1.0, 0.0, 1.0), "j": (0.5, 1.0)}
+        intervals = {"accuracy": (0.0, 1.0)}
+        return Evaluation(split, {"accuracy": len(prompt.text) / 10}, 5, CALLS[split], intervals, outcomes=outcomes)
 
     def calls(self, split: str = "train") -> int:
         return CALLS[split]

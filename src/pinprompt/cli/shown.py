@@ -8,6 +8,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from pinprompt.records.verdict import judge_result
 from pinprompt.run.running import Result
 
 REWRITES = 10
@@ -35,9 +36,9 @@ def shown_result(result: Result) -> Iterator[Any]:
         cells = [_metric(row.get(split), name) for split, name in columns]
         table.add_row(name, Text(str(row.get("prompt", ""))), *cells, style="bold" if name == "found" else "")
     yield table
-    verdict = _verdict(data, primary, splits[-1])
-    if verdict:
-        yield verdict
+    verdict = judge_result(data, primary)
+    if verdict is not None:
+        yield f"{verdict.sentence} {verdict.details}"
     yield from _shown_rewrites(data)
     spent = f"{data.get('calls', 0):,} calls, {data.get('prompts', 0):,} prompts, {data.get('seconds', 0):.0f} seconds"
     yield f"searched with {data.get('method')}: {spent}; stopped: {data.get('stopped')}"
@@ -65,20 +66,6 @@ def _metric(facts: Mapping[str, Any] | None, primary: str) -> str:
         return ""
     ends = facts.get("intervals", {}).get(primary)
     return f"{facts[primary]:.3f}" + (f" [{ends[0]:.3f}, {ends[1]:.3f}]" if ends else "")
-
-
-def _verdict(data: Mapping[str, Any], primary: str, split: str) -> str:
-    """Whether the found prompt beats the manual one, said as plainly either way."""
-    found, manual = data.get(split), (data.get("baselines", {}).get("manual") or {}).get(split)
-    if not found or not manual or found.get(primary) is None or manual.get(primary) is None:
-        return ""
-    gain = found[primary] - manual[primary]
-    word = "beats" if gain > 0 else "does not beat"
-    apart = ""
-    ours, theirs = (facts.get("intervals", {}).get(primary) for facts in (found, manual))
-    if ours and theirs and ours[0] <= theirs[1] and theirs[0] <= ours[1]:
-        apart = "; the 95 % intervals overlap"
-    return f"the found prompt {word} the manual prompt on {split}: {gain:+.3f} {primary}{apart}"
 
 
 def shown_estimate(figures: Mapping[str, Any]) -> str:

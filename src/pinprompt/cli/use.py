@@ -84,7 +84,6 @@ def evaluate(
         from rich.table import Table
 
         from pinprompt import api
-        from pinprompt.run.conclusion import facts
 
         console.note("evaluating; a large split takes a while")
         found = api.evaluate(
@@ -97,7 +96,7 @@ def evaluate(
                 ends = evaluation.intervals.get(name)
                 interval = f"{ends[0]:.3f} to {ends[1]:.3f}" if ends else ""
                 table.add_row(model, str(evaluation.rows), name, f"{value:.4g}", interval)
-        console.answer({"split": split, "models": {model: facts(one) for model, one in found.items()}}, table)
+        console.answer({"split": split, "models": {model: one.facts() for model, one in found.items()}}, table)
 
 
 def draw(

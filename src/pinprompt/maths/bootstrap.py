@@ -1,4 +1,4 @@
-"""Means, standard errors and paired differences over splits and seeds; samples are small, so all is exact or seeded."""
+"""Means, standard errors and paired tests: over splits and seeds, and over the rows of one split. Exact or seeded."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ Unit = tuple[str, int | None]
 
 EXACT = 5  # up to here every bootstrap sample is enumerated: 5 ** 5 of them
 DRAWS = 10_000
+ENOUGH = 20_000_000  # rows drawn for one test: fewer samples where there are many rows
 FEWEST = 5  # with fewer pairs a bootstrap cannot tell luck from skill, and none is called significant
 
 
@@ -68,14 +69,45 @@ def compare_paired(ours: Mapping[Unit, float], theirs: Mapping[Unit, float]) -> 
         splits.setdefault(split, []).append(value)
     # Seeds of one split share their data, so the split is what is drawn; with one split, the seeds are all there is.
     blocks = [mean(values) for values in splits.values()] if len(splits) > 1 else list(differences.values())
-    centre = mean(blocks)
-    means = sorted(_resampled(blocks))
+    return _difference(mean(blocks), sorted(_resampled(blocks)), len(blocks))
+
+
+def mcnemar(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """McNemar's exact test on rows that are right (1) or wrong (0) under two prompts: the two-sided p-value.
+
+    Of the n rows where the two differ, b are right under `ours` alone. If neither prompt is better, b follows
+    Binomial(n, 1/2), so p = min(1, 2 P(B <= min(b, n - b))).
+    """
+    b = sum(1 for one, other in zip(ours, theirs, strict=True) if one > other)
+    c = sum(1 for one, other in zip(ours, theirs, strict=True) if one < other)
+    n, log_half = b + c, -math.log(2)
+    tail = math.fsum(
+        math.exp(math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) + n * log_half)
+        for k in range(min(b, c) + 1)
+    )
+    return min(1.0, 2 * tail)
+
+
+def compare_rows(ours: Sequence[float], theirs: Sequence[float]) -> Difference:
+    """The paired bootstrap of `ours` over `theirs` over the rows that both were measured on."""
+    import numpy as np
+
+    differences = np.asarray(ours, dtype=np.float64) - np.asarray(theirs, dtype=np.float64)
+    count = len(differences)
+    stream = np.random.default_rng(0)
+    draws = max(1000, min(DRAWS, ENOUGH // count))
+    means = sorted(float(differences[stream.integers(0, count, count)].mean()) for _ in range(draws))
+    return _difference(mean(differences.tolist()), means, count)
+
+
+def _difference(centre: float, means: Sequence[float], count: int) -> Difference:
+    """The 95 % interval and the two-sided p-value from the sorted means of bootstrap samples."""
     low, high = _quantile(means, 0.025), _quantile(means, 0.975)
     below = sum(1 for value in means if value <= 0) / len(means)
     above = sum(1 for value in means if value >= 0) / len(means)
     # No smaller than the samples can resolve: a p of zero would claim what no bootstrap can know.
     p = min(1.0, max(2 * min(below, above), 2 / len(means)))
-    return Difference(centre, low, high, p, len(blocks))
+    return Difference(centre, low, high, p, count)
 
 
 def _resampled(blocks: Sequence[float]) -> list[float]:

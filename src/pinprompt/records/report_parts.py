@@ -12,17 +12,14 @@ from typing import Any
 
 from pinprompt.records.charts import Row, interval_chart
 from pinprompt.records.reading import RunRecord, inside, mapping, number, sequence
+from pinprompt.records.verdict import SPLITS, brackets, judge_result, reported_split, value_of
 from pinprompt.records.wording import duration, metric, plain, text, title, token
 
 Part = dict[str, Any]
 
 _PICTURE = re.compile(r"data:image/(?:png|jpeg|webp|gif);base64,[A-Za-z0-9+/]+={0,2}")
-SPLITS = ("test", "dev", "train")
-CAUTION = {
-    "test": "",
-    "dev": " The prompt was chosen on dev, so this number flatters it.",
-    "train": " This is the very number that the search raised; nothing was held out.",
-}
+VERDICTS = {"better": "good", "worse": "bad", "unclear": "flat", "untested": "plain", "alone": "plain"}
+"""How the page colours each kind of verdict."""
 PICTURES, PICTURE_BYTES = 40, 8_000_000
 
 
@@ -35,8 +32,7 @@ def primary_of(record: RunRecord) -> str:
 
 def split_of(record: RunRecord) -> str | None:
     """The split that the answer is reported on: test where there is one, else dev, else what was searched on."""
-    primary = primary_of(record)
-    return next((split for split in SPLITS if number(inside(record.result, split, primary)) is not None), None)
+    return reported_split(record.result, primary_of(record))
 
 
 def header(record: RunRecord) -> Part:
@@ -67,66 +63,12 @@ def header(record: RunRecord) -> Part:
 
 
 def verdict(record: RunRecord) -> Part | None:
-    """One sentence on whether the found prompt beats the hand-written one, as plain when it does not."""
-    name, split = primary_of(record), split_of(record)
-    if split is None:
-        score = number(record.result.get("score"))
-        return None if score is None else _said("plain", f"Its training score is {plain(score)}.")
-    found, found_range = _measured(mapping(record.result.get(split)), name)
-    if found is None:
-        return None
-    against = _rival(record, split, name)
-    where = f"{title(name)} on {split}"
-    where = where[0].upper() + where[1:]
-    if against is None:
-        said = f"{where}: {metric(name, found)}{_range(name, found_range)}."
-        return _said("plain", said + " There is no hand-written prompt to compare with." + CAUTION[split])
-    rival, value, rival_range = against
-    numbers = (
-        f"{where}: {metric(name, found)}{_range(name, found_range)} "
-        f"against {metric(name, value)}{_range(name, rival_range)}."
-    )
-    kind, said = _judge(found, found_range, value, rival_range, rival)
-    return _said(kind, said, numbers + CAUTION[split])
-
-
-def _said(kind: str, sentence: str, numbers: str = "") -> Part:
-    return {"kind": kind, "text": sentence, "numbers": numbers}
-
-
-def _judge(
-    found: float, ours: tuple[float, float] | None, value: float, theirs: tuple[float, float] | None, rival: str
-) -> tuple[str, str]:
-    if ours is None or theirs is None:
-        way = "is above" if found > value else "does not beat" if found == value else "is below"
-        kind = "plain" if found > value else "bad"
-        return kind, f"The found prompt {way} the {rival} prompt, with no intervals to say how certain that is."
-    if ours[0] > theirs[1]:
-        return "good", f"The found prompt beats the {rival} prompt: the 95 % intervals do not overlap."
-    if ours[1] < theirs[0]:
-        return "bad", f"The found prompt is worse than the {rival} prompt: the 95 % intervals do not overlap."
-    return "flat", f"The found prompt does not beat the {rival} prompt: the 95 % intervals overlap."
-
-
-def _rival(record: RunRecord, split: str, name: str) -> tuple[str, float, tuple[float, float] | None] | None:
-    """The manual prompt where there is one, else the best hand-written one."""
-    known = []
-    for label, baseline in mapping(record.result.get("baselines")).items():
-        value, interval = _measured(mapping(mapping(baseline).get(split)), name)
-        if value is not None:
-            known.append((text(label, 40), value, interval))
-    known.sort(key=lambda one: (one[0] != "manual", -one[1]))
-    return known[0] if known else None
-
-
-def _measured(metrics: dict[str, Any], name: str) -> tuple[float | None, tuple[float, float] | None]:
-    pair = sequence(inside(metrics, "intervals", name))
-    low, high = (number(pair[0]), number(pair[1])) if len(pair) == 2 else (None, None)
-    return number(metrics.get(name)), None if low is None or high is None else (low, high)
-
-
-def _range(name: str, interval: tuple[float, float] | None) -> str:
-    return "" if interval is None else f" [{metric(name, interval[0])}, {metric(name, interval[1])}]"
+    """Whether the found prompt beats the hand-written one, as the terminal and result.json say it."""
+    judged = judge_result(record.result, primary_of(record))
+    if judged is not None:
+        return {"kind": VERDICTS[judged.kind], "text": judged.sentence, "numbers": judged.details}
+    score = number(record.result.get("score"))
+    return None if score is None else {"kind": "plain", "text": f"Its training score is {plain(score)}.", "numbers": ""}
 
 
 def facts(record: RunRecord) -> list[tuple[str, str]]:
@@ -173,8 +115,8 @@ def scores(record: RunRecord) -> Part | None:
             if metrics:
                 cells = []
                 for name in names:
-                    value, interval = _measured(metrics, name)
-                    cells.append((metric(name, value), _range(name, interval).strip()))
+                    value, interval = value_of(metrics, name)
+                    cells.append((metric(name, value), brackets(name, interval).strip()))
                 rows.append({"name": label, "prompt": text(prompt or "", 300).strip(" "), "cells": cells})
         count = next((number(metrics.get("rows")) for _, _, metrics in measured if metrics.get("rows")), None)
         if names and rows:
@@ -207,7 +149,7 @@ def _score_chart(record: RunRecord, prompts: list[tuple[str, Any, dict[str, Any]
     name, split = primary_of(record), split_of(record)
     rows = []
     for label, _, one in prompts if split is not None else []:
-        value, interval = _measured(mapping(one.get(split or "")), name)
+        value, interval = value_of(mapping(one.get(split or "")), name)
         if value is not None:
             rows.append(Row(label, value, *(interval or (None, None))))
         value, interval = _measured(mapping(one.get(split or "")), f"raw_{name}")

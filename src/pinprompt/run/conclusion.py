@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from pinprompt.methods.protocol import Outcome, Search
@@ -12,6 +13,7 @@ from pinprompt.methods.selection import Finalist
 from pinprompt.methods.table import METHODS
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.records.readability import perplexity, readability, slor
+from pinprompt.records.verdict import judge_result
 from pinprompt.run.folder import RunFolder
 from pinprompt.values import Evaluation, Event, Prompt
 
@@ -37,9 +39,9 @@ def conclude(
         "method": recipe.method,
         "prompt": best.candidate.prompt.text if best else "",
         "score": best.candidate.score if best else None,
-        "dev": facts(found.get("dev")),
-        "test": facts(found.get("test")),
-        "train": facts(found.get("train")),
+        "dev": found["dev"].facts() if "dev" in found else None,
+        "test": found["test"].facts() if "test" in found else None,
+        "train": found["train"].facts() if "train" in found else None,
         "primary": task.primary,
         "task": task.name,
         "dataset": getattr(recipe.task, "dataset", None),
@@ -73,16 +75,9 @@ def conclude(
     )
     result |= {"calls": evaluator.charged_calls, "paid_calls": evaluator.paid_calls, "prompts": evaluator.distinct}
     result["report_calls"] = evaluator.report_calls
+    result["verdict"] = asdict(judged) if (judged := judge_result(result)) else None
     result["seconds"] = round(record.seconds(), 3)
     return result
-
-
-def facts(evaluation: Evaluation | None) -> dict[str, Any] | None:
-    """An evaluation as result.json shows it: metrics side by side with rows and intervals."""
-    if evaluation is None:
-        return None
-    intervals = {name: list(ends) for name, ends in evaluation.intervals.items()}
-    return {**evaluation.metrics, "rows": evaluation.rows, "intervals": intervals}
 
 
 def calibration_of(evaluation: Evaluation | None) -> dict[str, Any]:
@@ -115,7 +110,7 @@ def _baselines(recipe: Recipe, search: Search, splits: list[str], step: int) -> 
         if name == recipe.method or name == "in-context":
             continue
         evaluations = _evaluate(search, name, Prompt(text), splits, step)
-        compared[name] = {"prompt": text, **{split: facts(one) for split, one in evaluations.items()}}
+        compared[name] = {"prompt": text, **{split: one.facts() for split, one in evaluations.items()}}
         compared[name] |= calibration_of(next(iter(evaluations.values())))
     return compared
 

@@ -21,7 +21,7 @@ from typing import IO, Any
 
 from pinprompt.errors import RunError, TaskError
 from pinprompt.files import opener
-from pinprompt.values import Evaluation, Score
+from pinprompt.values import Evaluation, Score, pack_outcomes
 
 # Scores and evaluations as plain JSON values, and back: what the journal and the memo keep.
 
@@ -103,6 +103,7 @@ def pack_evaluation(evaluation: Evaluation) -> dict[str, Any]:
         "calls": int(evaluation.calls),
         "intervals": {str(name): [float(low), float(high)] for name, (low, high) in evaluation.intervals.items()},
         "tables": dict(evaluation.tables),
+        "outcomes": pack_outcomes(evaluation.outcomes),
     }
 
 
@@ -116,6 +117,7 @@ def unpack_evaluation(row: Mapping[str, Any]) -> Evaluation:
             calls=int(row["calls"]),
             intervals={str(name): (float(low), float(high)) for name, (low, high) in row["intervals"].items()},
             tables=dict(row["tables"]),
+            outcomes={str(name): tuple(map(float, values)) for name, values in row.get("outcomes", {}).items()},
         )
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"not an evaluation: {error}") from error

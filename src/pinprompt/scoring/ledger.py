@@ -254,7 +254,7 @@ class Known:
 
     def evaluation_key(self, split: str, prompt: Prompt) -> str:
         """The memo's key of an evaluation."""
-        return memo_key(self._fingerprint(split), "evaluation", split, prompt.text)
+        return memo_key(self._fingerprint(split), "evaluation by rows", split, prompt.text)
 
     def _question(self, number: int, place: int, split: str, text: str) -> tuple[Any, ...]:
         return (split, text) if self.fixed else (split, text, number, place)

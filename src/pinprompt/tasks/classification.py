@@ -190,6 +190,7 @@ class ClassificationTask(Task):
             calls=len(targets) * self.model.sequences,
             intervals=metrics.intervals(targets, predicted, classes, _METRICS, derive(seed, "bootstrap")),
             tables=tables,
+            outcomes={"accuracy": tuple((predicted == targets).astype(float).tolist())},
         )
 
     def predict(self, prompt: Prompt, texts: Sequence[str]) -> list[tuple[str, dict[str, float]]]:

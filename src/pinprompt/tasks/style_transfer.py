@@ -163,6 +163,7 @@ class StyleTransferTask(Task):
             calls=count * len(sources),
             intervals=intervals | mean_intervals(per_row, seed),
             tables={"rewrites": rewrites[:SHOWN], "failures": failures[:SHOWN], "judges": self.judges()},
+            outcomes={"j": tuple(100 * c * s * f for c, s, f in zip(content, style, fluent, strict=True))},
         )
 
     def rewrite(self, prompt: str, text: str, n: int = 1, seed: int = 0) -> list[Rewrite]:

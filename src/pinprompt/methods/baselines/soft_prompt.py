@@ -172,7 +172,7 @@ class _Run:
             facts: Mapping[str, Any] = {"metrics": dict(evaluation.metrics), "intervals": intervals}
             about = {"name": "found", "prompt": "", "split": split, **facts, "rows": evaluation.rows}
             self.search.emit(Event("evaluation", step, about))
-            found[split] = {**evaluation.metrics, "rows": evaluation.rows, "intervals": intervals}
+            found[split] = evaluation.facts()
             found["tables"] = dict(evaluation.tables)
         return found
 
