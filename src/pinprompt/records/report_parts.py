@@ -152,7 +152,7 @@ def _score_chart(record: RunRecord, prompts: list[tuple[str, Any, dict[str, Any]
         value, interval = value_of(mapping(one.get(split or "")), name)
         if value is not None:
             rows.append(Row(label, value, *(interval or (None, None))))
-        value, interval = _measured(mapping(one.get(split or "")), f"raw_{name}")
+        value, interval = value_of(mapping(one.get(split or "")), f"raw_{name}")
         if value is not None:
             rows.append(Row(f"{label}, raw", value, *(interval or (None, None))))
     heading = f"{title(name)} on {split}, with 95 % intervals"
