@@ -388,7 +388,7 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _aloud(task: Task) -> Task:
     """Say what a reader should know of the task, such as how a model behind an API is asked."""
-    for note in getattr(task, "notes", ()):
+    for note in task.notes:
         logging.getLogger("pinprompt.models").info(note)
     return task
 

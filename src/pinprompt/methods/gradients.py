@@ -15,21 +15,20 @@ from pinprompt.policy.backbone import Tokens
 from pinprompt.policy.reader import Prefix
 from pinprompt.policy.vocabulary import Vocabulary
 from pinprompt.recipe.sections import Constraints
-from pinprompt.tasks.protocol import Differentiable
+from pinprompt.tasks.protocol import Differentiable, complete
 
 # What methods that use gradients share: the task's differentiable view, training rows in rounds, paid gradients.
 
 
 def view_of(search: Search, method: str) -> Differentiable:
     """The task's differentiable view, or a sentence that names the methods that can do without."""
-    make = getattr(search.task, "differentiable", None)
-    if make is None:
+    view = complete(search.task).differentiable()
+    if view is None:
         others = ", ".join(row.name for row in ROWS if not row.gradients)
         raise ModelError(
             f"the method '{method}' needs gradients of the task model, and the task '{search.task.name}' can only be "
             f"called; use one that needs none: {others}"
         )
-    view: Differentiable = make()
     return view
 
 

@@ -130,7 +130,7 @@ def build_evaluator(
             raise SettingError(
                 "a function given as an object cannot be sent to Ray's workers; name it as 'module:name'"
             )
-        chunk = max(1, getattr(task, "chunk", 1) // settings.workers)
+        chunk = max(1, task.chunk // settings.workers)
         executor = Ray(partial(build_task, recipe, device), settings.workers, threads, chunk)
     elif settings.engine != "inline":
         raise SettingError(f"scoring.engine is '{settings.engine}': choose inline or ray")

@@ -60,8 +60,8 @@ def conclude(
         **calibration_of(shown),
         "baselines": _baselines(recipe, search, splits, outcome.steps),
         "tables": dict(shown.tables) if shown else {},
-        "judges": getattr(task, "judges", dict)(),
-        **getattr(task, "exhibits", dict)(),
+        "judges": task.judges(),
+        **task.exhibits(),
         **outcome.extras,
     }
     if best:

@@ -11,7 +11,7 @@ from pinprompt.methods.table import METHODS
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.run import build
 from pinprompt.seeds import derive
-from pinprompt.tasks.protocol import Task
+from pinprompt.tasks.protocol import Task, complete
 from pinprompt.values import Prompt
 
 PROBES = 16
@@ -53,7 +53,7 @@ def estimate(recipe: Recipe, device: str | None = None, probe: bool = True, task
     asked nothing, since asking costs money: its minutes are unknown, and its tokens the most that they can be.
     """
     remote = build.is_remote(recipe)
-    task = task or build.build_task(recipe, build.choose_device(device), contact=not remote)
+    task = complete(task or build.build_task(recipe, build.choose_device(device), contact=not remote))
     calls = calls_planned(recipe, task)
     report = sum(task.calls(split) for split in task.splits if split != "train") * (1 + len(task.baselines()))
     if task.calibrates:  # hand-written prompts are scored on train too, where their label offsets are measured
@@ -153,12 +153,12 @@ def _seconds_per_call(recipe: Recipe, task: Task) -> float:
     return (time.perf_counter() - started) / (PROBES * task.calls("train"))
 
 
-def _tokens_and_money(recipe: Recipe, task: Any, calls: int) -> dict[str, Any]:
+def _tokens_and_money(recipe: Recipe, task: Task, calls: int) -> dict[str, Any]:
     """For tasks that are billed by tokens: the most that so many calls can take."""
-    if not hasattr(task, "tokens"):
-        return {}
     tokens_in, tokens_out = task.tokens(Prompt("x " * recipe.policy.length), "train")
+    if not tokens_in and not tokens_out:
+        return {}
     prompts = calls / max(1, task.calls("train"))
-    price = recipe.budget.prices.get(str(getattr(task, "billed", "")))
+    price = recipe.budget.prices.get(task.billed or "")
     money = 0.0 if price is None else (tokens_in * price.input + tokens_out * price.output) * prompts / 1e6
     return {"tokens": int((tokens_in + tokens_out) * prompts), "money": money}

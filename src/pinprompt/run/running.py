@@ -18,7 +18,7 @@ from pinprompt.records.reading import read_run
 from pinprompt.run import build
 from pinprompt.run.conclusion import conclude
 from pinprompt.run.folder import RunFolder
-from pinprompt.tasks.protocol import Task
+from pinprompt.tasks.protocol import Task, complete
 from pinprompt.values import Event, Listener
 
 MAY_CHANGE = ("budget", "scoring")
@@ -86,15 +86,15 @@ def run(
     with RunFolder(folder, resume=resume, force=force) as record:
         if resume and _finished(recipe, record.path):
             return result_of(record.path)
-        task = task or build.build_task(recipe, device)
-        for note in getattr(task, "notes", ()):
+        task = complete(task or build.build_task(recipe, device))
+        for note in task.notes:
             notes(note)
-        if hasattr(task, "check_window"):
-            task.check_window(recipe.policy.length)
+        task.check_window(recipe.policy.length)
         # Only now is there a run: what could not even be built leaves a folder that can be used again.
         record.begin(recipes.to_toml(recipe))
-        if hasattr(task, "shown_rows"):
-            record.save_json("rows.json", task.shown_rows())
+        rows = task.shown_rows()
+        if rows:
+            record.save_json("rows.json", rows)
         record.save_json("environment.json", build.environment(device, threads))
         evaluator = build.build_evaluator(recipe, task, record, device, threads, notes)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from pinprompt.errors import TaskError
-from pinprompt.tasks.protocol import Task
+from pinprompt.tasks.protocol import Task, complete
 from pinprompt.values import Evaluation, Prompt, Score
 
 Stop = Callable[[], bool]
@@ -32,13 +32,13 @@ class Executor(Protocol):
 class Inline:
     """Scores in this process, one prompt after the other.
 
-    A task that is much faster on several prompts at once says so with an attribute `chunk`; by default a prompt goes
-    alone, so that its score is journalled, and the clock looked at, as soon as it is there.
+    Prompts go in chunks of the size that the task says (`Task.chunk`): alone, so that a score is journalled, and the
+    clock looked at, as soon as it is there, or several where that is much faster.
     """
 
     def __init__(self, task: Task, chunk: int | None = None) -> None:
-        self.task = task
-        self.chunk = max(1, int(getattr(task, "chunk", 1))) if chunk is None else chunk
+        self.task = complete(task)
+        self.chunk = max(1, self.task.chunk) if chunk is None else chunk
 
     def run(self, prompts: Sequence[Prompt], seeds: Sequence[int], split: str, stop: Stop) -> Iterator[Score]:
         """Scores of the prompts, in order."""

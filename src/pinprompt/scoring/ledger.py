@@ -31,16 +31,11 @@ class Question:
 
 
 class Billing:
-    """A task's costs booked on a budget.
-
-    What a task may tell beyond its contract: `billed`, the name of its model in the price table; `tokens(prompt,
-    split)`, the most tokens in and out that a score can take; `tokens_in` and `tokens_out` in `Score.details` (and
-    under "usage" in `Evaluation.tables`), what it took.
-    """
+    """A task's costs booked on a budget, by its `calls`, `billed` and `tokens`, and what its scores say they took."""
 
     def __init__(self, task: Task, budget: Budget) -> None:
         self.task, self.budget = task, budget
-        self.model: str | None = getattr(task, "billed", None)
+        self.model = task.billed
         self.paid_calls = 0
         """Calls that were really made, not answered from memory."""
 
@@ -104,10 +99,7 @@ class Billing:
         return {"spent": {"money": money, "seconds": self.budget.seconds(), "paid_calls": self.paid_calls}}
 
     def _most(self, prompt: Prompt, split: str) -> tuple[int, int]:
-        tokens = getattr(self.task, "tokens", None)
-        if tokens is None:
-            return 0, 0
-        most_in, most_out = tokens(prompt, split)
+        most_in, most_out = self.task.tokens(prompt, split)
         return int(most_in), int(most_out)
 
     def _took(self, prompt: Prompt, score: Score, split: str) -> tuple[int, int]:
@@ -246,7 +238,7 @@ class Known:
 
     def _fingerprint(self, split: str) -> str:
         """What an answer on a split depends on: less than the whole task, where the task says so."""
-        return str(getattr(self.task, "fingerprints", {}).get(split, self.task.fingerprint))
+        return str(self.task.fingerprints.get(split, self.task.fingerprint))
 
     def score_key(self, split: str, prompt: Prompt) -> str:
         """The memo's key of a score."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Protocol, cast, runtime_checkable
 
 from pinprompt.errors import TaskError
@@ -57,15 +59,53 @@ class Task(BareTask, Protocol):
     Subclass it to inherit the defaults. A task that has only the members of `BareTask` is given them by `complete`.
     """
 
+    notes: Sequence[str] = ()
+    """What a reader should know of data and model, one sentence each."""
+    chunk: int = 1
+    """Prompts that are best scored together. One at a time is kept, and the clock looked at, after every prompt."""
+    billed: str | None = None
+    """The model's name in `budget.prices`; None where no model is paid for."""
+    fingerprints: Mapping[str, str] = MappingProxyType({})
+    """One per split, where a score on a split depends on less than the whole task; `fingerprint` for the others."""
     calibrates: bool = False
     """True where a score on dev or test needs the prompt's `offsets`, which its score on train has."""
+
+    def check_window(self, length: int) -> None:
+        """Raise a SettingError where prompts of `length` tokens cannot be scored; called before anything is spent."""
+        return
+
+    def tokens(self, prompt: Prompt, split: str = "train") -> tuple[int, int]:
+        """The most tokens in and out that a score can take; (0, 0) where nobody counts tokens.
+
+        What it did take goes to `Score.details` (`tokens_in`, `tokens_out`) and `Evaluation.tables["usage"]`.
+        """
+        return 0, 0
+
+    def judges(self) -> dict[str, str]:
+        """Who judges what, for results and comparisons: runs with other judges are never mixed."""
+        return {}
+
+    def exhibits(self) -> dict[str, Any]:
+        """Further entries of result.json, such as the pictures that words are searched for."""
+        return {}
+
+    def shown_rows(self) -> dict[str, Any]:
+        """The training examples as rows.json has them, for the studio; {} where there is nothing to show."""
+        return {}
+
+    def differentiable(self) -> Differentiable | None:
+        """The view that white-box methods need; None for a black box."""
+        return None
 
     def row_values(self, score: Score, split: str) -> list[float]:
         """What each example of a split adds to a score that this task gave (their mean is the score); [] if unknown."""
         return []
 
 
-OPTIONAL = ("calibrates", "row_values")
+OPTIONAL = (
+    *("notes", "chunk", "billed", "fingerprints", "calibrates"),
+    *("check_window", "tokens", "judges", "exhibits", "shown_rows", "differentiable", "row_values"),
+)
 """The members with defaults."""
 
 
@@ -130,7 +170,12 @@ def check_task(task: Any, prompts: Sequence[str] = _PROMPTS, *, seed: int = 0, r
     if not findings:
         task = complete(task)
         given = [Prompt(text) for text in dict.fromkeys(prompts)]
-        findings = [*_scores(task, given, seed), *_evaluations(task, given[0], seed), *_words(task)]
+        findings = [
+            *_scores(task, given, seed),
+            *_evaluations(task, given[0], seed),
+            *_words(task),
+            *_extras(task, given[0]),
+        ]
     if findings and raise_error:
         raise TaskError("the task breaks its contract:\n" + "\n".join(f"- {finding}" for finding in findings))
     return findings
@@ -257,3 +302,42 @@ def _words(task: Task) -> list[str]:
     if not isinstance(baselines, dict) or not all(isinstance(v, str) for pair in baselines.items() for v in pair):
         found.append(f"baselines() must give a dict of name to prompt, it gave {baselines!r:.80}")
     return found
+
+
+def _extras(task: Task, prompt: Prompt) -> list[str]:
+    """The members that a task may leave out, where it has them."""
+    found = []
+    if isinstance(task.notes, str) or not all(isinstance(note, str) for note in task.notes):
+        found.append(f"'notes' must be a list of sentences, it is {task.notes!r:.80}")
+    if not isinstance(task.chunk, int) or isinstance(task.chunk, bool) or task.chunk < 1:
+        found.append(f"'chunk' must be a whole number of at least 1, it is {task.chunk!r}")
+    if task.billed is not None and not isinstance(task.billed, str):
+        found.append(f"'billed' must be a model's name or None, it is {task.billed!r:.60}")
+    if not isinstance(task.calibrates, bool):
+        found.append(f"'calibrates' must be True or False, it is {task.calibrates!r:.60}")
+    if not _texts(task.fingerprints) or not set(task.fingerprints) <= set(task.splits):
+        found.append(f"'fingerprints' must map splits to texts, it is {task.fingerprints!r:.80}")
+    for split in task.splits:
+        most: Any = task.tokens(prompt, split)
+        pair = isinstance(most, tuple) and len(most) == 2
+        if not pair or not all(isinstance(count, int) and count >= 0 for count in most):
+            found.append(f"tokens() on '{split}' must give two whole numbers, in and out, it gave {most!r:.60}")
+    if not _texts(task.judges()):
+        found.append(f"judges() must give a dict of what to who, it gave {task.judges()!r:.80}")
+    for name, given in (("exhibits", task.exhibits()), ("shown_rows", task.shown_rows())):
+        try:
+            fits = isinstance(given, dict) and bool(json.dumps(given, allow_nan=False))
+        except (TypeError, ValueError):
+            fits = False
+        if not fits:
+            found.append(f"{name}() must give a dict of plain JSON values, it gave {given!r:.80}")
+    view = task.differentiable()
+    members = ("embeddings", "tokenizer", "loss", "score_vectors", "rows")
+    missing = [] if view is None else [name for name in members if not hasattr(view, name)]
+    if missing:
+        found.append(f"differentiable() must give None or a view; its view has no {', '.join(missing)}")
+    return found
+
+
+def _texts(given: Any) -> bool:
+    return isinstance(given, Mapping) and all(isinstance(text, str) for pair in given.items() for text in pair)

@@ -22,7 +22,8 @@ class RemoteClassificationTask(ClassificationTask):
     chunk = 1
     """A prompt at a time, so that each has its own bill; its examples are still sent side by side."""
 
-    differentiable = None  # type: ignore[assignment]  # a model behind an API has no gradients
+    def differentiable(self) -> None:  # type: ignore[override]
+        """None: a model behind an API has no gradients."""
 
     @classmethod
     def open(
@@ -43,12 +44,8 @@ class RemoteClassificationTask(ClassificationTask):
         model: Any = open_classifier(settings.model, remote, data.words, contact)  # has the interface of a local model
         task = cls(settings, data, template, model, model.revision, seed)
         task.notes += model.notes
+        task.billed = model.billed
         return task
-
-    @property
-    def billed(self) -> str:
-        """The model's name in the price table."""
-        return str(self._server.billed)
 
     def tokens(self, prompt: Prompt, split: str = "train") -> tuple[int, int]:
         """The most tokens in and out that a prompt can take on a split."""

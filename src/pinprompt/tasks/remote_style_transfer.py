@@ -50,12 +50,8 @@ class RemoteStyleTransferTask(StyleTransferTask):
             generator.probe(max(settings.samples * settings.bootstraps, settings.test_samples))
         task = cls(settings, data, generator, judges, generator.revision)
         task.notes = [*generator.notes, f"perplexity and fluency by {judges.lm.name}"]
+        task.billed = generator.billed
         return task
-
-    @property
-    def billed(self) -> str:
-        """The model's name in the price table."""
-        return str(self._server.billed)
 
     def tokens(self, prompt: Prompt, split: str = "train") -> tuple[int, int]:
         """The most tokens in and out that a prompt can take on a split."""
