@@ -100,7 +100,7 @@ def test_methods_know_no_concrete_task() -> None:
 @pytest.mark.parametrize(
     ("library", "homes"),
     [
-        ("transformers", ("policy/backbone.py", "models/", "judges/", "bench/")),
+        ("transformers", ("policy/backbone.py", "models/", "judges/", "bench/", "methods/baselines/pez.py")),
         ("diffusers", ("models/diffusion.py",)),
         ("ray", ("scoring/ray.py", "sweeps/engines.py")),
         ("matplotlib", ("records/",)),

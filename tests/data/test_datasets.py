@@ -27,17 +27,14 @@ def test_every_dataset_has_all_that_a_task_needs() -> None:
     for card in CARDS.values():
         assert card.labels == tuple(map(str, range(len(card.words))))
         assert len(set(card.words.values())) == len(card.words)
-        for template, prompt in (
-            (card.template("masked"), "x"),
-            card.manual("masked")[::-1],
-            card.instructed("masked")[::-1],
-        ):
+        assert card.instruction
+        for template, prompt in ((card.template("masked"), "x"), card.manual("masked")[::-1]):
             assert prompt
             assert template.format(text="T", prompt="P", mask="M").count("M") == 1
-        for template, prompt in (card.manual("causal")[::-1], card.instructed("causal")[::-1]):
-            assert prompt
-            assert "{mask}" not in template
-            assert sorted(template.format(text="T", prompt="P").split()) == ["P", "T"]
+        prompt, template = card.manual("causal")
+        assert prompt
+        assert "{mask}" not in template
+        assert sorted(template.format(text="T", prompt="P").split()) == ["P", "T"]
         assert card.name in PACKAGED if card.hub is None else card.hub.id.count("/") == 1
         assert card.licence
     assert set(PILES) == set(PACKAGED)

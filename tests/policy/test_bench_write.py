@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from pinprompt.bench.write import SUPPORT, measure, plain, sparsified
-from pinprompt.policy.backbone import random_backbone
+from pinprompt.bench.write import SUPPORT, measure, plain, random_backbone, sparsified
 from pinprompt.recipe.sections import PolicySettings
 
 

@@ -212,16 +212,6 @@ def test_explain_says_what_greedy_saw(make: Callable[[str], Backbone]) -> None:
         writer.explain(Prompt("by hand"))
 
 
-def test_perplexity_is_the_models_own(make: Callable[[str], Backbone], tokenizer: Any) -> None:
-    writer = writer_of(make("gpt2"))
-    ids = [tokenizer.bos_token_id, *tokenizer("The film was great", add_special_tokens=False).input_ids]
-    with torch.no_grad():
-        loss = writer.backbone.model(input_ids=torch.tensor([ids]), labels=torch.tensor([ids])).loss
-    assert writer.perplexity("The film was great") == pytest.approx(float(loss.exp()), rel=1e-4)
-    with pytest.raises(SettingError, match="perplexity"):
-        writer.perplexity("")
-
-
 def test_nothing_but_psi_has_a_gradient(make: Callable[[str], Backbone]) -> None:
     writer = writer_of(make("gpt2"))
     assert all(parameter.requires_grad for parameter in writer.psi.parameters())

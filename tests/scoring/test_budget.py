@@ -203,16 +203,6 @@ def test_a_spent_limit_has_nothing_left() -> None:
         budget.reserve(tokens_in=1, model="dear")
 
 
-def test_describe_tells_what_was_spent_or_is_limited() -> None:
-    clock = Clock()
-    budget = Budget(BudgetSettings(prices=PRICES), clock)
-    budget.settle(budget.reserve(0, 1000, 0, "dear"))
-    clock.now += 3000
-    assert budget.describe() == "0 calls, 1,000 tokens, 0.003 money, 50.0 minutes"
-    limited = Budget(BudgetSettings(tokens=7, money=2.0))
-    assert limited.describe() == "0 calls, 0 of 7 tokens, 0 of 2.0 money, 0.0 minutes"
-
-
 def test_at_least_only_raises() -> None:
     budget = Budget(BudgetSettings())
     budget.at_least(Decimal("2.5"), 60.0)
@@ -254,13 +244,7 @@ def test_more_than_reserved_is_booked_in_full() -> None:
     assert budget.remaining() == {"calls": 5}
 
 
-def test_describe_names_what_is_limited() -> None:
-    clock = Clock()
-    budget = Budget(BudgetSettings(calls=2000, tokens=9, money=1.5, minutes=3, prices=PRICES), clock)
-    budget.settle(budget.reserve(1234, 2, 1, "dear"))
-    clock.now += 90
-    assert budget.describe() == "1,234 of 2,000 calls, 3 of 9 tokens, 2.1e-05 of 1.5 money, 1.5 of 3 minutes"
-    assert Budget(BudgetSettings()).describe() == "0 calls, 0.0 minutes"
+def test_without_limits_nothing_is_left_to_say() -> None:
     assert Budget(BudgetSettings()).remaining() == {}
 
 

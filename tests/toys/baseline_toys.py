@@ -18,11 +18,11 @@ from transformers import (
     RobertaForMaskedLM,
 )
 
+from pinprompt.bench.write import random_backbone
 from pinprompt.data.readers import Example
 from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.models.causal_labels import CausalLabels
 from pinprompt.models.masked_labels import MaskedLabels
-from pinprompt.policy.backbone import random_backbone
 from pinprompt.policy.writer import Writer
 from pinprompt.recipe.sections import BudgetSettings, ClassificationSettings, PolicySettings
 from pinprompt.run.folder import RunFolder

@@ -28,7 +28,7 @@ def random_opt_125m() -> tuple[Any, Any]:
 
 PROMPTS, LENGTH, BATCH = 16, 5, 256
 RELEASED = {"write_seconds": 1.3, "step_seconds": 24.5, "peak_gb": 5.4}
-"""What the released code takes at this shape on such a machine, as the project was told (issue 3)."""
+"""What the released code was reported to take at this shape on such a machine; it is not measured here."""
 
 
 def measure(steps: int = 3, target: str = "monte-carlo") -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from pinprompt.maths.entropy import policy
-from pinprompt.policy.backbone import Backbone, random_backbone
+from pinprompt.policy.backbone import Backbone
 from pinprompt.policy.vocabulary import Ignorable
 from pinprompt.policy.writer import Writer
 from pinprompt.recipe.sections import PolicySettings
@@ -21,6 +21,31 @@ POLICY = (
     f"psi of random weights, scaled so that sparsemax leaves about {SUPPORT} tokens at the first place (a policy that "
     "has begun to sparsify); step after step of fresh prompts from it, the first step with an empty tree"
 )
+
+
+def random_backbone(vocabulary: int, dim: int = 64, layers: int = 2, positions: int = 1024) -> Backbone:
+    """A Llama of random weights with a small body and a vocabulary of made-up words, for measurements."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=dim,
+        intermediate_size=2 * dim,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=positions,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    words = {"<s>": 0, "a": 1} | {f"w{number}": number for number in range(2, vocabulary)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<s>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = LlamaForCausalLM(config)
+    return Backbone(model, PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>"))
 
 
 def measure(

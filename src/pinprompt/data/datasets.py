@@ -18,8 +18,6 @@ from pinprompt.seeds import derive
 
 MASKED = "{text} {prompt} {mask} ."
 CAUSAL = "{text} {prompt}"
-INSTRUCTION_MASKED = "{prompt} {text} {mask} ."
-INSTRUCTION_CAUSAL = "{prompt} {text}"
 
 
 @dataclass(frozen=True)
@@ -72,10 +70,6 @@ class DatasetCard:
         if kind == "masked":
             return self.manual_masked, self.manual_template_masked or self.template_masked
         return self.manual_causal, self.template_causal
-
-    def instructed(self, kind: str) -> tuple[str, str]:
-        """The instruction and its template: it stands before the text."""
-        return self.instruction, INSTRUCTION_MASKED if kind == "masked" else INSTRUCTION_CAUSAL
 
 
 def _numbered(*words: str) -> dict[str, str]:

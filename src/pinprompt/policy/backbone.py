@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 from pinprompt.errors import ModelError, SettingError
@@ -184,28 +182,6 @@ class Backbone:
             return False
         shared = getattr(self.config, "num_kv_shared_layers", 0)
         return not shared and all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers)
-
-
-def random_backbone(vocabulary: int, dim: int = 64, layers: int = 2, positions: int = 1024) -> Backbone:
-    """A Llama of random weights with a small body and a vocabulary of made-up words, for measurements."""
-    config = LlamaConfig(
-        vocab_size=vocabulary,
-        hidden_size=dim,
-        intermediate_size=2 * dim,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=positions,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
-    words = {"<s>": 0, "a": 1} | {f"w{number}": number for number in range(2, vocabulary)}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<s>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = LlamaForCausalLM(config)
-    return Backbone(model, PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>"))
 
 
 class Tokens:

@@ -152,10 +152,6 @@ class Writer:
         logprobs = torch.cat([self.backbone.logprobs(part) for part in self._passes(states)])[: len(prefixes)]
         return logprobs.masked_fill(~kept, -torch.inf)
 
-    def perplexity(self, text: str) -> float:
-        """How surprised the frozen LM is by a text, behind its opening token and no context."""
-        return self.backbone.perplexity(text)
-
     def likelihoods(self, text: str) -> tuple[list[float], list[float]]:
         """Log-probabilities of a text's tokens by the frozen LM: behind what stands before, and each by itself."""
         tokens, logprobs = self.backbone.likelihoods(text)

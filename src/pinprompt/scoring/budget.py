@@ -171,19 +171,6 @@ class Budget:
                 left["minutes"] = max(0.0, self.settings.minutes - self._elapsed() / 60)
             return left
 
-    def describe(self) -> str:
-        """One line: what was spent, of how much."""
-        with self._lock:
-            parts = [f"{self.spent.calls:,}{_of(self.settings.calls)} calls"]
-            if self.spent.tokens or self.settings.tokens is not None:
-                parts.append(f"{self.spent.tokens:,}{_of(self.settings.tokens)} tokens")
-            if self.spent.money or self._limit_money is not None:
-                limit = "" if self._limit_money is None else f" of {self._limit_money}"
-                parts.append(f"{float(self.spent.money):.4g}{limit} money")
-            limit = "" if self.settings.minutes is None else f" of {self.settings.minutes:g}"
-            parts.append(f"{self._elapsed() / 60:.1f}{limit} minutes")
-            return ", ".join(parts)
-
     def state(self) -> dict[str, Any]:
         """The ledger as JSON values; open reservations are not part of it, they die with the process."""
         with self._lock:
@@ -235,10 +222,6 @@ class Budget:
             left_money = max(Decimal(0), self._limit_money - money)
             return f"the budget of {self._limit_money} (money) has {left_money} left, up to {wanted.money} needed"
         return ""
-
-
-def _of(limit: int | None) -> str:
-    return "" if limit is None else f" of {limit:,}"
 
 
 def _pack(amounts: Amounts) -> dict[str, Any]:

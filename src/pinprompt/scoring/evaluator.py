@@ -153,11 +153,6 @@ class Evaluator:
         """Every distinct prompt in order of appearance, with its mean score per split (for prompts.csv)."""
         return self._table.rows(self.task.splits)
 
-    def statistics(self) -> dict[str, int]:
-        """The counters that people look at."""
-        names = ("charged_calls", "report_calls", "paid_calls", "memo_hits", "repeats", "distinct")
-        return {name: getattr(self, name) for name in names}
-
     def position(self) -> dict[str, Any]:
         """Where the run stands, as JSON values for a checkpoint; what the journal holds by now is made durable."""
         self._begin("train")

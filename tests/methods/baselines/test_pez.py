@@ -12,7 +12,6 @@ from baseline_toys import MAGIC, SEEDS, WORDS, WordTask, assert_resumes, planted
 from PIL import Image
 
 from pinprompt.errors import ModelError, SettingError
-from pinprompt.methods.baselines.adafactor import Adafactor
 from pinprompt.methods.baselines.pez import pez
 from pinprompt.methods.gradients import TokenSpace
 from pinprompt.methods.protocol import Outcome, Search
@@ -224,18 +223,3 @@ def test_bad_input(tmp_path: Path) -> None:
         TokenSpace(view, 2, Constraints(), without=list(view.tokenizer.get_vocab()))
     with pytest.raises(ModelError, match="'pez' needs gradients"):
         run(method(steps=1), WordTask(len), tmp_path / "black")
-
-
-def test_adafactor_is_transformers_own() -> None:
-    from transformers.optimization import Adafactor as Theirs
-
-    start = torch.randn(5, 7, generator=torch.Generator().manual_seed(0))
-    ours, theirs = start.clone().requires_grad_(True), start.clone().requires_grad_(True)
-    one = Adafactor([ours], lr=0.3, weight_decay=0.01)
-    two = Theirs([theirs], lr=0.3, scale_parameter=False, relative_step=False, warmup_init=False, weight_decay=0.01)
-    for step in range(20):
-        gradient = torch.randn(5, 7, generator=torch.Generator().manual_seed(step)) * (1 + step % 3)
-        for point, optimiser in ((ours, one), (theirs, two)):
-            point.grad = gradient.clone()
-            optimiser.step()
-    assert torch.allclose(ours, theirs, atol=1e-5)

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from pinprompt.errors import BudgetSpent
-from pinprompt.methods.baselines.adafactor import Adafactor
 from pinprompt.methods.bookkeeping import Book
 from pinprompt.methods.gradients import (
     Gradients,
@@ -51,6 +50,15 @@ def pez(search: Search, settings: PezSettings) -> Outcome:
     return run.finish("finished")
 
 
+def _adafactor(vectors: Tensor, rate: float, decay: float) -> torch.optim.Optimizer:
+    """Adafactor at a fixed rate, as published; torch's own always shrinks its steps with time."""
+    from transformers.optimization import Adafactor
+
+    fixed = {"scale_parameter": False, "relative_step": False, "warmup_init": False}
+    optimiser: torch.optim.Optimizer = Adafactor([vectors], lr=rate, weight_decay=decay, **fixed)
+    return optimiser
+
+
 class _Run:
     """What changes while PEZ runs."""
 
@@ -72,8 +80,8 @@ class _Run:
             start = tuple(spelled[place % len(spelled)] for place in range(self.space.length))
         self.vectors: Tensor = self.space.vectors(start).float().clone().requires_grad_(True)
         rate, decay = settings.learning_rate, settings.weight_decay
-        self.optimiser: torch.optim.Optimizer = (
-            Adafactor([self.vectors], rate, decay)
+        self.optimiser = (
+            _adafactor(self.vectors, rate, decay)
             if settings.optimiser == "adafactor"
             else torch.optim.AdamW([self.vectors], lr=rate, weight_decay=decay)
         )
