@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         figures,
         judge,
         predict,
+        predict_table,
         report,
         results,
         rewrite,
@@ -35,6 +36,7 @@ _HOMES = {
     "figures": "api",
     "judge": "api",
     "predict": "api",
+    "predict_table": "api",
     "report": "api",
     "results": "api",
     "rewrite": "api",
@@ -66,6 +68,7 @@ __all__ = [
     "figures",
     "judge",
     "predict",
+    "predict_table",
     "report",
     "results",
     "rewrite",
@@ -75,6 +78,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("pinprompt")
     if name in _HOMES:
         return getattr(import_module(f"pinprompt.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'pinprompt' has no attribute '{name}'")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -174,6 +174,7 @@ def predict(
     run: Path | str, texts: Sequence[str], *, device: str | None = None, threads: int | None = None
 ) -> list[tuple[str, dict[str, float]]]:
     """Label new texts with the prompt that a classification run found: (label, probability of each label) per text."""
+    _check_texts(texts, "predict_table")
     build.set_threads(threads)
     recipe = recipe_of(run)
     if recipe.task.kind != "classification":
@@ -193,11 +194,78 @@ def _found(run: Path | str) -> Prompt:
     return Prompt(result.prompt, offsets=tuple(value for value in values if value is not None))
 
 
+@dataclass(frozen=True)
+class Labelled:
+    """A table with what a run's prompt said of each text: every column of the input, then label and probabilities.
+
+    Rows without a text are there too, with an empty label; `blank` says where they stand. `output` is the file that
+    was written, if one was asked for.
+    """
+
+    rows: list[dict[str, Any]]
+    label_column: str
+    text_column: str
+    blank: list[str]
+    output: Path | None = None
+
+    @property
+    def labels(self) -> list[str | None]:
+        """The label of each row; None where there is no text."""
+        return [row[self.label_column] for row in self.rows]
+
+
+def predict_table(
+    run: Path | str,
+    source: Any,
+    *,
+    text_column: str | None = None,
+    output: Path | str | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    notes: Callable[[str], None] = _silent,
+) -> Labelled:
+    """Label every text of a table with the prompt that a classification run found, and keep all its columns.
+
+    `source` is a CSV, TSV, JSONL or text file, a folder of .txt files, '-' for stdin, or a data frame. `text_column` is
+    by default the column of the run's own data. `output` (.csv, .tsv or .jsonl) gets the table with the columns
+    `label` and `probability_<label>`; a name that the table has already is preceded by `predicted_`.
+    """
+    from pinprompt.data import tables
+
+    recipe = recipe_of(run)
+    if output is not None:
+        tables.check_output(Path(output), source)
+    table = tables.read_table(source, text_column, getattr(recipe.task, "text_column", "text"))
+    texts = table.texts
+    filled = [place for place, text in enumerate(texts) if text]
+    blank = [place for place, text in zip(table.places, texts, strict=True) if not text]
+    if not filled:
+        raise SettingError(f"no row has a text in the column '{table.text_column}'")
+    said = dict(
+        zip(filled, predict(run, [texts[place] for place in filled], device=device, threads=threads), strict=True)
+    )
+    labels = list(said[filled[0]][1])
+    names = tables.names_for(["label", *(f"probability_{label}" for label in labels)], table.columns)
+    added = []
+    for place in range(len(texts)):
+        label, probabilities = said.get(place, (None, {}))
+        shares = {names[f"probability_{name}"]: probabilities.get(name) for name in labels}
+        added.append({names["label"]: label, **shares})
+    if blank:
+        shown = ", ".join(blank[:10]) + (", ..." if len(blank) > 10 else "")
+        notes(f"{len(blank)} of {len(texts)} rows have no text and get no label: {shown}")
+    if output is not None:
+        tables.write_table(Path(output), table, added)
+    rows = [{**row, **more} for row, more in zip(table.rows, added, strict=True)]
+    return Labelled(rows, names["label"], table.text_column, blank, None if output is None else Path(output))
+
+
 def rewrite(
     run: Path | str, texts: Sequence[str], *, n: int = 1, seed: int = 0, device: str | None = None,
     threads: int | None = None,
 ) -> list[list[Any]]:  # fmt: skip
     """Rewrite texts with the prompt that a style run found: the n best of each, with content, style and score."""
+    _check_texts(texts)
     build.set_threads(threads)
     recipe = recipe_of(run)
     if recipe.task.kind != "style-transfer":
@@ -205,6 +273,15 @@ def rewrite(
     task: Any = _aloud(build.build_task(recipe, build.choose_device(device)))
     prompt = running.result_of(Path(run)).prompt
     return [task.rewrite(prompt, text, n, seed) for text in texts]
+
+
+def _check_texts(texts: Any, tables: str | None = None) -> None:
+    """A string would be taken letter by letter, and a path as words."""
+    from pinprompt.data.tables import is_frame
+
+    if isinstance(texts, str | Path) or is_frame(texts):
+        hint = f"; {tables} reads files and data frames" if tables else ""
+        raise SettingError(f"texts must be a list of texts, not a {type(texts).__name__}{hint}")
 
 
 def draw(
@@ -393,6 +470,21 @@ def _aloud(task: Task) -> Task:
     return task
 
 
+def _task_tree(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A task's settings as a recipe has them: paths as text, data frames as files in the cache."""
+    from pinprompt.data.tables import is_frame, keep_frame
+    from pinprompt.models.cache import home
+
+    def plain(name: str, value: Any) -> Any:
+        if is_frame(value):
+            return keep_frame(value, home() / "frames", lines="source" in settings)  # styles are read line by line
+        if name == "words" and isinstance(value, Mapping):
+            return {str(label): word for label, word in value.items()}
+        return str(value) if isinstance(value, Path) else value
+
+    return {name: plain(name, value) for name, value in settings.items()}
+
+
 def _recipe_and_task(subject: Subject, tree: dict[str, Any]) -> tuple[Recipe, Task | None]:
     if isinstance(subject, Recipe):
         if not tree:
@@ -402,7 +494,7 @@ def _recipe_and_task(subject: Subject, tree: dict[str, Any]) -> tuple[Recipe, Ta
         return recipes.resolve(recipes.merge(recipes.read_toml(subject), tree)), None
     tree = {"profile": "quick", **tree}
     if isinstance(subject, Mapping):
-        return recipes.resolve(recipes.merge({"task": dict(subject)}, tree)), None
+        return recipes.resolve(recipes.merge({"task": _task_tree(subject)}, tree)), None
     # An object is trusted as it is; the recipe can only say that there was one.
     custom = {"task": {"kind": "custom", "function": getattr(subject, "__name__", type(subject).__name__)}}
     recipe = recipes.resolve(recipes.merge(custom, tree))

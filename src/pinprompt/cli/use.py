@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pinprompt.cli.console import door
+from pinprompt.cli.console import Console, door
 from pinprompt.cli.options import Machine, NoMemo, Output, Run, Runs, Seed
 from pinprompt.errors import SettingError
 
@@ -16,27 +17,76 @@ if TYPE_CHECKING:
     from pinprompt.judges.vision import Summary
     from pinprompt.run.judging import Judgement
 
+FILES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".txt", ".xlsx", ".parquet")
 Texts = Annotated[list[str] | None, typer.Argument(help="The texts; default: the lines of stdin.")]
 
 
-def predict(options: Machine, run: Run, texts: Texts = None) -> None:
+def predict(
+    options: Machine,
+    run: Run,
+    texts: Texts = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--input", "-i", help="Texts to label: CSV, TSV, JSONL, .txt, a folder of .txt files, - (stdin)."),
+    ] = None,
+    text_column: Annotated[
+        str | None, typer.Option("--text-column", help="Column with the text; default: that of the run's data.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", help="Write all columns, label and probabilities: .csv, .tsv or .jsonl."),
+    ] = None,
+) -> None:
     """Label new texts with the prompt that a run found."""
     with door(options) as console:
+        if source is not None:
+            if texts:
+                raise SettingError("texts and --input were both given; give one of them")
+            _predict_table(console, options, run, source, text_column, output)
+            return
+        if text_column is not None or output is not None:
+            raise SettingError("--text-column and --output go with --input FILE (or --input - for stdin)")
         from rich.table import Table
         from rich.text import Text
 
         from pinprompt import api
 
-        given = _texts(texts)
+        given = _texts(texts, console)
         rows = api.predict(run, given, device=options.device, threads=options.threads)
         table = Table("label", "probability", "text", show_edge=False)
         for text, (label, probabilities) in zip(given, rows, strict=True):
-            table.add_row(label, f"{max(probabilities.values()):.3f}", Text(text))
+            table.add_row(Text(label), f"{max(probabilities.values()):.3f}", Text(text))
         predictions = [
             {"text": text, "label": label, "probabilities": probabilities}
             for text, (label, probabilities) in zip(given, rows, strict=True)
         ]
         console.answer({"predictions": predictions}, table)
+
+
+def _predict_table(
+    console: Console, options: Machine, run: Path, source: str, text_column: str | None, output: Path | None
+) -> None:
+    from collections import Counter
+
+    from rich.table import Table
+    from rich.text import Text
+
+    from pinprompt import api
+
+    found = api.predict_table(
+        run, source, text_column=text_column, output=output, device=options.device, threads=options.threads,
+        notes=console.note,
+    )  # fmt: skip
+    counts = Counter(label for label in found.labels if label is not None)
+    if output is None:
+        table = Table("label", "text", show_edge=False)
+        for row, label in zip(found.rows, found.labels, strict=True):
+            table.add_row(Text(label or ""), Text(str(row.get(found.text_column) or "")))
+        console.answer({"predictions": found.rows, "blank": found.blank}, table)
+        return
+    said = ", ".join(f"{label}: {count}" for label, count in counts.most_common())
+    answer = {"output": str(output), "rows": len(found.rows), "labels": dict(counts), "blank": found.blank}
+    console.answer(answer, f"labelled {sum(counts.values())} of {len(found.rows)} rows ({said})", f"written: {output}")
 
 
 def rewrite(
@@ -53,7 +103,7 @@ def rewrite(
 
         from pinprompt import api
 
-        given = _texts(texts)
+        given = _texts(texts, console, None)
         found = api.rewrite(run, given, n=n, seed=seed or 0, device=options.device, threads=options.threads)
         table = Table("text", "rewrite", "content", "style", "score", show_edge=False)
         rows = []
@@ -65,11 +115,31 @@ def rewrite(
         console.answer({"rewrites": rows}, table)
 
 
-def _texts(given: list[str] | None) -> list[str]:
+def _texts(given: list[str] | None, console: Console, option: str | None = "--input") -> list[str]:
+    """The texts of the command, or the lines of stdin; the name of a file is not a text to label."""
+    for text in given or ():
+        named = _named_file(text)
+        if named:
+            way = f"read it with {option} {text}" if option else f"give its lines on stdin (< {text})"
+            raise SettingError(f"'{text}' {named}, not a text; {way}. To use these words as a text, give them on stdin")
+    if not given and sys.stdin.isatty():
+        console.note("type one text a line, then Ctrl-D")
     texts = given or [line.rstrip("\n") for line in sys.stdin if line.strip()]
     if not texts:
         raise SettingError("there is no text: give it as an argument, or one a line on stdin")
     return texts
+
+
+def _named_file(text: str) -> str:
+    """Why a text looks like the name of a file; '' where it does not."""
+    try:
+        if Path(text).exists():
+            return "is the name of a folder here" if Path(text).is_dir() else "is the name of a file here"
+    except (OSError, ValueError):  # longer than a name can be
+        return ""
+    if Path(text).suffix.lower() in FILES and not any(letter.isspace() for letter in text):
+        return "looks like the name of a file (there is none)"
+    return ""
 
 
 def evaluate(

@@ -14,7 +14,12 @@ LARGEST_FILE = 1 << 30
 LARGEST_FIELD = 10_000_000
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
-_JSONL = {".jsonl", ".ndjson"}
+_OTHERS = (",", ";", "\t", "|")
+"""What separates fields in files called .csv, by the settings of the program that wrote them."""
+_NAMES = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a vertical bar"}
+JSONL = {".jsonl", ".ndjson"}
+TABLES = {*_DELIMITERS, *JSONL}
+"""Suffixes of files that have named columns."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,7 @@ def read_examples(
     A row without text is an error, unless `blanks` is given: then it is left out and its line is added there.
     """
     path = Path(path)
-    if path.suffix.lower() not in {*_DELIMITERS, *_JSONL}:
+    if path.suffix.lower() not in TABLES:
         raise DataError(
             f"labelled examples are read from .csv, .tsv or .jsonl files, not from '{path.suffix or 'no suffix'}'; "
             f"save them with the columns '{text_column}' and '{label_column}'",
@@ -57,9 +62,85 @@ def read_examples(
 
 def read_columns(path: Path, columns: Sequence[str], delimiter: str | None = None) -> Iterator[tuple[int, list[str]]]:
     """The values of some columns, row by row, with the line that each row begins on; the suffix says how to read."""
-    if path.suffix.lower() in _JSONL:
+    if path.suffix.lower() in JSONL:
         return _read_jsonl(path, columns)
-    return _read_table(path, columns, delimiter or _DELIMITERS[path.suffix.lower()])
+    return _read_table(path, columns, delimiter or delimiter_of(path, columns))
+
+
+def delimiter_of(path: Path, columns: Sequence[str] = (), raw: Iterable[bytes] | None = None) -> str:
+    """What separates the fields of a table: the suffix's own delimiter, or another one by which the header makes sense.
+
+    That is one by which all the wanted columns are there or, where none does that, the one that gives most columns.
+    """
+    usual = _DELIMITERS.get(path.suffix.lower(), ",")
+    lines = [text for _, text in _first(_decoded(path, raw))]
+
+    def header(delimiter: str) -> list[str]:
+        try:
+            rows = csv.reader(lines, delimiter=delimiter)
+            return next(([name.strip() for name in row] for row in rows if row), [])
+        except csv.Error:
+            return []
+
+    headers = {delimiter: header(delimiter) for delimiter in dict.fromkeys((usual, *_OTHERS))}
+    fitting = [delimiter for delimiter, names in headers.items() if columns and set(columns) <= set(names)]
+    return fitting[0] if fitting else max(headers, key=lambda delimiter: len(headers[delimiter]))
+
+
+def _first(lines: Iterator[tuple[int, str]], most: int = 20) -> Iterator[tuple[int, str]]:
+    """The lines up to the first that is not blank and a few more, as a header may hold line breaks."""
+    for line, text in lines:
+        yield line, text
+        if line >= most:
+            return
+
+
+def read_rows(path: Path, raw: Iterable[bytes] | None = None, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
+    """The header of a table and then its rows, each with the line that it begins on; all have the same length."""
+    # Strict: without it a quote that is never closed silently swallows the rest of the file into one text.
+    rows = csv.reader((text for _, text in _decoded(path, raw)), delimiter=delimiter, strict=True)
+    header: list[str] | None = None
+    while True:
+        line = rows.line_num + 1
+        row = _next_row(rows, path, line, delimiter)
+        if row is None:
+            break
+        if not row:
+            continue  # csv's word for a blank line
+        if header is None:
+            header = row = [name.strip() for name in row]
+        if len(row) != len(header):
+            raise DataError(
+                f"the row has {len(row)} fields, the header has {len(header)}; put a text that holds "
+                f"{_NAMES.get(delimiter, repr(delimiter))}, a quote or a line break in double quotes",
+                path=path,
+                line=line,
+            )
+        yield line, row
+    if header is None:
+        raise DataError("the file is empty", path=path)
+
+
+def read_objects(path: Path, raw: Iterable[bytes] | None = None) -> Iterator[tuple[int, dict[str, object]]]:
+    """The objects of a JSONL file, each with its line."""
+    for line, text in _decoded(path, raw):
+        if not text.strip():
+            continue
+        if len(text) > LARGEST_FIELD:
+            raise DataError(f"the line is longer than {LARGEST_FIELD:,} characters", path=path, line=line)
+        try:
+            row = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"this line is not JSON: {error}", path=path, line=line) from None
+        if not isinstance(row, dict):
+            raise DataError('every line must be an object, such as {"text": "...", "label": "0"}', path=path, line=line)
+        yield line, row
+
+
+def read_numbered_lines(path: Path, raw: Iterable[bytes] | None = None) -> Iterator[tuple[int, str]]:
+    """Every line of a text file with its number, blank ones too, without its line break."""
+    for line, text in _decoded(path, raw):
+        yield line, text.rstrip("\r\n")
 
 
 def read_lines(path: str | Path, *, skip_blank: bool = False) -> list[str]:
@@ -98,9 +179,9 @@ def check_labels(examples: Iterable[Example], labels: Sequence[str], path: objec
         )
 
 
-def _decoded(path: Path) -> Iterator[tuple[int, str]]:
+def _decoded(path: Path, given: Iterable[bytes] | None = None) -> Iterator[tuple[int, str]]:
     """Lines with their numbers, decoded as UTF-8; streamed, so that a large file is refused before it is in memory."""
-    for line, raw in enumerate(_raw_lines(path), 1):
+    for line, raw in enumerate(_raw_lines(path) if given is None else given, 1):
         if b"\0" in raw:
             raise DataError(
                 "there is a NUL byte, so this is not UTF-8 text (UTF-16, or a binary file?); save it as UTF-8",
@@ -140,31 +221,12 @@ def _raw_lines(path: Path) -> Iterator[bytes]:
 
 
 def _read_table(path: Path, columns: Sequence[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    # Strict: without it a quote that is never closed silently swallows the rest of the file into one text.
-    rows = csv.reader((text for _, text in _decoded(path)), delimiter=delimiter, strict=True)
-    header: list[str] | None = None
-    places: list[int] = []
-    while True:
-        line = rows.line_num + 1
-        row = _next_row(rows, path, line, delimiter)
-        if row is None:
-            break
-        if not row:
-            continue  # csv's word for a blank line
-        if header is None:
-            header = [name.strip() for name in row]
-            places = [_place(header, column, path, line) for column in columns]
-            continue
-        if len(row) != len(header):
-            raise DataError(
-                f"the row has {len(row)} fields, the header has {len(header)}; put a text that holds "
-                f"{'a comma' if delimiter == ',' else 'a tab'}, a quote or a line break in double quotes",
-                path=path,
-                line=line,
-            )
-        yield line, [row[place] for place in places]
-    if header is None:
-        raise DataError("the file is empty", path=path)
+    places: list[int] | None = None
+    for line, row in read_rows(path, delimiter=delimiter):
+        if places is None:
+            places = [place_of(row, column, path, line) for column in columns]
+        else:
+            yield line, [row[place] for place in places]
 
 
 def _next_row(rows: Iterator[list[str]], path: Path, line: int, delimiter: str) -> list[str] | None:
@@ -173,7 +235,7 @@ def _next_row(rows: Iterator[list[str]], path: Path, line: int, delimiter: str) 
     try:
         return next(rows, None)
     except csv.Error as error:
-        kind = "CSV" if delimiter == "," else "TSV"
+        kind = "TSV" if delimiter == "\t" else "CSV"
         raise DataError(
             f"this row is not {kind} ({error}); a text that holds double quotes is put in double quotes, with each "
             "inner one doubled",
@@ -184,7 +246,8 @@ def _next_row(rows: Iterator[list[str]], path: Path, line: int, delimiter: str) 
         csv.field_size_limit(before)
 
 
-def _place(header: list[str], column: str, path: Path, line: int) -> int:
+def place_of(header: list[str], column: str, path: Path, line: int) -> int:
+    """Where a column stands in a header; an absent or doubled one is refused."""
     if column not in header:
         raise DataError(
             f"there is no column '{column}'; {did_you_mean(column, header)} "
@@ -198,26 +261,14 @@ def _place(header: list[str], column: str, path: Path, line: int) -> int:
 
 
 def _read_jsonl(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-    for line, raw in _decoded(path):
-        if not raw.strip():
-            continue
-        if len(raw) > LARGEST_FIELD:
-            raise DataError(f"the line is longer than {LARGEST_FIELD:,} characters", path=path, line=line)
-        try:
-            row = json.loads(raw)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"this line is not JSON: {error}", path=path, line=line) from None
-        if not isinstance(row, dict):
-            raise DataError('every line must be an object, such as {"text": "...", "label": "0"}', path=path, line=line)
-
-        def value(column: str, row: dict[str, object] = row, line: int = line) -> str:
-            _place(list(row), column, path, line)
-            return _as_text(row[column], column, path, line)
-
-        yield line, [value(column) for column in columns]
+    for line, row in read_objects(path):
+        for column in columns:
+            place_of(list(row), column, path, line)
+        yield line, [as_text(row[column], column, path, line) for column in columns]
 
 
-def _as_text(value: object, column: str, path: Path, line: int) -> str:
+def as_text(value: object, column: str, path: Path, line: int) -> str:
+    """A JSON value that stands for a text or a label."""
     if isinstance(value, bool):
         return "true" if value else "false"  # as JSON has it, so that a recipe can name it as the file does
     if isinstance(value, (str, int, float)):

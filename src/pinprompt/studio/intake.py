@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pinprompt.data.readers import read_columns, read_lines
+from pinprompt.data.readers import delimiter_of, read_columns, read_lines
 from pinprompt.errors import DataError, PinpromptError
 from pinprompt.files import write_atomically
 from pinprompt.recipe.recipe import file_name
@@ -189,7 +189,8 @@ def _looked_at(path: Path) -> tuple[list[str], list[list[str]]]:
             objects.append(row)
         columns = list(dict.fromkeys(str(name) for row in objects for name in row))[:200]
         return columns, [[str(row.get(name, "")) for name in columns] for row in objects]
-    reader = csv.reader(io.StringIO(head, newline=""), delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+    delimiter = delimiter_of(path, raw=head.replace("\0", "").encode().splitlines(keepends=True))
+    reader = csv.reader(io.StringIO(head, newline=""), delimiter=delimiter)
     try:
         rows = list(itertools.islice((row for row in reader if row), LOOKED))
     except csv.Error as error:

@@ -1,0 +1,218 @@
+"""Tables of texts, whole: read with all their columns, and written again with what a model said of each text.
+
+A table comes from a CSV, TSV or JSONL file, a text file (one text a line), a folder of text files, stdin or a data
+frame. Rows keep their order, and rows without a text stay where they are.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pinprompt.data import readers
+from pinprompt.errors import DataError, SettingError, did_you_mean
+from pinprompt.files import write_atomically
+
+STDIN = "-"
+_WRITTEN = (".csv", ".tsv", ".jsonl")
+_LARGEST_FOLDER = 100_000
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """Rows with named columns, one of which holds the text; `places` says where each row came from."""
+
+    columns: list[str]
+    rows: list[dict[str, Any]]
+    text_column: str
+    places: list[str]
+    delimiter: str = ","
+
+    @property
+    def texts(self) -> list[str]:
+        """The text of each row; '' where there is none."""
+        return [_plain(row.get(self.text_column)) for row in self.rows]
+
+
+def is_frame(thing: object) -> bool:
+    """True for a pandas or polars data frame, without importing either."""
+    return hasattr(thing, "columns") and (hasattr(thing, "to_dicts") or hasattr(thing, "to_dict"))
+
+
+def read_table(source: object, text_column: str | None = None, usual: str = "text") -> TextTable:
+    """The table at a path, in a folder, on stdin ('-') or in a data frame.
+
+    Without `text_column` the column `usual` has the text, or the only one that there is. On stdin, a column makes it a
+    table with a header (or JSONL); without one, every line is a text.
+    """
+    if is_frame(source):
+        return _from_frame(source, text_column, usual)
+    if not isinstance(source, str | Path):
+        raise SettingError(f"a table is a path, '-' or a data frame, not a {type(source).__name__}")
+    if str(source) == STDIN:
+        return _from_stdin(text_column, usual)
+    path = Path(source)
+    if path.is_dir():
+        return _from_folder(path)
+    return _from_file(path, None, path.suffix.lower(), text_column, usual)
+
+
+def check_output(path: Path, source: object) -> None:
+    """Refuse a file that could not be written, before anything is computed for it."""
+    if path.suffix.lower() not in _WRITTEN:
+        raise SettingError(f"the output '{path}' must end in .csv, .tsv or .jsonl")
+    if not path.parent.is_dir():
+        raise SettingError(f"the folder of the output '{path}' does not exist; make it first")
+    if isinstance(source, str | Path) and Path(source).exists() and path.exists() and path.samefile(source):
+        raise SettingError(f"the output '{path}' is the input; choose another name")
+
+
+def write_table(path: Path, table: TextTable, added: Sequence[Mapping[str, Any]]) -> None:
+    """Write every column of a table with the added ones after them, in the format that the suffix names."""
+    rows = [{**row, **more} for row, more in zip(table.rows, added, strict=True)]
+    if path.suffix.lower() == ".jsonl":
+        write_atomically(path, "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows))
+        return
+    columns = list(dict.fromkeys([*table.columns, *(name for more in added for name in more)]))
+    text = io.StringIO()
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else "," if table.delimiter == "\t" else table.delimiter
+    writer = csv.writer(text, delimiter=delimiter, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_cell(row.get(name)) for name in columns] for row in rows)
+    write_atomically(path, text.getvalue())
+
+
+def keep_frame(frame: object, folder: Path, *, lines: bool = False) -> str:
+    """Write a data frame to a file that is named by its content, and return the path.
+
+    The file is JSONL or, with `lines`, has one text a line: the column 'text', or the only one.
+    """
+    if lines:
+        texts = read_table(frame).texts
+        written, suffix = "".join(" ".join(text.split()) + "\n" for text in texts), ".txt"
+    else:
+        rows = (json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in _records(frame))
+        written, suffix = "".join(rows), ".jsonl"
+    path = folder / f"{hashlib.sha256(written.encode()).hexdigest()[:16]}{suffix}"
+    if not path.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, written)
+    return str(path)
+
+
+def _from_file(path: Path, raw: Sequence[bytes] | None, suffix: str, text_column: str | None, usual: str) -> TextTable:
+    if suffix in readers.JSONL:
+        numbered = list(readers.read_objects(path, raw))
+        rows = [row for _, row in numbered]
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+        column = _text_column(columns, text_column, usual, path)
+        for line, row in numbered:
+            if row.get(column) is not None:
+                readers.as_text(row[column], column, path, line)
+        return TextTable(columns, rows, column, [f"line {line}" for line, _ in numbered])
+    if suffix in readers.TABLES:
+        wanted = [text_column or usual]
+        delimiter = readers.delimiter_of(path, wanted, raw)
+        (_, columns), *found = readers.read_rows(path, raw, delimiter)
+        twice = next((name for name in columns if columns.count(name) > 1), None)
+        if twice is not None:
+            raise DataError(f"the column '{twice}' stands twice in the header", path=path, line=1)
+        column = _text_column(columns, text_column, usual, path)
+        rows = [dict(zip(columns, row, strict=True)) for _, row in found]
+        return TextTable(columns, rows, column, [f"line {line}" for line, _ in found], delimiter)
+    if suffix not in ("", ".txt", ".text", ".md"):
+        raise DataError(
+            "texts are read from .csv, .tsv, .jsonl and .txt files (one text a line) and from folders of .txt files",
+            path=path,
+        )
+    if text_column is not None:
+        raise DataError(f"a text file has no columns, and '{text_column}' was named; every line is a text", path=path)
+    lines = list(readers.read_numbered_lines(path, raw))
+    return TextTable(["text"], [{"text": text} for _, text in lines], "text", [f"line {line}" for line, _ in lines])
+
+
+def _from_stdin(text_column: str | None, usual: str) -> TextTable:
+    content = sys.stdin.buffer.read(readers.LARGEST_FILE + 1)
+    if len(content) > readers.LARGEST_FILE:
+        raise DataError(f"stdin holds more than {readers.LARGEST_FILE / 1e9:.1f} GB; give it in parts")
+    suffix = ".txt"
+    if text_column is not None:
+        suffix = ".jsonl" if content.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{") else ".csv"
+    return _from_file(Path("stdin"), list(io.BytesIO(content)), suffix, text_column, usual)
+
+
+def _from_folder(folder: Path) -> TextTable:
+    """The .txt files of a folder, each one text, in the order of their names."""
+    paths = sorted(path for path in folder.iterdir() if path.suffix.lower() == ".txt" and path.is_file())
+    if not paths:
+        raise DataError("there is no .txt file in this folder; each file is one text", path=folder)
+    if len(paths) > _LARGEST_FOLDER:
+        raise DataError(f"there are more than {_LARGEST_FOLDER:,} files in this folder", path=folder)
+    rows = []
+    for path in paths:
+        lines = readers.read_numbered_lines(path) if path.stat().st_size else ()
+        rows.append({"file": path.name, "text": "\n".join(text for _, text in lines).strip()})
+    return TextTable(["file", "text"], rows, "text", [path.name for path in paths])
+
+
+def _from_frame(frame: object, text_column: str | None, usual: str) -> TextTable:
+    rows = _records(frame)
+    columns = [str(name) for name in frame.columns]  # type: ignore[attr-defined]
+    column = _text_column(columns, text_column, usual, "the data frame")
+    return TextTable(columns, rows, column, [f"row {number}" for number in range(1, len(rows) + 1)])
+
+
+def _records(frame: Any) -> list[dict[str, Any]]:
+    """The rows of a data frame as plain values; what pandas has for 'missing' is None."""
+    rows = frame.to_dicts() if hasattr(frame, "to_dicts") else frame.to_dict("records")
+    return [{str(name): _value(value) for name, value in row.items()} for row in rows]
+
+
+def _value(value: Any) -> Any:
+    if type(value).__name__ in ("NAType", "NaTType"):
+        return None
+    if getattr(value, "shape", None) == ():  # a numpy scalar
+        value = value.item()
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _text_column(columns: Sequence[str], asked: str | None, usual: str, path: object) -> str:
+    if asked is None and usual not in columns and len(columns) == 1:
+        return columns[0]
+    column = asked if asked is not None else usual
+    if column not in columns:
+        raise DataError(
+            f"there is no column '{column}'; {did_you_mean(column, columns)} (the columns are: {', '.join(columns)}; "
+            "name the one with the texts: --text-column, or text_column= in Python)",
+            path=path,
+        )
+    return column
+
+
+def _plain(value: object) -> str:
+    return "" if value is None else str(value).strip()
+
+
+def _cell(value: object) -> object:
+    if value is None:
+        return ""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list | bool) else value
+
+
+def names_for(added: Iterable[str], columns: Sequence[str]) -> dict[str, str]:
+    """A free column name for each added one: its own, or 'predicted_' before it where the table has it already."""
+    found: dict[str, str] = {}
+    for name in added:
+        free = name
+        while free in columns or free in found.values():
+            free = f"predicted_{free}"
+        found[name] = free
+    return found

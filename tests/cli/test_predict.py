@@ -1,0 +1,95 @@
+"""Labelling files: all columns kept, order kept, blank texts reported; names of files are not texts."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import pinprompt
+from pinprompt.cli import app
+from pinprompt.errors import SettingError
+from tests.toys.label_runs import ROWS, make_run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("labels"))
+
+
+def call(*words: str | Path, stdin: str | None = None) -> Any:
+    return CliRunner().invoke(app, [str(word) for word in words], input=stdin)
+
+
+def table(path: Path, delimiter: str = ",") -> list[dict[str, str]]:
+    with open(path, encoding="utf-8", newline="") as handle:
+        return list(csv.DictReader(handle, delimiter=delimiter))
+
+
+def test_a_table_keeps_its_columns_its_order_and_its_blank_rows(run: Path, tmp_path: Path) -> None:
+    texts = [text for text, _ in ROWS]
+    lines = ["ticket;t;label", *(f'{n};"{text}";x' for n, text in enumerate([*texts[:3], " ", *texts[3:]]))]
+    (tmp_path / "x.csv").write_text("\n".join(lines) + "\n")
+    done = call("predict", run, "--input", tmp_path / "x.csv", "--text-column", "t", "--output", tmp_path / "y.csv")
+    assert done.exit_code == 0, done.output
+    assert "1 of 9 rows have no text" in done.stderr
+    assert "line 5" in done.stderr
+    rows = table(tmp_path / "y.csv", ";")
+    assert [row["ticket"] for row in rows] == [str(n) for n in range(9)]
+    assert {row["label"] for row in rows} == {"x"}  # the column that was there is left alone
+    assert rows[3]["predicted_label"] == rows[3]["probability_pos"] == ""
+    expected = pinprompt.predict(run, texts)
+    filled = [row for row in rows if row["predicted_label"]]
+    for row, (label, probabilities) in zip(filled, expected, strict=True):
+        assert row["predicted_label"] == label
+        assert float(row["probability_pos"]) == pytest.approx(probabilities["pos"])
+
+
+def test_other_formats_stdin_and_frames_say_the_same(run: Path, tmp_path: Path) -> None:
+    texts = [text for text, _ in ROWS[:3]]
+    expected = [label for label, _ in pinprompt.predict(run, texts)]
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps({"review": text}) + "\n" for text in texts))
+    words = ("predict", run, "--json", "--quiet")
+    by_column = json.loads(call(*words, "--input", tmp_path / "x.jsonl").stdout)["predictions"]
+    assert [row["label"] for row in by_column] == expected  # the column of the run's own data
+    piped = json.loads(call(*words, "--input", "-", stdin="\n".join(texts)).stdout)["predictions"]
+    assert [row["label"] for row in piped] == expected
+    found = pinprompt.predict_table(run, pd.DataFrame({"id": [1, 2, 3], "review": texts}))
+    assert found.labels == expected
+    assert [row["id"] for row in found.rows] == [1, 2, 3]
+    shown = call("predict", run, "--input", tmp_path / "x.jsonl")
+    assert texts[0] in shown.stdout
+
+
+def test_the_name_of_a_file_is_not_labelled_as_words(run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "x.csv"
+    file.write_text("review\nfine\n")
+    for given in (file, "reviews.csv", tmp_path):
+        done = call("predict", run, given)
+        assert done.exit_code == 2
+        assert f"--input {given}" in done.stderr
+    assert call("predict", run, "a text. with dots").exit_code == 0
+    assert "give one of them" in call("predict", run, "text", "--input", file).stderr
+    assert "go with --input" in call("predict", run, "text", "--output", tmp_path / "y.csv").stderr
+    with pytest.raises(SettingError, match="must be a list of texts"):
+        pinprompt.predict(run, "a text")
+
+
+def test_a_search_takes_a_data_frame(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.toys.label_runs import settings_of
+
+    monkeypatch.setenv("PINPROMPT_HOME", str(tmp_path / "home"))
+    settings = settings_of(run.parent)
+    frame = pd.DataFrame(ROWS, columns=["review", "stars"])
+    frame["stars"] = frame["stars"].map({"neg": 0, "pos": 1})
+    task = {**settings.pop("task"), "train": frame, "words": {0: "terrible", 1: "great"}}
+    del settings["method"]
+    found = pinprompt.tune(task, method="manual", out=tmp_path / "run", settings=settings)
+    label, probabilities = pinprompt.predict(found.folder, ["the plot felt bad"])[0]
+    assert set(probabilities) == {"0", "1"}
+    assert label in probabilities
