@@ -49,7 +49,7 @@ MAY_KNOW: dict[str, set[str]] = {
     PLAIN: set(),
     "recipe": {"recipe", "errors"},
     "maths": {"maths", "errors"},
-    "data": {"data", "models", "errors", "seeds"},
+    "data": {"data", "models", "errors", "seeds", "files"},
     "models": {"models", "recipe", "errors", "seeds", "values"},
     "remote": {"remote", "models", "judges", "recipe", "errors", "seeds", "values"},
     "judges": {"judges", "models", "data", "recipe", "errors", "seeds", "values"},

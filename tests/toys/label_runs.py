@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pinprompt.recipe import recipe as recipes
-from pinprompt.run import running
 from tests.house.tiny import make_lm
 from tests.toys import label_toys
+
+from pinprompt.recipe import recipe as recipes
+from pinprompt.run import running
 
 ROWS = [
     ("a truly wonderful drama", "pos"),

@@ -70,7 +70,8 @@ def read_columns(path: Path, columns: Sequence[str], delimiter: str | None = Non
 def delimiter_of(path: Path, columns: Sequence[str] = (), raw: Iterable[bytes] | None = None) -> str:
     """What separates the fields of a table: the suffix's own delimiter, or another one by which the header makes sense.
 
-    That is one by which all the wanted columns are there or, where none does that, the one that gives most columns.
+    That is one by which all the wanted columns are there. Where none does that, it is the usual one if it makes several
+    columns, else the one that makes most.
     """
     usual = _DELIMITERS.get(path.suffix.lower(), ",")
     lines = [text for _, text in _first(_decoded(path, raw))]
@@ -84,7 +85,9 @@ def delimiter_of(path: Path, columns: Sequence[str] = (), raw: Iterable[bytes] |
 
     headers = {delimiter: header(delimiter) for delimiter in dict.fromkeys((usual, *_OTHERS))}
     fitting = [delimiter for delimiter, names in headers.items() if columns and set(columns) <= set(names)]
-    return fitting[0] if fitting else max(headers, key=lambda delimiter: len(headers[delimiter]))
+    if fitting:
+        return fitting[0]
+    return usual if len(headers[usual]) > 1 else max(headers, key=lambda delimiter: len(headers[delimiter]))
 
 
 def _first(lines: Iterator[tuple[int, str]], most: int = 20) -> Iterator[tuple[int, str]]:
