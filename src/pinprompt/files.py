@@ -11,7 +11,7 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,42 @@ def write_atomically(path: Path, data: bytes | str) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        rename(temporary, path)
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise RunError(f"{path} cannot be written: {error.strerror}; make room or choose another folder") from None
+
+
+def rename(temporary: Path, path: Path) -> None:
+    """Put a finished file or folder in its place, also for a machine that loses power now: the folder is synced."""
+    os.replace(temporary, path)
+    if os.name == "posix":
+        handle = os.open(path.parent, os.O_RDONLY)
+        try:
+            with contextlib.suppress(OSError):  # some network file systems cannot sync a folder
+                os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Any], about: dict[str, str] | None = None) -> None:
+    """Replace `path` by tensors as safetensors, or leave it as it was."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    temporary = path.with_suffix(".tmp")
+    try:
+        temporary.unlink(missing_ok=True)  # it may be a link that somebody put there
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, temporary, about)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        rename(temporary, path)
+    except (OSError, SafetensorError) as error:  # the library wraps what the system says in an error of its own
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise RunError(f"{path} cannot be written: {reason}; free some space, then run --resume") from None
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -144,7 +144,9 @@ def test_saving_takes_a_small_share_of_the_time(tmp_path: Path, monkeypatch: pyt
     now[0] = 5.0
     assert saving.due()
     # A save that takes 2 s may come again after 2 / 0.04 = 50 s.
-    monkeypatch.setattr(saving, "_save_tensors", lambda path, tensors: now.__setitem__(0, now[0] + 2.0))
+    monkeypatch.setattr(
+        "pinprompt.run.checkpoint.write_tensors", lambda path, tensors: now.__setitem__(0, now[0] + 2.0)
+    )
     saving.save(1, {}, {})
     now[0] += 49.0
     assert not saving.due()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import statistics
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pinprompt.errors import DataError
+from pinprompt.files import write_atomically
 from pinprompt.recipe.sections import Price
 
 if TYPE_CHECKING:
@@ -142,12 +142,7 @@ class VisionJudge:
         if self._file.exists():
             self._known = {**_read(self._file), **self._known}
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        part = self._file.with_name(f"{self._file.name}.{os.getpid()}.part")
-        with part.open("w", encoding="utf-8") as out:
-            json.dump(self._known, out, indent=0, sort_keys=True)
-            out.flush()
-            os.fsync(out.fileno())
-        part.replace(self._file)
+        write_atomically(self._file, json.dumps(self._known, indent=0, sort_keys=True))
 
 
 def summarise(verdicts: Sequence[Verdict], images: Sequence[Hashable] | None = None) -> Summary:

@@ -10,11 +10,13 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from pinprompt.errors import ModelError
+from filelock import FileLock
+
+from pinprompt.errors import ModelError, RunError
+from pinprompt.files import rename, write_atomically
 
 _CHUNK = 1 << 20
 
@@ -62,7 +64,7 @@ def place(target: Path, what: str) -> Iterator[Path | None]:
         try:
             yield folder
             folder.chmod(0o755)
-            os.replace(folder, target)
+            rename(folder, target)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -96,27 +98,8 @@ def _locked(target: Path) -> Iterator[None]:
     """Hold the lock of one target; the system lets go of it when a process dies."""
     folder = home() / "locks"
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / f"{target.name}.lock", "a+b") as handle:
-        if sys.platform == "win32":
-            import msvcrt
-
-            while True:
-                try:
-                    handle.seek(0)
-                    msvcrt.locking(handle.fileno(), msvcrt.LK_NBLCK, 1)
-                    break
-                except OSError:
-                    time.sleep(0.2)
-            try:
-                yield
-            finally:
-                handle.seek(0)
-                msvcrt.locking(handle.fileno(), msvcrt.LK_UNLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
+    with FileLock(folder / f"{target.name}.lock"):
+        yield
 
 
 def sha256_of(path: Path) -> str:
@@ -137,24 +120,11 @@ def known_sha256_of(path: Path) -> str:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         return str(json.loads(note.read_text())["sha256"])
     digest = sha256_of(path)
-    with contextlib.suppress(OSError):  # only a saving: a cache that cannot be written costs time, nothing else
-        write_whole(note, json.dumps({"path": str(path), "sha256": digest}))
+    # Only a saving: a cache that cannot be written costs time, nothing else.
+    with contextlib.suppress(OSError, RunError):
+        note.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(note, json.dumps({"path": str(path), "sha256": digest}))
     return digest
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a small file under a temporary name, sync it, then rename it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(number, "w", encoding="utf-8") as handle:
-            handle.write(text)
-            handle.flush()
-            os.fsync(handle.fileno())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def size_of(folder: Path) -> int:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pinprompt.errors import RunError
-from pinprompt.files import AppendOnly, opener, read_lines, write_atomically
+from pinprompt.files import AppendOnly, opener, read_lines, write_atomically, write_tensors
 
 SHARE = 0.04
 """The most of a run's time that saving may take."""
@@ -76,7 +75,7 @@ class Checkpoint:
         self.folder.mkdir(exist_ok=True)
         sizes = {name: file.sync() for name, file in (self.growing | self._streams).items()}
         name = f"state-{step}.safetensors"
-        self._save_tensors(self.folder / name, tensors)
+        write_tensors(self.folder / name, tensors)
         provided = {key: provider() for key, provider in self.providers.items()}
         whole = {"step": step, "tensors": name, "sizes": sizes, "provided": provided, "state": dict(state)}
         write_atomically(self.folder / "state.json", json.dumps(whole))
@@ -117,19 +116,3 @@ class Checkpoint:
         """Close every stream."""
         for file in self._streams.values():
             file.close()
-
-    def _save_tensors(self, path: Path, tensors: Mapping[str, Any]) -> None:
-        from safetensors import SafetensorError
-        from safetensors.torch import save_file
-
-        temporary = path.with_suffix(".tmp")
-        try:
-            temporary.unlink(missing_ok=True)  # it may be a link that somebody put there
-            save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, temporary)
-            with temporary.open("rb") as file:
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except (OSError, SafetensorError) as error:  # the library wraps what the system says in an error of its own
-            temporary.unlink(missing_ok=True)
-            reason = error.strerror if isinstance(error, OSError) else str(error)
-            raise RunError(f"{path} cannot be written: {reason}; free some space, then run --resume") from None

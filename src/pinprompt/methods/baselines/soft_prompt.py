@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pinprompt.errors import BudgetSpent, RunError, SettingError
+from pinprompt.errors import BudgetSpent, SettingError
+from pinprompt.files import write_tensors
 from pinprompt.methods.bookkeeping import Book
 from pinprompt.methods.gradients import (
     Gradients,
@@ -193,16 +193,5 @@ def start(view: Differentiable, count: int, init: str, random: torch.Generator) 
 
 def save_vectors(search: Search, vectors: Tensor) -> None:
     """The tensor file of the run's folder, switched over at once; readable by anything that reads safetensors."""
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
-    path = search.folder / FILE
-    temporary = path.with_suffix(".tmp")
     about = {"what": "prompt vectors [n, d] in the task model's input space", "task": search.task.fingerprint}
-    try:
-        temporary.unlink(missing_ok=True)  # it may be a link that somebody put there
-        save_file({"prompt": vectors.detach().cpu().contiguous()}, temporary, metadata=about)
-        os.replace(temporary, path)
-    except (OSError, SafetensorError) as error:
-        temporary.unlink(missing_ok=True)
-        raise RunError(f"{path} cannot be written ({error}); free some space, then run --resume") from None
+    write_tensors(search.folder / FILE, {"prompt": vectors}, about)
