@@ -152,7 +152,7 @@ def evaluate(
     device = build.choose_device(device)
     recipe = recipe_of(run)
     # Offsets hold for one model: another one measures its own, on the same training rows.
-    asked = Prompt(prompt) if prompt is not None else _found(run)
+    asked = Prompt(prompt) if prompt is not None else found_prompt(run)
     asked = replace(asked, offsets=()) if task_models else asked
     evaluations = {}
     for model in task_models or (getattr(recipe.task, "model", recipe.task.kind),):
@@ -180,11 +180,11 @@ def predict(
     if recipe.task.kind != "classification":
         raise SettingError(f"{run} is a {recipe.task.kind} run; predict labels texts with a classification run")
     task: Any = _aloud(build.build_labeller(recipe, build.choose_device(device)))
-    predicted: list[tuple[str, dict[str, float]]] = task.predict(_found(run), list(texts))
+    predicted: list[tuple[str, dict[str, float]]] = task.predict(found_prompt(run), list(texts))
     return predicted
 
 
-def _found(run: Path | str) -> Prompt:
+def found_prompt(run: Path | str) -> Prompt:
     """The prompt that a run found, with the label offsets that belong to it."""
     result = running.result_of(Path(run))
     offsets = reading.mapping(reading.inside(result.data, "calibration", "offsets"))

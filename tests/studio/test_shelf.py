@@ -127,6 +127,20 @@ def test_runs_are_sorted_and_filtered(tmp_path: Path) -> None:
     assert "No run matches" in pages.runs_page(found, "/x", {"state": "running"})
 
 
+def test_runs_on_the_same_rows_are_compared_row_by_row(tmp_path: Path) -> None:
+    outcomes = {"a": "1" * 30 + "0" * 10, "b": "1" * 20 + "0" * 20, "other": "1" * 20 + "0" * 20}
+    for name, right in outcomes.items():
+        folder = sample.classification(tmp_path / name, split=99 if name == "other" else 13, test=right.count("1") / 40)
+        result = json.loads((folder / "result.json").read_text())
+        result["test"]["outcomes"] = {"accuracy": right}
+        (folder / "result.json").write_text(json.dumps(result))
+    [pair] = pages._row_by_row(Shelf(tmp_path).places())  # the other split has other rows
+    clean = {name: said.replace("\N{NO-BREAK SPACE}", " ") for name, said in pair.items()}
+    assert (clean["first"], clean["second"], clean["difference"]) == ("a: 75.0 %", "b: 50.0 %", "25.0 %")
+    assert clean["p"] == "p = 0.002"  # ten rows differ, all one way: 2 / 2 ** 10
+    assert clean["rows"] == "40 rows of test, accuracy"
+
+
 def test_a_sweep_is_one_card(tmp_path: Path) -> None:
     sample.sweep(tmp_path / "grid", splits=(13,))
     page = pages.runs_page(Shelf(tmp_path), "/x", {})

@@ -63,7 +63,7 @@ def judge_result(result: Mapping[str, Any], primary: str | None = None) -> Verdi
         return Verdict("alone", split, name, found, None, None, None, None, said, f"{where}.{CAUTION[split]}")
     label, theirs = against
     rival, rival_interval = value_of(theirs, name)
-    p, test = _tested(_outcomes(ours, name), _outcomes(theirs, name))
+    p, test = _tested(outcomes_of(ours, name), outcomes_of(theirs, name))
     kind, said = _judged(found, rival or 0.0, p, label, split)
     details = f"{where} against {metric(name, rival)}{brackets(name, rival_interval)}"
     details += f" ({test})." if test else "."
@@ -95,12 +95,13 @@ def _judged(found: float, rival: float, p: float | None, label: str, split: str)
             "since the run has no values row by row."
         )
     if p >= LEVEL:
-        return "unclear", f"The found prompt is not shown to beat the {label} prompt on {split} ({_p(p)})."
+        return "unclear", f"The found prompt is not shown to beat the {label} prompt on {split} ({shown_p(p)})."
     kind, way = ("better", "beats") if found > rival else ("worse", "is worse than")
-    return kind, f"The found prompt {way} the {label} prompt on {split} ({_p(p)})."
+    return kind, f"The found prompt {way} the {label} prompt on {split} ({shown_p(p)})."
 
 
-def _p(p: float) -> str:
+def shown_p(p: float) -> str:
+    """A p-value as people write it."""
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.1 else f"p = {p:.2f}"
 
 
@@ -114,7 +115,7 @@ def _tested(ours: list[float], theirs: list[float]) -> tuple[float | None, str |
     return compare_rows(ours, theirs).p, f"paired bootstrap {rows}"
 
 
-def _outcomes(metrics: dict[str, Any], name: str) -> list[float]:
+def outcomes_of(metrics: dict[str, Any], name: str) -> list[float]:
     """A metric's values row by row: one digit a row, or a list; empty where there are none that can be read."""
     values = inside(metrics, "outcomes", name)
     if isinstance(values, str):

@@ -11,13 +11,15 @@ from typing import Any
 from urllib.parse import quote
 
 from pinprompt.errors import PinpromptError, RunError
-from pinprompt.records import report, report_extras
+from pinprompt.maths.bootstrap import compare_rows, mcnemar
+from pinprompt.records import report, report_extras, report_parts
 from pinprompt.records.charts import Series, line_chart, scatter
 from pinprompt.records.compare import compare
 from pinprompt.records.figures import progress
-from pinprompt.records.reading import RunRecord, inside, number, read_run
+from pinprompt.records.reading import RunRecord, inside, mapping, number, read_run
 from pinprompt.records.report_extras import pareto
-from pinprompt.records.wording import digits, metric, plain, text, title
+from pinprompt.records.verdict import outcomes_of, reported_split, shown_p
+from pinprompt.records.wording import LOWER_IS_BETTER, digits, metric, plain, text, title
 from pinprompt.studio.following import Book, Library, readable_points
 from pinprompt.studio.shelf import Card, Place, Shelf, is_busy, what_happened
 
@@ -25,6 +27,8 @@ PAGE = 60
 SORTS = {"when": "latest first", "figure": "best figure first", "name": "by name"}
 STATES = ("finished", "running", "stopped", "broken")
 COMPARED = 12
+ROWS = ("kind", "dataset", "data", "train", "dev", "test", "source", "target", "split", "shots", "test_rows", "images")
+"""Settings of a task that decide which rows its figures are measured on."""
 
 
 @cache
@@ -284,11 +288,47 @@ def compare_page(shelf: Shelf, root: str, runs: Sequence[str], folder: str) -> s
         cards=cards[:100],
         offered=[card for card in offered if card.state == "finished"],
         tables=tables,
+        pairs=_row_by_row(chosen[:COMPARED]),
         notes=notes,
         chart=_curves(chosen[:COMPARED]),
         runs=[place.id for place in chosen] if not folder else [],
         folder=folder,
     )
+
+
+def _row_by_row(places: Sequence[Place]) -> list[dict[str, str]]:
+    """The best run against each other one that was tested on the same rows, row by row."""
+    groups: dict[tuple[Any, ...], list[tuple[float, str, list[float]]]] = {}
+    for place in places:
+        record = _record(place.path)
+        name = report_parts.primary_of(record)
+        split = reported_split(record.result, name)
+        metrics = mapping(record.result.get(split)) if split else {}
+        value, outcomes = number(metrics.get(name)), outcomes_of(metrics, name)
+        if value is None or not outcomes:
+            continue
+        # The same rows: the same data, drawn the same way.
+        data = tuple(str(record.setting("task", key)) for key in ROWS)
+        group = groups.setdefault((name, split, len(outcomes), *data), [])
+        group.append((value, text(place.id.rpartition("/")[2], 60), outcomes))
+    found = []
+    for (name, split, rows, *_), group in groups.items():
+        sign = -1 if name in LOWER_IS_BETTER else 1
+        (best, ours, right), *others = sorted(group, key=lambda one: -sign * one[0])
+        for value, theirs, wrong in others:
+            difference = compare_rows(right, wrong)
+            exact = set(right) | set(wrong) <= {0.0, 1.0}
+            found.append(
+                {
+                    "first": f"{ours}: {metric(name, best)}",
+                    "second": f"{theirs}: {metric(name, value)}",
+                    "difference": metric(name, difference.mean),
+                    "interval": f"{metric(name, difference.low)} to {metric(name, difference.high)}",
+                    "p": shown_p(mcnemar(right, wrong) if exact else difference.p),
+                    "rows": f"{plain(rows)} rows of {split}, {title(name)}",
+                }
+            )
+    return found
 
 
 def _curves(places: Sequence[Place]) -> Any:

@@ -6,6 +6,7 @@ stdin, answers go to stdout.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -13,7 +14,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pinprompt.errors import PinpromptError, SettingError
+from pinprompt import api
+from pinprompt.errors import PinpromptError, RunError, SettingError
+from pinprompt.values import Prompt
 
 MOST_PROMPTS = 60
 
@@ -41,10 +44,10 @@ class Bench:
     """A run's task and writer, loaded when first asked for."""
 
     def __init__(self, folder: Path) -> None:
-        from pinprompt import api
-
         self.folder, self.recipe = folder, api.recipe_of(folder)
         self._task: Any = None
+        self._prompts: dict[str, Prompt] = {}
+        """Prompts with their label offsets, so that these are measured once."""
         self._backbone: Any = None
 
     def answer(self, question: dict[str, Any]) -> dict[str, Any]:
@@ -75,30 +78,42 @@ class Bench:
 
     def predict(self, prompts: list[str], text: str) -> dict[str, Any]:
         """Label and probabilities of one text under each prompt."""
-        from pinprompt.values import Prompt
-
         if self.recipe.task.kind != "classification":
             raise SettingError("only a classification run labels texts")
-        answers = []
+        answers, calls = [], 0
         for prompt in prompts:
-            [(label, probabilities)] = self.task.predict(Prompt(prompt), [text])
+            asked, measured = self.prompt(prompt)
+            [(label, probabilities)] = self.task.predict(asked, [text])
+            calls += 1 + measured
             answers.append({"prompt": prompt, "label": label, "probabilities": probabilities})
-        return {"answers": answers, "words": dict(self.task.data.words), "calls": len(prompts)}
+        return {"answers": answers, "words": dict(self.task.data.words), "calls": calls}
 
     def score(self, prompts: list[str], split: str) -> dict[str, Any]:
         """The metrics of each prompt on a split, with what they cost."""
-        from pinprompt.values import Prompt
-
         split = split if split in self.task.splits else self.task.splits[-1]
         answers, calls = [], 0
         for prompt in prompts:
-            found = self.task.evaluate(Prompt(prompt), split)
-            calls += found.calls
+            asked, measured = self.prompt(prompt)
+            found = self.task.evaluate(asked, split)
+            calls += found.calls + measured
             intervals = {name: list(ends) for name, ends in found.intervals.items()}
             answers.append(
                 {"prompt": prompt, "metrics": dict(found.metrics), "intervals": intervals, "rows": found.rows}
             )
         return {"answers": answers, "split": split, "primary": self.task.primary, "calls": calls}
+
+    def prompt(self, text: str) -> tuple[Prompt, int]:
+        """A prompt as the task takes it, and the calls that measuring its label offsets took now."""
+        if text in self._prompts or not self.task.calibrates:
+            return self._prompts.get(text, Prompt(text)), 0
+        with contextlib.suppress(RunError):  # an unfinished run has found nothing yet
+            known = api.found_prompt(self.folder)
+            if known.text == text and known.offsets:
+                self._prompts[text] = known
+                return known, 0
+        [score] = self.task.score([Prompt(text)], [0])
+        self._prompts[text] = Prompt(text, offsets=score.offsets)
+        return self._prompts[text], score.calls
 
     def rewrite(self, prompts: list[str], text: str) -> dict[str, Any]:
         """The best rewrites of one text under each prompt."""

@@ -80,7 +80,7 @@ by("score").addEventListener("click", async (event) => {
   const said = await ask({ do: "score", split: "dev" }, event.target);
   if (!said) return;
   const names = [...new Set(said.answers.flatMap((one) => Object.keys(one.metrics)))].slice(0, 6);
-  const share = (name, value) => (["accuracy", "macro_f1", "balanced_accuracy"].includes(name) ? percent(value) : value.toPrecision(4));
+  const share = (name, value) => (["accuracy", "macro_f1", "balanced_accuracy"].includes(name.replace(/^raw_/, "")) ? percent(value) : value.toPrecision(4));
   const cell = (one, name) => {
     const ends = one.intervals[name];
     return element("td", { class: "num" }, one.metrics[name] == null ? "–" : share(name, one.metrics[name]), ends ? element("span", { class: "under" }, `${share(name, ends[0])} to ${share(name, ends[1])}`) : null);
