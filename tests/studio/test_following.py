@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -63,6 +64,7 @@ def test_links_and_pipes_are_not_followed(tmp_path: Path) -> None:
 def test_the_book_has_every_prompt_once_with_its_scores(tmp_path: Path) -> None:
     path = tmp_path / "scores.jsonl"
     book = Book(tmp_path)
+    (tmp_path / "rows.json").write_text(json.dumps({"labels": ["no", "yes"], "rows": [{"text": "x", "label": 1}]}))
     append(path, row("a", 1.0, details={"accuracy": 0.5}, rows="00fe"), row("b", 3.0), row("a", 0.4, "dev"))
     book.update()
     assert [(column.prompt, column.score, column.dev) for column in book.columns] == [("a", 1.0, 0.4), ("b", 3.0, None)]
@@ -76,6 +78,28 @@ def test_the_book_has_every_prompt_once_with_its_scores(tmp_path: Path) -> None:
     book.update()
     assert [column.prompt for column in book.columns] == ["z"]
     assert book.edition != before
+
+
+def test_blocks_of_rows_come_together(tmp_path: Path) -> None:
+    """A prompt that is raced is scored on a few rows first, and on more while it may still win."""
+    splits = {"train": [0, 1, 2], "train-1-2": [2, 0], "train-3-3": [1]}
+    rows = [{"text": word, "label": 0} for word in "xyz"]
+    (tmp_path / "rows.json").write_text(json.dumps({"labels": ["no", "yes"], "rows": rows, "splits": splits}))
+    book = Book(tmp_path)
+    append(tmp_path / "scores.jsonl", row("a", 4.0, "train-1-2", details={"accuracy": 0.5}, rows="fe0000fe"))
+    append(tmp_path / "scores.jsonl", row("b", 1.0, "train-1-2", rows="00fefe00"))
+    book.update()
+    assert [column.cells for column in book.columns] == ["00fe----fe00", "fe00----00fe"]
+    seen = book.clock
+    append(tmp_path / "scores.jsonl", row("a", 1.0, "train-3-3", details={"accuracy": 1.0}, rows="aa11"))
+    book.update()
+    assert [(at, column.prompt) for at, column in book.since(seen, 10)] == [(0, "a")]  # b has not changed
+    assert book.columns[0].cells == "00feaa11fe00"
+    assert book.columns[0].score == 3.0  # (4 + 4 + 1) / 3
+    assert book.columns[0].accuracy == pytest.approx(2 / 3)
+    append(tmp_path / "scores.jsonl", row("a", 2.5, rows="00fe00fe00fe"))
+    book.update()
+    assert (book.columns[0].score, book.columns[0].cells) == (2.5, "00fe00fe00fe")
 
 
 @given(st.integers(1, 12), st.integers(2, 5), st.integers(0, 2**32 - 1), st.booleans())

@@ -73,17 +73,42 @@ class Tail:
 
 @dataclass
 class Column:
-    """A prompt in the matrix: its text, scores, and two hex digits per row and label."""
+    """A prompt in the matrix: its text, scores, and two hex digits per row and label ("--" where not known)."""
 
     prompt: str
-    score: float | None
-    accuracy: float | None
-    cells: str
-    dev: float | None = None
+    parts: dict[str, tuple[float | None, float | None, int]] = field(default_factory=dict)
+    """Value, accuracy and number of rows, by the split or block of rows that was scored."""
+    cells: str = ""
+    changed: int = 0
+    """When it last changed, by the book's clock."""
 
-    def data(self) -> dict[str, Any]:
+    @property
+    def score(self) -> float | None:
+        """The score on train; of a prompt that was scored on blocks of rows only, the mean over their rows."""
+        return self._mean(0)
+
+    @property
+    def accuracy(self) -> float | None:
+        """The same of accuracy, where the task has one."""
+        return self._mean(1)
+
+    @property
+    def dev(self) -> float | None:
+        """The score on dev."""
+        return self.parts["dev"][0] if "dev" in self.parts else None
+
+    def data(self, at: int) -> dict[str, Any]:
         """As the page has it."""
-        return {"prompt": self.prompt, "score": self.score, "accuracy": self.accuracy, "cells": self.cells}
+        return {
+            "at": at, "prompt": self.prompt, "score": self.score, "accuracy": self.accuracy, "cells": self.cells,
+        }  # fmt: skip
+
+    def _mean(self, which: int) -> float | None:
+        if "train" in self.parts:
+            return self.parts["train"][which]
+        known = [(part[which], part[2]) for name, part in self.parts.items() if name != "dev"]
+        total = sum(rows for value, rows in known if value is not None)
+        return sum(value * rows for value, rows in known if value is not None) / total if total else None
 
 
 @dataclass
@@ -92,8 +117,10 @@ class Book:
 
     folder: Path
     columns: list[Column] = field(default_factory=list)
+    clock: int = 0
     _by_text: dict[str, Column] = field(default_factory=dict)
     _cuts: int = 0
+    _rows: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         self._tail = Tail(self.folder / "scores.jsonl")
@@ -103,41 +130,59 @@ class Book:
         """Changes when the journal was cut back and the columns begin again."""
         return self._tail.cuts
 
+    @property
+    def rows(self) -> dict[str, Any]:
+        """The texts that prompts are scored on."""
+        if self._rows is None or not self._rows["rows"]:
+            self._rows = matrix_rows(self.folder)
+        return self._rows
+
     def update(self) -> None:
         """Take in what the run has scored since the last look."""
-        while rows := self._tail.new():
-            if self._tail.cuts != self._cuts:
-                self._cuts = self._tail.cuts
-                self.columns, self._by_text = [], {}
-            for _, row in rows:
+        while new := self._tail.new():
+            self._forget()
+            for _, row in new:
                 self._enter(row)
-        if self._tail.cuts != self._cuts:
-            self._cuts, self.columns, self._by_text = self._tail.cuts, [], {}
+        self._forget()
 
     def best(self, most: int = BEST) -> list[Column]:
         """The prompts of the highest score, best first."""
-        known = [column for column in self.columns if column.score is not None]
-        return sorted(known, key=lambda column: -(column.score or 0.0))[:most]
+        known = [(score, column) for column in self.columns if (score := column.score) is not None]
+        return [column for _, column in sorted(known, key=lambda pair: -pair[0])[:most]]
+
+    def since(self, clock: int, most: int) -> list[tuple[int, Column]]:
+        """The columns that changed after that time, with their places, the longest unchanged first."""
+        found = [(at, column) for at, column in enumerate(self.columns) if column.changed > clock]
+        return sorted(found, key=lambda pair: pair[1].changed)[:most]
+
+    def _forget(self) -> None:
+        if self._tail.cuts != self._cuts:
+            self._cuts, self.columns, self._by_text, self._rows = self._tail.cuts, [], {}, None
 
     def _enter(self, row: dict[str, Any]) -> None:
         prompt, split = row.get("text"), row.get("split")
-        if row.get("kind") != "score" or not isinstance(prompt, str) or len(self.columns) >= PROMPTS:
+        if row.get("kind") != "score" or not isinstance(prompt, str) or not isinstance(split, str):
             return
         column = self._by_text.get(prompt)
-        value = number(row.get("value"))
-        if split != "train":
-            if column is not None and split == "dev":
-                column.dev = value
-            return
+        if column is None:
+            if split == "dev" or len(self.columns) >= PROMPTS:
+                return
+            column = self._by_text[prompt] = Column(text(prompt, 600))
+            self.columns.append(column)
         cells = row.get("rows")
         cells = cells if isinstance(cells, str) and len(cells) <= 1 << 16 else ""
-        accuracy = number(inside(row, "details", "accuracy"))
-        if column is None:
-            column = Column(text(prompt, 600), value, accuracy, cells)
-            self._by_text[prompt] = column
-            self.columns.append(column)
-        else:
-            column.score, column.accuracy, column.cells = value, accuracy, cells or column.cells
+        width = 2 * len(self.rows["labels"])
+        places = self.rows["splits"].get(split, [])
+        rows = len(cells) // width if width else 0
+        column.parts[split] = (number(row.get("value")), number(inside(row, "details", "accuracy")), rows or 1)
+        if cells and rows == len(places):
+            whole = column.cells or "-" * (width * len(self.rows["rows"]))
+            parts = [whole[begin : begin + width] for begin in range(0, len(whole), width)]
+            for number_of, place in enumerate(places):
+                parts[place] = cells[width * number_of : width * (number_of + 1)]
+            column.cells = "".join(parts)
+        self.clock += 1
+        column.changed = self.clock
 
 
 @dataclass
@@ -171,7 +216,12 @@ def matrix_rows(folder: Path) -> dict[str, Any]:
         label = row.get("label")
         known = isinstance(label, int) and 0 <= label < len(labels)
         rows.append({"text": text(row.get("text", ""), 500), "label": label if known else -1})
-    return {"labels": labels, "rows": rows}
+    splits = {}
+    for name, places in list(mapping(found.get("splits")).items())[:200]:
+        inside_rows = [place for place in sequence(places) if type(place) is int and 0 <= place < len(rows)]
+        if len(inside_rows) == len(sequence(places)):
+            splits[str(name)] = inside_rows
+    return {"labels": labels, "rows": rows, "splits": splits or {"train": list(range(len(rows)))}}
 
 
 def readable_points(top: Any, book: Book, writer: str, known: dict[tuple[str, str], float]) -> list[dict[str, Any]]:

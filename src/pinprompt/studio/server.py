@@ -20,7 +20,7 @@ from pinprompt.records import report
 from pinprompt.records.reading import inside, number, read_run
 from pinprompt.records.wording import text
 from pinprompt.studio import intake, orders, pages, trying
-from pinprompt.studio.following import Library, Tail, matrix_rows
+from pinprompt.studio.following import Library, Tail
 from pinprompt.studio.guard import Guard, Refused, bounded_body, shown_host
 from pinprompt.studio.jobs import Jobs, ask_once
 from pinprompt.studio.shelf import Shelf, is_busy
@@ -322,15 +322,17 @@ async def _matrix(studio: Studio, request: Request) -> Response:
     from starlette.responses import JSONResponse
 
     folder = studio.shelf.path(request.path_params["run"])
-    since, edition = request.query_params.get("from", "0"), request.query_params.get("edition", "0")
-    first = int(since) if since.isdecimal() and len(since) < 9 else 0
+    since, edition = request.query_params.get("since", "0"), request.query_params.get("edition", "0")
+    seen = int(since) if since.isdecimal() and len(since) < 16 else 0
 
     def read() -> dict[str, Any]:
         book = studio.library.book(folder)
-        start = first if str(book.edition) == edition else 0
-        columns = [column.data() for column in book.columns[start : start + COLUMNS]]
-        found = {"edition": book.edition, "from": start, "prompts": columns, "total": len(book.columns)}
-        return found | (matrix_rows(folder) if start == 0 else {})
+        clock = seen if str(book.edition) == edition else 0
+        changed = book.since(clock, COLUMNS)
+        found: dict[str, Any] = {"edition": book.edition, "columns": [column.data(at) for at, column in changed]}
+        found["clock"] = changed[-1][1].changed if changed else clock
+        found["more"] = found["clock"] < book.clock
+        return found | ({"labels": book.rows["labels"], "rows": book.rows["rows"]} if clock == 0 else {})
 
     return JSONResponse(await run_in_threadpool(read))
 

@@ -275,6 +275,7 @@ class ClassificationTask(Task):
         return {
             "labels": [self._display(label) for label in self.labels],
             "rows": [{"text": example.text, "label": int(target)} for example, target in rows],
+            "splits": {"train": list(range(len(self._targets["train"])))},
         }
 
     def calibration_facts(self, offsets: Sequence[float]) -> dict[str, Any]:

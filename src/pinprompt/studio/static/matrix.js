@@ -18,6 +18,7 @@ export class Matrix {
   constructor(run) {
     this.run = run;
     this.edition = "0";
+    this.clock = 0;
     this.columns = [];
     this.rows = [];
     this.labels = [];
@@ -36,23 +37,35 @@ export class Matrix {
   }
 
   async update() {
-    for (;;) {
-      const query = `?from=${this.columns.length}&edition=${this.edition}`;
+    for (let more = true; more; ) {
+      const query = `?since=${this.clock}&edition=${this.edition}`;
       const response = await fetch(address("matrix/" + this.run) + query, { headers: { accept: "application/json" } });
       if (!response.ok) return;
       const said = await response.json();
-      if (said.from === 0) {
+      if (said.rows) {
         this.columns = [];
         this.labels = said.labels;
         this.rows = said.rows.map((row) => ({ ...row, right: 0, known: 0 }));
       }
       this.edition = String(said.edition);
-      for (const one of said.prompts) this.columns.push(this.judge(one));
-      if (this.columns.length >= said.total || !said.prompts.length) break;
+      this.clock = said.clock;
+      for (const one of said.columns) {
+        if (this.columns[one.at]) this.count(this.columns[one.at], -1);
+        this.columns[one.at] = this.judge(one);
+        this.count(this.columns[one.at], 1);
+      }
+      more = said.more;
     }
-    const useful = this.rows.length && this.columns.some((column) => column.bytes.length);
+    const useful = this.rows.length && this.columns.some((column) => column?.bytes.length);
     by("matrix").hidden = !useful;
     if (useful) this.arrange();
+  }
+
+  count(column, sign) {
+    this.rows.forEach((row, place) => {
+      row.known += column.outcome[place] ? sign : 0;
+      row.right += column.outcome[place] > 0 ? sign : 0;
+    });
   }
 
   // Which rows a prompt gets right: the label with the largest value is what it predicts.
@@ -67,17 +80,14 @@ export class Matrix {
         if (value === undefined || value === UNKNOWN) return;
         if (best < 0 || value > bytes[place * classes + best]) best = label;
       }
-      const right = best === row.label;
-      outcome[place] = right ? best + 1 : -best - 1;
-      row.known += 1;
-      row.right += right;
+      outcome[place] = best === row.label ? best + 1 : -best - 1;
     });
     return { ...one, bytes, outcome };
   }
 
   arrange() {
     if (by("matrix").hidden) return;
-    const order = this.columns.map((_, place) => place).filter((place) => this.columns[place].bytes.length);
+    const order = [...this.columns.keys()].filter((place) => this.columns[place]?.bytes.length);
     if (by("matrix-columns").value === "score") order.sort((a, b) => (this.columns[b].score ?? -Infinity) - (this.columns[a].score ?? -Infinity));
     const lines = this.rows.map((_, place) => place);
     const share = (place) => (this.rows[place].known ? this.rows[place].right / this.rows[place].known : 2);
