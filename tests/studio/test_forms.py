@@ -26,6 +26,7 @@ def kept(root: Path, content: str, name: str = "data.csv", kind: str = "table") 
         ("id,Review,Stars", "7,fine,1", ("Review", "Stars")),
         ("a,b", "a long text about this and that {n},x{m}", ("a", "b")),
         ("b,a", "x{m},a long text about this and that {n}", ("a", "b")),
+        ("nr;words;kind", "{n};some words, more {n};k{m}", ("words", "kind")),
         ("when,subject,body,queue", "{n},hello {n},a longer text {n},q{m}", ("body", "queue")),
     ],
 )

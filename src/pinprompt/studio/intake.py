@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import itertools
-import json
 import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pinprompt.data.readers import delimiter_of, read_columns, read_lines
+from pinprompt.data.readers import delimiter_of, read_columns, read_lines, read_objects, read_rows
 from pinprompt.errors import DataError, PinpromptError
 from pinprompt.files import write_atomically
 from pinprompt.recipe.recipe import file_name
@@ -173,30 +170,17 @@ def word_for(label: str) -> str:
 
 def _looked_at(path: Path) -> tuple[list[str], list[list[str]]]:
     """The header and the first rows, before anybody has said which column is which."""
-    with open(path, "rb") as file:
-        head = file.read(2 << 20).decode("utf-8-sig", "replace")
     if path.suffix.lower() in (".jsonl", ".ndjson"):
-        objects = []
-        for number, line in enumerate(head.splitlines()[:LOOKED], 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise DataError(f"this line is not JSON: {error}", path=path, line=number) from None
-            if not isinstance(row, dict):
-                raise DataError("every line must be a JSON object", path=path, line=number)
-            objects.append(row)
+        objects = [row for _, row in itertools.islice(read_objects(path), LOOKED)]
         columns = list(dict.fromkeys(str(name) for row in objects for name in row))[:200]
         return columns, [[str(row.get(name, "")) for name in columns] for row in objects]
-    delimiter = delimiter_of(path, raw=head.replace("\0", "").encode().splitlines(keepends=True))
-    reader = csv.reader(io.StringIO(head, newline=""), delimiter=delimiter)
+    rows: list[list[str]] = []
     try:
-        rows = list(itertools.islice((row for row in reader if row), LOOKED))
-    except csv.Error as error:
-        raise DataError(f"this row cannot be read ({error})", path=path, line=reader.line_num) from None
-    if not rows:
-        raise DataError("the file is empty", path=path)
+        rows += (row for _, row in itertools.islice(read_rows(path, delimiter=delimiter_of(path)), LOOKED))
+    except DataError:
+        if not rows:
+            raise
+        # What is wrong further down is named when the rows are counted.
     return [name.strip() for name in rows[0]][:200], rows[1:]
 
 
