@@ -65,6 +65,9 @@ class CausalLabels:
     kind = "causal"
     graded = True
     """Answers have probabilities."""
+    billed: str | None = None
+    """Nobody is paid for a model on this machine."""
+    notes: tuple[str, ...] = ()
     mask_token = ""
 
     def __init__(

@@ -16,7 +16,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -85,6 +85,9 @@ class _Branch:
 @dataclass
 class Generator:
     """A frozen causal LM that rewrites texts; `rows` is the fixed number of rows of a pass."""
+
+    billed: ClassVar[str | None] = None
+    """Nobody is paid for a model on this machine."""
 
     model: Any
     tokenizer: Any

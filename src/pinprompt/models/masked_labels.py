@@ -31,6 +31,9 @@ class MaskedLabels:
     kind = "masked"
     graded = True
     """Answers have probabilities."""
+    billed: str | None = None
+    """Nobody is paid for a model on this machine."""
+    notes: tuple[str, ...] = ()
 
     def __init__(
         self,

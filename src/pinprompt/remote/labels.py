@@ -74,7 +74,7 @@ class RemoteWords:
 
 
 class RemoteClassifier:
-    """Label probabilities of a model behind an API, with the interface of `models.causal_lm.CausalLabels`."""
+    """Label probabilities of a model behind an API, with the interface of `models.causal_labels.CausalLabels`."""
 
     kind = "causal"
     mask_token = ""

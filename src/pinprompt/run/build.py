@@ -56,32 +56,22 @@ def build_labeller(recipe: Recipe, device: str) -> Any:
     from pinprompt.tasks.labelled_data import without_rows
 
     settings: Any = recipe.task
-    if is_remote(recipe):
-        from pinprompt.tasks.remote_classification import RemoteClassificationTask
-
-        return RemoteClassificationTask.open(settings, recipe.remote, recipe.seed, data=without_rows(settings))
-    return ClassificationTask.build(settings, device, recipe.seed, data=without_rows(settings))
+    return ClassificationTask.build(settings, device, recipe.seed, data=without_rows(settings), remote=recipe.remote)
 
 
 def build_task(recipe: Recipe, device: str, contact: bool = True) -> Task:
     """The task that a recipe names; without `contact`, one behind an API asks its server nothing and can only count."""
     settings: Any = recipe.task
-    if settings.kind == "classification" and is_remote(recipe):
-        from pinprompt.tasks.remote_classification import RemoteClassificationTask
-
-        return RemoteClassificationTask.open(settings, recipe.remote, recipe.seed, contact)
-    if settings.kind == "style-transfer" and is_remote(recipe):
-        from pinprompt.tasks.remote_style_transfer import RemoteStyleTransferTask
-
-        return RemoteStyleTransferTask.open(settings, recipe.remote, recipe.policy.model, device, contact)
     if settings.kind == "classification":
         from pinprompt.tasks.classification import ClassificationTask
 
-        return ClassificationTask.build(settings, device, recipe.seed)
+        return ClassificationTask.build(settings, device, recipe.seed, remote=recipe.remote, contact=contact)
     if settings.kind == "style-transfer":
         from pinprompt.tasks.style_transfer import StyleTransferTask
 
-        return StyleTransferTask.build(settings, device, recipe.seed)
+        return StyleTransferTask.build(
+            settings, device, recipe.seed, remote=recipe.remote, writer=recipe.policy.model, contact=contact
+        )
     if settings.kind == "inversion":
         from pinprompt.tasks.inversion import InversionTask
 

@@ -14,7 +14,8 @@ import numpy as np
 from pinprompt.data.readers import Example
 from pinprompt.errors import ModelError, SettingError, did_you_mean
 from pinprompt.models.label_text import Frame
-from pinprompt.recipe.sections import ClassificationSettings
+from pinprompt.recipe.sections import ClassificationSettings, RemoteSettings
+from pinprompt.remote.open import is_remote, open_classifier
 from pinprompt.seeds import derive
 from pinprompt.tasks import calibration, metrics, prompts
 from pinprompt.tasks.labelled_data import LabelledData, load_data
@@ -68,6 +69,11 @@ class ClassificationTask(Task):
     ) -> None:
         self.settings, self.data, self.template, self.model, self.seed = settings, data, template, model, seed
         self.labels = tuple(data.words)
+        self.billed = model.billed
+        self._server: Any = model if model.billed is not None else None
+        """The model, if it is behind an API: it counts tokens, and its answers may fail."""
+        if self._server is not None:
+            self.chunk = 1  # so that each prompt has its own bill; its examples are still sent side by side
         self.calibration = settings.calibrate if model.graded else "none"
         self.calibrates = self.calibration != "none"
         self.prior = calibration.prior_of(settings.prior, self.labels)
@@ -96,44 +102,45 @@ class ClassificationTask(Task):
         self.fingerprints = {name: self._fingerprint(revision, (name,)) for name in self.splits}
         """One per split: what a prompt scores on test does not depend on what stands in train."""
         self.fingerprint = self._fingerprint(revision, self.splits)
+        self.notes += model.notes
 
     @classmethod
     def build(
-        cls, settings: ClassificationSettings, device: str = "cpu", seed: int = 0, data: LabelledData | None = None
+        cls,
+        settings: ClassificationSettings,
+        device: str = "cpu",
+        seed: int = 0,
+        *,
+        data: LabelledData | None = None,
+        remote: RemoteSettings | None = None,
+        contact: bool = True,
     ) -> ClassificationTask:
-        """The task that the settings describe; data and template are checked before a model is loaded."""
-        from pinprompt.models import sources
+        """The task that the settings describe; data and template are checked before a model is opened.
 
+        `remote` says how to reach a model behind an API. Without `contact` its server is asked nothing at all: such a
+        task can count, but not yet score.
+        """
         data = data or load_data(settings)
-        kind = settings.model_kind if settings.model_kind != "auto" else sources.kind_of(settings.model)
-        if kind not in ("masked", "causal"):
-            raise ModelError(
-                f"the task model '{settings.model}' is of the kind '{kind}': classification needs a masked or a causal "
-                "language model (with its head). If you know better, set model_kind."
-            )
-        source = settings.template or prompts.default_template(data.card, kind)
-        template = parse(source, kind, settings.spacing)
-        probe = template.frame("it")
-        model: LabelModel
-        if kind == "masked":
-            from pinprompt.models.masked_labels import MaskedLabels
-
-            # A dataset's published way of writing its words counts with its published template only.
-            published = data.card is not None and not settings.words and source == data.card.template(kind)
-            spaced = data.card.spaced if published and data.card is not None else None
-            lm, tokenizer = sources.load_masked_lm(settings.model, device)
-            model = MaskedLabels(lm, tokenizer, data.words, probe, strict=settings.strict_words, spaced=spaced)
-        else:
-            from pinprompt.models.causal_labels import CausalLabels
-
-            lm, tokenizer = sources.load_causal_lm(settings.model, device)
-            names = [name for name, _ in template.parts]
-            ahead = names.index("text") < names.index("prompt")
-            model = CausalLabels(lm, tokenizer, data.words, probe, strict=settings.strict_words, share=ahead)
-        return cls(settings, data, template, model, sources.resolve(settings.model).revision, seed)
+        model, template, revision = _open_model(settings, data, device, remote or RemoteSettings(), contact)
+        return cls(settings, data, template, model, revision, seed)
 
     def score(self, prompts: Sequence[Prompt], seeds: Sequence[int] = (), split: str = "train") -> list[Score]:
-        """The mean reward over the examples of a split; a prompt that leaves no room for a text is a failure."""
+        """The mean reward over the examples of a split; a prompt that leaves no room for a text is a failure.
+
+        A server's prompts are scored one by one: each has its own bill, and its own examples without a usable answer.
+        """
+        if self._server is None:
+            return self._scores(prompts, split)
+        found = []
+        for prompt in prompts:
+            self._server.take()
+            (score,) = self._scores([prompt], split)
+            usage = self._server.take()
+            details = {**score.details, "tokens_in": float(usage.tokens_in), "tokens_out": float(usage.tokens_out)}
+            found.append(replace(score, details=details, failures=(*score.failures, *usage.failures)))
+        return found
+
+    def _scores(self, prompts: Sequence[Prompt], split: str) -> list[Score]:
         self._known(split)
         framed = [self._frame(prompt.text) for prompt in prompts]
         problems = [self._too_long(frame) for frame, _ in framed]
@@ -155,6 +162,15 @@ class ClassificationTask(Task):
 
     def evaluate(self, prompt: Prompt, split: str, seed: int = 0) -> Evaluation:
         """Accuracy and macro-F1 with bootstrap intervals, a confusion matrix, and examples right and wrong."""
+        if self._server is None:
+            return self._evaluated(prompt, split, seed)
+        self._server.take()
+        evaluation = self._evaluated(prompt, split, seed)
+        usage = self._server.take()
+        taken = {"tokens_in": usage.tokens_in, "tokens_out": usage.tokens_out}
+        return replace(evaluation, tables={**evaluation.tables, "usage": taken, "failures": list(usage.failures)[:20]})
+
+    def _evaluated(self, prompt: Prompt, split: str, seed: int) -> Evaluation:
         self._known(split)
         answers = self._ask([prompt], self._inputs[split])
         (measured,) = self._offsets([prompt], split, answers)
@@ -194,14 +210,25 @@ class ClassificationTask(Task):
         )
 
     def predict(self, prompt: Prompt, texts: Sequence[str]) -> list[tuple[str, dict[str, float]]]:
-        """The likeliest label of each text, and the probability of every label."""
+        """The likeliest label of each text, and the probability of every label.
+
+        A text without a usable answer is refused rather than given a made-up label.
+        """
         for number, text in enumerate(texts, 1):
             if not text.strip():
                 raise SettingError(f"text {number} is empty: there is nothing to label.")
         if not texts:
             return []
+        if self._server is not None:
+            self._server.take()
         logs = self._ask([prompt], self.model.prepare([text.strip() for text in texts]))
         (measured,) = self._offsets([prompt], "", logs)
+        failures = () if self._server is None else self._server.take().failures
+        if failures:
+            raise ModelError(
+                f"{self._server.client.settings.base_url} gave no usable answer for {len(failures)} of {len(texts)} "
+                f"texts; the first: {failures[0]}"
+            )
         rows = _probabilities(logs[0], measured.values)
         return [(self.labels[int(row.argmax())], dict(zip(self.labels, map(float, row), strict=True))) for row in rows]
 
@@ -237,8 +264,20 @@ class ClassificationTask(Task):
             found["in-context"] = shown
         return found
 
-    def differentiable(self) -> SoftView:
-        """The view that white-box methods ask for: prompts as vectors at the prompt's place."""
+    def tokens(self, prompt: Prompt, split: str = "train") -> tuple[int, int]:
+        """The most tokens in and out that a prompt can take on a split, where they are billed."""
+        if self._server is None:
+            return 0, 0
+        frame, _ = self._frame(prompt.text)
+        measured = self.calibration == "content-free" and split == "train"
+        wanted = [self._inputs[split], *([self._free] if measured else [])]
+        most = [self._server.most_tokens(frame, inputs) for inputs in wanted]
+        return sum(one for one, _ in most), sum(one for _, one in most)
+
+    def differentiable(self) -> SoftView | None:
+        """The view that white-box methods ask for: prompts as vectors at the prompt's place; an API has none."""
+        if self._server is not None:
+            return None
         from pinprompt.tasks.soft_view import SoftView
 
         return SoftView(self)
@@ -420,3 +459,41 @@ class ClassificationTask(Task):
             "calibration": [self.calibration, *(map(float, self.prior) if self.calibrates else ())],
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
+
+
+def _open_model(
+    settings: ClassificationSettings, data: LabelledData, device: str, remote: RemoteSettings, contact: bool
+) -> tuple[Any, Template, str]:
+    """The task model, here or behind an API, with the template that fits it and what its answers depend on."""
+    from pinprompt.models import sources
+
+    if is_remote(settings.model):
+        template = parse(settings.template or prompts.default_template(data.card, "causal"), "causal", settings.spacing)
+        server = open_classifier(settings.model, remote, data.words, contact)
+        return server, template, server.revision
+    kind = settings.model_kind if settings.model_kind != "auto" else sources.kind_of(settings.model)
+    if kind not in ("masked", "causal"):
+        raise ModelError(
+            f"the task model '{settings.model}' is of the kind '{kind}': classification needs a masked or a causal "
+            "language model (with its head). If you know better, set model_kind."
+        )
+    source = settings.template or prompts.default_template(data.card, kind)
+    template = parse(source, kind, settings.spacing)
+    probe = template.frame("it")
+    model: LabelModel
+    if kind == "masked":
+        from pinprompt.models.masked_labels import MaskedLabels
+
+        # A dataset's published way of writing its words counts with its published template only.
+        published = data.card is not None and not settings.words and source == data.card.template(kind)
+        spaced = data.card.spaced if published and data.card is not None else None
+        lm, tokenizer = sources.load_masked_lm(settings.model, device)
+        model = MaskedLabels(lm, tokenizer, data.words, probe, strict=settings.strict_words, spaced=spaced)
+    else:
+        from pinprompt.models.causal_labels import CausalLabels
+
+        lm, tokenizer = sources.load_causal_lm(settings.model, device)
+        names = [name for name, _ in template.parts]
+        ahead = names.index("text") < names.index("prompt")
+        model = CausalLabels(lm, tokenizer, data.words, probe, strict=settings.strict_words, share=ahead)
+    return model, template, sources.resolve(settings.model).revision

@@ -6,13 +6,16 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from pinprompt.errors import DataError, SettingError, did_you_mean
 from pinprompt.judges.fluency import LanguageModel
 from pinprompt.models.generator import Generator, Request
 from pinprompt.models.sources import load_causal_lm, resolve
-from pinprompt.recipe.sections import StyleTransferSettings
+from pinprompt.recipe.sections import RemoteSettings, StyleTransferSettings
+from pinprompt.remote.generator import RemoteGenerator
+from pinprompt.remote.open import is_remote, open_client
 from pinprompt.seeds import derive
 from pinprompt.tasks.protocol import Task
 from pinprompt.tasks.style_data import StyleData, style_data
@@ -61,6 +64,11 @@ class StyleTransferTask(Task):
         revision: str = "",
     ) -> None:
         self.settings, self.data, self.generator, self._judges = settings, data, generator, judges
+        self.billed = generator.billed
+        self._server: Any = generator if generator.billed is not None else None
+        """The generator, if it is behind an API: it counts tokens."""
+        if self._server is not None:
+            self.chunk = 1  # so that each prompt has its own bill; its requests are still sent side by side
         self.sources = _fitting(data, generator)
         self.splits = tuple(self.sources)
         facts = {
@@ -72,13 +80,31 @@ class StyleTransferTask(Task):
         self.fingerprint = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
     @classmethod
-    def build(cls, settings: StyleTransferSettings, device: str = "cpu", seed: int = 0) -> StyleTransferTask:
-        """Read the texts, load the task model, load or train the judges.
+    def build(
+        cls,
+        settings: StyleTransferSettings,
+        device: str = "cpu",
+        seed: int = 0,
+        *,
+        remote: RemoteSettings | None = None,
+        writer: str | None = None,
+        contact: bool = True,
+    ) -> StyleTransferTask:
+        """Read the texts, open the task model, load or train the judges.
 
         The run's seed has no part in it: texts and judges are drawn by `settings.split`, so that runs of several
-        seeds are measured on the same texts by the same judges.
+        seeds are measured on the same texts by the same judges. `remote` says how to reach a model behind an API;
+        without `contact` its server is asked nothing. Such a model tells no perplexity: that of
+        `settings.fluency_model` is reported, else the `writer`'s.
         """
         data = style_data(settings)
+        if is_remote(settings.model):
+            judged = settings.model_copy(update={"fluency_model": settings.fluency_model or writer})
+            judges = build_judges(judged, data, device, None)
+            server = _open_server(settings, data, remote or RemoteSettings(), contact)
+            task = cls(settings, data, server, judges, server.revision)
+            task.notes = [*server.notes, f"perplexity and fluency by {judges.lm.name}"]
+            return task
         model, tokenizer = load_causal_lm(settings.model, device)
         revision = resolve(settings.model).revision
         generator = Generator(
@@ -98,8 +124,21 @@ class StyleTransferTask(Task):
         """The mean over the split's sources of the mean over blocks of the best of the block's outputs, 0 to 100.
 
         Every prompt is measured on the same sources; `details` has its score on each (`input/<i>`), for a z-score
-        per source, and the mean content and style of the outputs that counted.
+        per source, and the mean content and style of the outputs that counted. A server's prompts are scored one by
+        one, so that each has its own bill.
         """
+        if self._server is None:
+            return self._scores(prompts, seeds, split)
+        found = []
+        for prompt, seed in zip(prompts, seeds, strict=True):
+            self._server.take()
+            (score,) = self._scores([prompt], [seed], split)
+            usage = self._server.take()
+            details = {**score.details, "tokens_in": float(usage.tokens_in), "tokens_out": float(usage.tokens_out)}
+            found.append(replace(score, details=details))
+        return found
+
+    def _scores(self, prompts: Sequence[Prompt], seeds: Sequence[int], split: str) -> list[Score]:
         sources, blocks = self._sources(split), self._blocks(split)
         count = self._samples(split) * blocks
         asked = [
@@ -127,6 +166,15 @@ class StyleTransferTask(Task):
 
     def evaluate(self, prompt: Prompt, split: str, seed: int = 0) -> Evaluation:
         """The best of `test_samples` outputs per source by the search's judges, measured by the report's judges."""
+        if self._server is None:
+            return self._evaluated(prompt, split, seed)
+        self._server.take()
+        evaluation = self._evaluated(prompt, split, seed)
+        usage = self._server.take()
+        taken = {"tokens_in": usage.tokens_in, "tokens_out": usage.tokens_out}
+        return replace(evaluation, tables={**evaluation.tables, "usage": taken, "notes": list(self.notes)})
+
+    def _evaluated(self, prompt: Prompt, split: str, seed: int) -> Evaluation:
         sources, count, judges = self._sources(split), self.settings.test_samples, self._judges
         asked = [
             Request(prompt.text, source, count, derive(seed, split, place)) for place, source in enumerate(sources)
@@ -185,6 +233,9 @@ class StyleTransferTask(Task):
         """The most tokens in and out that a score can take; a request's text is read once for all its samples."""
         count = self._samples(split) * self._blocks(split)
         sources = self._sources(split)
+        if self._server is not None:
+            most = [self._server.most_tokens(prompt.text, source, count) for source in sources]
+            return sum(one for one, _ in most), sum(one for _, one in most)
         read = sum(self.generator.length(prompt.text, source) for source in sources)
         return read, sum(count * self.generator.limit(source) for source in sources)
 
@@ -252,3 +303,18 @@ def _fitting(data: StyleData, generator: Generator) -> dict[str, tuple[str, ...]
             )
         kept[split] = fitting
     return kept
+
+
+def _open_server(settings: StyleTransferSettings, data: StyleData, remote: RemoteSettings, contact: bool) -> Any:
+    """A model behind an API with the interface of `Generator`; it is asked how it writes unless without `contact`."""
+    server = RemoteGenerator(
+        open_client(settings.model, remote),
+        template=settings.template,
+        top_k=settings.top_k,
+        temperature=settings.temperature,
+        lower=data.lower,
+        max_new_tokens=settings.max_new_tokens,
+    )
+    if contact:
+        server.probe(max(settings.samples * settings.bootstraps, settings.test_samples))
+    return server
