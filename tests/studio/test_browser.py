@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,9 @@ import pytest
 
 from pinprompt.records.reading import read_run
 from tests.studio.conftest import Studio, environment, settings, table, until
+
+
+pytestmark = pytest.mark.timeout(1200)  # searches in processes of their own, on a machine that may be busy
 
 
 def fill_in(tab: Any, studio: Studio, tiny: Path, data: Path, steps: int = 6, **more: Any) -> None:
@@ -185,6 +190,27 @@ def test_two_tabs_see_the_same_and_one_search_waits(tab: Any, studio: Studio, ti
     tab.wait_for_selector("#state.stopped")  # stopped in one tab, seen in the other
     other.wait_for_selector("#state.finished")  # and the line moves on
     assert read_run(studio.folder / "second").result["prompt"]
+
+
+def test_a_search_that_cannot_start_or_is_killed_is_a_message(
+    tab: Any, studio: Studio, tiny: Path, tmp_path: Path
+) -> None:
+    data = table(tmp_path / "k.csv")
+    fill_in(tab, studio, tiny, data)
+    tab.fill("#model", "/nowhere/at-all")
+    begin(tab, "lost")
+    tab.wait_for_selector("text=The search did not start")
+    assert "no model '/nowhere/at-all'" in tab.inner_text("#waiting-message")
+    fill_in(tab, studio, tiny, data, steps=4000, **{"q_learning.on_collapse": "ignore"})
+    tab.fill('input[name="calls"]', "40000000")
+    begin(tab, "killed")
+    tab.wait_for_selector("#state.running")
+    process = int((studio.folder / "killed" / ".lock").read_text().split()[-1])
+    os.kill(process, signal.SIGKILL)
+    tab.wait_for_selector("#state.stopped")
+    tab.wait_for_selector("#problem:not([hidden])")
+    assert "ended by SIGKILL" in tab.inner_text("#problem")
+    assert tab.is_visible("#resume-open")
 
 
 def test_ctrl_c_leaves_a_run_that_can_be_resumed(tab: Any, studio: Studio, tiny: Path, tmp_path: Path) -> None:

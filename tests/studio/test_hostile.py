@@ -16,6 +16,8 @@ from test_report_browser import PAYLOADS, RAN, Server
 
 from tests.studio.conftest import Studio, until
 
+pytestmark = pytest.mark.timeout(1200)
+
 NAMES = [
     "<script>document.documentElement.dataset.ran=1<,script>", "\"><img src=x onerror=alert(1)>", "a b%20c#d?e&f=g",
     "'; DROP TABLE runs; --", "日本語 \u202e txt", "javascript:alert(1)", "{{ 7*7 }}", "h..idden", "-rf", "a'b\"c",
