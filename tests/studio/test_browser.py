@@ -18,7 +18,6 @@ import pytest
 from pinprompt.records.reading import read_run
 from tests.studio.conftest import Studio, environment, settings, table, until
 
-
 pytestmark = pytest.mark.timeout(1200)  # searches in processes of their own, on a machine that may be busy
 
 
