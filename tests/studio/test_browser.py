@@ -10,13 +10,15 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pinprompt.records.reading import read_run
-from tests.studio.conftest import Studio, environment, settings, table, until
+from pinprompt.studio.shelf import is_busy
+from tests.studio.conftest import PATIENCE, Studio, environment, settings, table, until
 
 pytestmark = pytest.mark.timeout(1200)  # searches in processes of their own, on a machine that may be busy
 
@@ -226,6 +228,20 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed(tab: Any, studio: Studio, tiny:
     assert subprocess.run(command, env=environment(tmp_path / "home"), cwd=studio.folder.parent).returncode == 0
     assert len(read_run(folder).of("step")) > 0 < steps
     assert read_run(folder).result["prompt"]
+
+
+def test_a_second_ctrl_c_leaves_no_search_behind(tab: Any, studio: Studio, tiny: Path, tmp_path: Path) -> None:
+    fill_in(tab, studio, tiny, table(tmp_path / "c.csv"), steps=4000, **{"q_learning.on_collapse": "ignore"})
+    tab.fill('input[name="calls"]', "40000000")
+    begin(tab, "left")
+    tab.wait_for_selector("#state.running")
+    for _ in range(2):
+        studio.process.send_signal(signal.SIGINT)
+    studio.process.wait(120)
+    deadline = time.monotonic() + PATIENCE / 1000
+    while is_busy(studio.folder / "left"):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
 
 
 def test_a_text_is_tried_with_several_prompts(tab: Any, studio: Studio, earlier: dict[int, Path]) -> None:

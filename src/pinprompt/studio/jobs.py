@@ -108,6 +108,13 @@ class Jobs:
         await asyncio.gather(*(self._end(job) for job in running))
         return waiting
 
+    def abandon(self) -> None:
+        """Interrupt what is still at work, without waiting: for an end that was forced by a second Ctrl-C."""
+        for job in self.all:
+            if job.process is not None and not job.over:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(job.process.pid, signal.SIGINT)
+
     def tell(self) -> None:
         """Wake whoever waits for news."""
         self.version += 1

@@ -153,8 +153,11 @@ def serve(
     pages.runs_page(studio.shelf, studio.address, {})  # templates and cards are ready before anybody asks
     with listening:
         ready(f"http://{shown_host(host)}:{listening.getsockname()[1]}{studio.address}/")
-        with contextlib.suppress(KeyboardInterrupt):
-            server.run(sockets=[listening])
+        try:
+            with contextlib.suppress(KeyboardInterrupt):
+                server.run(sockets=[listening])
+        finally:
+            studio.jobs.abandon()
     return studio.left
 
 
