@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         draw,
         estimate,
         evaluate,
+        export,
         figures,
         judge,
         predict,
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
         rewrite,
         sweep,
         tune,
+        use,
     )
     from pinprompt.errors import PinpromptError
     from pinprompt.recipe.recipe import Recipe
@@ -33,6 +35,7 @@ _HOMES = {
     "draw": "api",
     "estimate": "api",
     "evaluate": "api",
+    "export": "api",
     "figures": "api",
     "judge": "api",
     "predict": "api",
@@ -42,6 +45,7 @@ _HOMES = {
     "rewrite": "api",
     "sweep": "api",
     "tune": "api",
+    "use": "api",
     "check_task": "tasks.protocol",
     "Recipe": "recipe.recipe",
     "Result": "run.running",
@@ -65,6 +69,7 @@ __all__ = [
     "draw",
     "estimate",
     "evaluate",
+    "export",
     "figures",
     "judge",
     "predict",
@@ -74,6 +79,7 @@ __all__ = [
     "rewrite",
     "sweep",
     "tune",
+    "use",
 ]
 
 

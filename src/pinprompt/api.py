@@ -16,6 +16,7 @@ from pinprompt.recipe import recipe as recipes
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.records import reading
 from pinprompt.run import build, running
+from pinprompt.run.archive import opened
 from pinprompt.run.running import Result
 from pinprompt.run.running import recipe_of as recipe_of
 from pinprompt.tasks.protocol import BareTask, Task, complete
@@ -145,14 +146,20 @@ def default_folder(recipe: Recipe) -> Path:
 
 def evaluate(
     run: Path | str, *, task_models: Sequence[str] = (), split: str = "test", prompt: str | None = None,
+    test: Any = None, text_column: str | None = None, label_column: str | None = None,
     device: str | None = None, threads: int | None = None,
 ) -> dict[str, Evaluation]:  # fmt: skip
-    """How a run's prompt (or another one) does on a split, with the run's own task model or with others."""
+    """How a run's prompt (or another one) does on a split, with the run's own task model or with others.
+
+    `test` is a file of labelled examples (or a data frame) to evaluate a classification run on instead; the run's own
+    data are then read only where another model or prompt needs them to calibrate its labels.
+    """
     build.set_threads(threads)
     device = build.choose_device(device)
-    recipe = recipe_of(run)
-    # Offsets hold for one model: another one measures its own, on the same training rows.
-    asked = Prompt(prompt) if prompt is not None else found_prompt(run)
+    with opened(run) as folder:
+        recipe = recipe_of(folder)
+        # Offsets hold for one model: another one measures its own, on the same training rows.
+        asked = Prompt(prompt) if prompt is not None else found_prompt(folder)
     asked = replace(asked, offsets=()) if task_models else asked
     evaluations = {}
     for model in task_models or (getattr(recipe.task, "model", recipe.task.kind),):
@@ -163,11 +170,31 @@ def evaluate(
             # A template made for one kind of model may not fit another, so it is chosen anew.
             update = {"model": model, **({"model_kind": "auto"} if hasattr(recipe.task, "model_kind") else {})}
             changed = recipe.model_copy(update={"task": recipe.task.model_copy(update=update)})
-        task = _aloud(build.build_task(changed, device))
+        if test is not None:
+            task = _aloud(_task_on(changed, test, text_column, label_column, asked, device))
+        else:
+            task = _aloud(build.build_task(changed, device))
         if split not in task.splits:
             raise SettingError(f"the task has no {split} split; it has: {', '.join(task.splits)}")
         evaluations[str(model)] = task.evaluate(asked, split)
     return evaluations
+
+
+def _task_on(
+    recipe: Recipe, test: Any, text_column: str | None, label_column: str | None, asked: Prompt, device: str
+) -> Task:
+    """The task of a classification recipe with a file or a data frame as its test split."""
+    from pinprompt.tasks.labelled_data import load_data, with_test, without_rows
+
+    settings = recipe.task
+    if settings.kind != "classification":
+        raise SettingError(f"a {settings.kind} run has no labelled test file; --test goes with a classification run")
+    measures = settings.calibrate == "batch" and not asked.offsets
+    data = load_data(settings) if measures else without_rows(settings)
+    path = str(_task_tree({"test": test})["test"])
+    data = with_test(data, path, text_column or settings.text_column, label_column or settings.label_column)
+    found: Task = build.build_labeller(recipe, device, data)
+    return found
 
 
 def predict(
@@ -176,11 +203,12 @@ def predict(
     """Label new texts with the prompt that a classification run found: (label, probability of each label) per text."""
     _check_texts(texts, "predict_table")
     build.set_threads(threads)
-    recipe = recipe_of(run)
+    with opened(run) as folder:
+        recipe, found = recipe_of(folder), found_prompt(folder)
     if recipe.task.kind != "classification":
         raise SettingError(f"{run} is a {recipe.task.kind} run; predict labels texts with a classification run")
     task: Any = _aloud(build.build_labeller(recipe, build.choose_device(device)))
-    predicted: list[tuple[str, dict[str, float]]] = task.predict(found_prompt(run), list(texts))
+    predicted: list[tuple[str, dict[str, float]]] = task.predict(found, list(texts))
     return predicted
 
 
@@ -232,7 +260,8 @@ def predict_table(
     """
     from pinprompt.data import tables
 
-    recipe = recipe_of(run)
+    with opened(run) as folder:
+        recipe = recipe_of(folder)
     if output is not None:
         tables.check_output(Path(output), source)
     table = tables.read_table(source, text_column, getattr(recipe.task, "text_column", "text"))
@@ -267,11 +296,11 @@ def rewrite(
     """Rewrite texts with the prompt that a style run found: the n best of each, with content, style and score."""
     _check_texts(texts)
     build.set_threads(threads)
-    recipe = recipe_of(run)
+    with opened(run) as folder:
+        recipe, prompt = recipe_of(folder), running.result_of(folder).prompt
     if recipe.task.kind != "style-transfer":
         raise SettingError(f"{run} is a {recipe.task.kind} run; rewrite works with a style-transfer run")
     task: Any = _aloud(build.build_task(recipe, build.choose_device(device)))
-    prompt = running.result_of(Path(run)).prompt
     return [task.rewrite(prompt, text, n, seed) for text in texts]
 
 
@@ -282,6 +311,35 @@ def _check_texts(texts: Any, tables: str | None = None) -> None:
     if isinstance(texts, str | Path) or is_frame(texts):
         hint = f"; {tables} reads files and data frames" if tables else ""
         raise SettingError(f"texts must be a list of texts, not a {type(texts).__name__}{hint}")
+
+
+def use(run: Path | str, text: str = "some text") -> dict[str, Any]:
+    """A run's answer for use elsewhere: the exact text (or chat) for one input, and snippets of code that send it."""
+    from pinprompt.records.usage import sent_of, snippets
+
+    with opened(run) as folder:
+        sent = sent_of(running.result_of(folder).data, run)
+    return {
+        "text": sent.text_for(text),
+        "messages": sent.messages_for(text),
+        "words": dict(sent.words),
+        "offsets": dict(sent.offsets),
+        "model": sent.model,
+        "snippets": snippets(sent, text),
+    }
+
+
+def export(run: Path | str, to: str, output: Path | str | None = None) -> Path:
+    """Write a run's prompt as a file that another tool reads: promptfoo, dspy, langchain, openai or json."""
+    from pinprompt.files import write_atomically
+    from pinprompt.records.usage import export as exported
+    from pinprompt.records.usage import sent_of
+
+    with opened(run) as folder:
+        name, content = exported(sent_of(running.result_of(folder).data, run), to)
+    path = Path(name) if output is None else Path(output)
+    write_atomically(path, content)
+    return path
 
 
 def draw(

@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-Run = Annotated[Path, typer.Argument(help="A run folder.")]
+Run = Annotated[Path, typer.Argument(help="A run folder, or a zip file of one where it is only read.")]
 Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold run folders.")]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Root of all randomness.")]
 NoMemo = Annotated[bool, typer.Option("--no-memo", help="Neither use nor keep scores of other runs.")]

@@ -1,4 +1,4 @@
-"""Verbs that use what a run found: predict, rewrite, evaluate, draw, report, judge."""
+"""Verbs that use what a run found: predict, rewrite, evaluate, use, export, draw, report, judge."""
 
 from __future__ import annotations
 
@@ -148,6 +148,9 @@ def evaluate(
     task_model: Annotated[list[str] | None, typer.Option("--task-model", help="Another model; repeatable.")] = None,
     prompt: Annotated[str | None, typer.Option("--prompt", help="Another prompt than the one found.")] = None,
     split: Annotated[str, typer.Option("--split", help="train, dev or test.")] = "test",
+    test: Annotated[Path | None, typer.Option("--test", help="Other labelled examples to evaluate on.")] = None,
+    text_column: Annotated[str | None, typer.Option("--text-column", help="Column of --test with the text.")] = None,
+    label_column: Annotated[str | None, typer.Option("--label-column", help="Column of --test with the label.")] = None,
 ) -> None:
     """Evaluate a run's prompt on a split, also with other task models."""
     with door(options) as console:
@@ -157,7 +160,8 @@ def evaluate(
 
         console.note("evaluating; a large split takes a while")
         found = api.evaluate(
-            run, task_models=task_model or (), split=split, prompt=prompt, device=options.device,
+            run, task_models=task_model or (), split=split, prompt=prompt, test=test, text_column=text_column,
+            label_column=label_column, device=options.device,
             threads=options.threads,
         )  # fmt: skip
         table = Table("task model", "rows", "metric", "value", "95 % interval", show_edge=False)
@@ -167,6 +171,43 @@ def evaluate(
                 interval = f"{ends[0]:.3f} to {ends[1]:.3f}" if ends else ""
                 table.add_row(model, str(evaluation.rows), name, f"{value:.4g}", interval)
         console.answer({"split": split, "models": {model: one.facts() for model, one in found.items()}}, table)
+
+
+def use(
+    options: Output,
+    run: Run,
+    text: Annotated[str, typer.Option("--text", help="The input to show it for.")] = "some text",
+) -> None:
+    """Show the exact text that is sent for an input, and code that sends it without pinprompt."""
+    with door(options) as console:
+        from rich.text import Text
+
+        from pinprompt import api
+
+        found = api.use(run, text)
+        said = "\n".join(f"[{one['role']}] {one['content']}" for one in found["messages"]) or found["text"]
+        shown = [Text(f"the text for {text!r}:", style="bold"), Text(said)]
+        if found["words"]:
+            shown.append(
+                Text("label words: " + ", ".join(f"{label}: {word}" for label, word in found["words"].items()))
+            )
+        for name, code in found["snippets"].items():
+            shown += [Text(""), Text(f"# {name}", style="bold"), Text(code)]
+        console.answer(found, *shown)
+
+
+def export(
+    options: Output,
+    run: Run,
+    to: Annotated[str, typer.Option("--to", help="promptfoo, dspy, langchain, openai or json.")],
+    output: Annotated[Path | None, typer.Option("--output", help="The file; default: the tool's usual name.")] = None,
+) -> None:
+    """Write a run's prompt as a file that another tool reads."""
+    with door(options) as console:
+        from pinprompt import api
+
+        path = api.export(run, to, output)
+        console.answer({"file": str(path)}, f"written: {path}")
 
 
 def draw(
@@ -255,4 +296,4 @@ def _mean(summary: Summary) -> str:
     return f"{', '.join(said)} ({over})" if said else "no marks"
 
 
-VERBS = (predict, rewrite, evaluate, draw, report, judge)
+VERBS = (predict, rewrite, evaluate, use, export, draw, report, judge)

@@ -61,6 +61,7 @@ def contents(record: RunRecord) -> dict[str, Any]:
         "verdict": report_parts.verdict(record),
         "facts": report_parts.facts(record),
         "scores": None if scores is None else dict(scores, chart=Markup(scores["chart"])),  # nosec B704
+        "sent": report_extras.sent(record),
         "top": report_parts.top(record),
         "tokens": report_extras.tokens(record),
         "curves": curves,

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from pinprompt.errors import RunError
 from pinprompt.records.charts import Point, Series, line_chart, scatter, stacked_bar
 from pinprompt.records.figures import progress
 from pinprompt.records.reading import RunRecord, inside, mapping, number, sequence
 from pinprompt.records.report_parts import PICTURES, Part, perplexity_of, picture
+from pinprompt.records.usage import sent_of
 from pinprompt.records.wording import JOINED, digits, duration, metric, plain, text, title, token
 
 SHOWN = 12  # examples of a kind
+SENT_SHOWN = 20_000  # characters of the text that is sent
 MINUS = "\N{MINUS SIGN}"
 LABELS = 30  # classes of a confusion matrix that is still drawn
 MARKS = ("relevance", "interpretability")
@@ -264,3 +267,17 @@ def _phases(record: RunRecord) -> str:
     if whole > sum(spent.values()):
         parts.append(("everything else", whole - sum(spent.values())))
     return stacked_bar(parts, title="Time per phase", label=duration)
+
+
+def sent(record: RunRecord) -> dict[str, Any] | None:
+    """The exact text that is sent for an input, the label words and their offsets; None where the result has none."""
+    try:
+        found = sent_of(record.result)
+    except RunError:
+        return None
+    chat = "\n".join(f"[{one['role']}] {one['content']}" for one in found.messages)
+    return {
+        "text": text(chat or found.open_text, SENT_SHOWN),
+        "words": [(text(label, 60), text(word, 60)) for label, word in found.words.items()],
+        "offsets": [(text(label, 60), f"{value:.3f}") for label, value in found.offsets.items()],
+    }

@@ -181,7 +181,7 @@ class RemoteClassifier:
         return self._from_tops(list(tops.items()))
 
     def _by_chat(self, text: str) -> list[float]:
-        answer = self.client.chat(self._messages(text), 1, logprobs=True, top_logprobs=self._top, temperature=0, seed=0)
+        answer = self.client.chat(self.messages(text), 1, logprobs=True, top_logprobs=self._top, temperature=0, seed=0)
         tops = dig(answer, "choices", 0, "logprobs", "content", 0, "top_logprobs")
         if not isinstance(tops, list):
             raise BadAnswer("the server gives no log-probabilities for chats")
@@ -215,13 +215,14 @@ class RemoteClassifier:
         return self._certain(places.index(min(known)))
 
     def _said(self, text: str, **more: Any) -> str:
-        answer = self.client.chat(self._messages(text), WORDS_OUT, temperature=0, seed=0, **more)
+        answer = self.client.chat(self.messages(text), WORDS_OUT, temperature=0, seed=0, **more)
         said = dig(answer, "choices", 0, "message", "content")
         if not isinstance(said, str):
             raise BadAnswer("the answer has no text")
         return said
 
-    def _messages(self, text: str) -> list[dict[str, Any]]:
+    def messages(self, text: str) -> list[dict[str, Any]]:
+        """The chat that asks for a label word after a text."""
         return [{"role": "user", "content": f"{text} ...\n\n{self._instruction()}"}]
 
     def _instruction(self) -> str:

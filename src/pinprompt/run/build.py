@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pinprompt.run.folder import RunFolder
     from pinprompt.scoring.budget import Budget, Reservation
     from pinprompt.scoring.evaluator import Evaluator
+    from pinprompt.tasks.labelled_data import LabelledData
 
 
 def choose_device(name: str | None) -> str:
@@ -50,13 +51,15 @@ def is_remote(recipe: Recipe) -> bool:
     return str(getattr(recipe.task, "model", "")).startswith("remote:")
 
 
-def build_labeller(recipe: Recipe, device: str) -> Any:
-    """The task of a classification recipe without its data: it labels texts by a prompt that has its offsets."""
+def build_labeller(recipe: Recipe, device: str, data: LabelledData | None = None) -> Any:
+    """The task of a classification recipe with other data or none: it labels texts by a prompt that has its offsets."""
     from pinprompt.tasks.classification import ClassificationTask
     from pinprompt.tasks.labelled_data import without_rows
 
     settings: Any = recipe.task
-    return ClassificationTask.build(settings, device, recipe.seed, data=without_rows(settings), remote=recipe.remote)
+    return ClassificationTask.build(
+        settings, device, recipe.seed, data=data or without_rows(settings), remote=recipe.remote
+    )
 
 
 def build_task(recipe: Recipe, device: str, contact: bool = True) -> Task:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from pinprompt.methods.protocol import Outcome, Search
@@ -65,6 +65,9 @@ def conclude(
         **outcome.extras,
     }
     if best:
+        if best.candidate.prompt.text:
+            known = tuple(result.get("calibration", {}).get("offsets", {}).values())
+            result["sent"] = task.sent(replace(best.candidate.prompt, offsets=known))
         result["tokens"] = _tokens(recipe, search, best.candidate.prompt, writer)
         result["readability"] = _readability(best.candidate.prompt, writer)
         for row in result["top"]:

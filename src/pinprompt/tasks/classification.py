@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -68,7 +69,7 @@ class ClassificationTask(Task):
         seed: int = 0,
     ) -> None:
         self.settings, self.data, self.template, self.model, self.seed = settings, data, template, model, seed
-        self.labels = tuple(data.words)
+        self.labels, self.revision = tuple(data.words), revision
         self.billed = model.billed
         self._server: Any = model if model.billed is not None else None
         """The model, if it is behind an API: it counts tokens, and its answers may fail."""
@@ -308,6 +309,37 @@ class ClassificationTask(Task):
         rows = metrics.packed(probabilities, predicted) if probabilities.size <= _ROWS_KEPT else ""
         return Score(value, calls=len(targets) * self.model.sequences, details=details, rows=rows)
 
+    def sent(self, prompt: Prompt) -> dict[str, Any]:
+        """The exact text around an input, the label words with their tokens, the offsets, and the model."""
+        from pinprompt.models.wheels import ALIASES
+
+        frame, template = self._frame(prompt.text)
+        sides, mask = {"before": frame.before, "after": frame.after}, self.model.mask_token
+        if frame.mask is not None:
+            side, place = frame.mask
+            sides[side] = sides[side][:place] + mask + sides[side][place:]
+        words = self.model.words if template == self.template else self.model.words_for(template.frame("it"))
+        chat: dict[str, Any] = {}
+        if self._server is not None:
+            chat = {"way": self._server.way, "messages": [], "word_ids": {}, "source": "remote"}
+            if self._server.way != "completions":
+                chat["messages"] = self._server.messages(f"{sides['before']}{{text}}{sides['after']}")
+        name = self.settings.model
+        source = "alias" if name in ALIASES else "gguf" if name.lower().endswith(".gguf") else "hub"
+        return {
+            **sides,
+            "template": self.template.source,
+            "mask": mask,
+            "words": dict(self.data.words),
+            "word_ids": {label: list(ids) for label, ids in zip(self.labels, words.ids, strict=True)},
+            "offsets": dict(zip(self.labels, prompt.offsets, strict=True)) if prompt.offsets else {},
+            "model": name,
+            "revision": self.revision,
+            "kind": self.model.kind,
+            "source": "folder" if Path(name).is_dir() else source,
+            **chat,
+        }
+
     def shown_rows(self) -> dict[str, Any]:
         """The training examples as a page can show them beside what each prompt makes of them."""
         rows = zip(self.data.splits["train"], self._targets["train"], strict=True)
@@ -323,7 +355,7 @@ class ClassificationTask(Task):
             "kind": self.calibration,
             "offsets": dict(zip(self.labels, offsets, strict=True)),
             "prior": dict(zip(self.labels, map(float, self.prior), strict=True)),
-            "rows": len(self._targets["train"]) if self.calibration == "batch" else len(_CONTENT_FREE),
+            "rows": len(self._targets.get("train", ())) if self.calibration == "batch" else len(_CONTENT_FREE),
         }
 
     def _score(self, logs: metrics.Floats, measured: _Measured, split: str) -> Score:

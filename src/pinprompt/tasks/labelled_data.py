@@ -61,6 +61,14 @@ def load_data(settings: ClassificationSettings) -> LabelledData:
     return LabelledData(stripped, words, card, tuple(notes))
 
 
+def with_test(data: LabelledData, path: str, text_column: str, label_column: str) -> LabelledData:
+    """The same data with the rows of a file as its test split."""
+    rows = read_examples(path, text_column, label_column)
+    _check_known(rows, list(data.words), path)
+    test = [Example(row.text.strip(), row.label, row.line) for row in rows]
+    return LabelledData({**data.splits, "test": test}, data.words, data.card, data.notes)
+
+
 def without_rows(settings: ClassificationSettings) -> LabelledData:
     """The label words alone, for labelling texts with a prompt that was found: no file is read."""
     card, words = _card_and_words(settings)

@@ -89,6 +89,10 @@ class Task(BareTask, Protocol):
         """Further entries of result.json, such as the pictures that words are searched for."""
         return {}
 
+    def sent(self, prompt: Prompt) -> dict[str, Any]:
+        """What is sent to the model for a text, as `sent` in result.json; {} where nothing is known of it."""
+        return {}
+
     def shown_rows(self) -> dict[str, Any]:
         """The training examples as rows.json has them, for the studio; {} where there is nothing to show."""
         return {}
@@ -104,7 +108,7 @@ class Task(BareTask, Protocol):
 
 OPTIONAL = (
     *("notes", "chunk", "billed", "fingerprints", "calibrates"),
-    *("check_window", "tokens", "judges", "exhibits", "shown_rows", "differentiable", "row_values"),
+    *("check_window", "tokens", "judges", "exhibits", "sent", "shown_rows", "differentiable", "row_values"),
 )
 """The members with defaults."""
 

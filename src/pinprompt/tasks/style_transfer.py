@@ -253,6 +253,11 @@ class StyleTransferTask(Task):
         """A hand-written prompt and an instruction, by direction."""
         return {"manual": self.data.manual, "instructions": self.data.instruction}
 
+    def sent(self, prompt: Prompt) -> dict[str, Any]:
+        """The exact text around an input, and the model."""
+        before, _, after = self.generator.fill(prompt.text, "\0").partition("\0")
+        return {"before": before, "after": after, "model": self.settings.model, "kind": "causal"}
+
     def judges(self) -> dict[str, str]:
         """Who judged what, for result.json: numbers from different judges never share a column."""
         return self._judges.names()

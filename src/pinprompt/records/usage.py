@@ -1,0 +1,331 @@
+"""A run's answer outside pinprompt: the exact text that is sent for one input, snippets of code, files for other tools.
+
+Everything comes from `sent` in result.json. Values that a stranger may have written there are put into code as
+literals only, never as code.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pinprompt.errors import RunError, SettingError, did_you_mean
+from pinprompt.records.reading import mapping, number, sequence
+
+TOOLS = ("promptfoo", "dspy", "langchain", "openai", "json")
+TEXT = "{text}"
+_SERVER = "http://localhost:8000/v1"
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What is sent for a text: `before` + text + `after`, or the messages of a chat with {text} in the text's place."""
+
+    task: str
+    prompt: str
+    before: str
+    after: str
+    model: str
+    revision: str = ""
+    kind: str = "causal"
+    source: str = "hub"
+    mask: str = ""
+    words: Mapping[str, str] = field(default_factory=dict)
+    word_ids: Mapping[str, list[int]] = field(default_factory=dict)
+    offsets: Mapping[str, float] = field(default_factory=dict)
+    messages: list[dict[str, str]] = field(default_factory=list)
+
+    @property
+    def open_text(self) -> str:
+        """The whole text with {text} in the text's place."""
+        return self.before + TEXT + self.after
+
+    def text_for(self, text: str) -> str:
+        """The exact text that is sent for an input."""
+        return self.before + text.strip() + self.after
+
+    def messages_for(self, text: str) -> list[dict[str, str]]:
+        """The messages that are sent for an input; none for a model that is asked by completion."""
+        return [
+            {**one, "content": self.text_for(text).join(one["content"].split(self.open_text, 1))}
+            for one in self.messages
+        ]
+
+
+def sent_of(result: Mapping[str, Any], where: object = "result.json") -> Sent:
+    """What a result says was sent."""
+    sent = mapping(result.get("sent"))
+    if not isinstance(sent.get("before"), str) or not isinstance(sent.get("after"), str):
+        raise RunError(
+            f"{where} does not say what was sent to the model: the run found no text, or an earlier version made it; "
+            "run it again with --force"
+        )
+    messages = [
+        {"role": str(one["role"]), "content": str(one["content"])}
+        for one in map(mapping, sequence(sent.get("messages")))
+        if {"role", "content"} <= set(one)
+    ]
+    offsets = {label: number(value) for label, value in mapping(sent.get("offsets")).items()}
+    ids = {
+        label: [one for one in sequence(found) if isinstance(one, int)]
+        for label, found in mapping(sent.get("word_ids")).items()
+    }
+    return Sent(
+        task=str(result.get("task", "")),
+        prompt=str(result.get("prompt", "")),
+        before=sent["before"],
+        after=sent["after"],
+        model=str(sent.get("model", "")),
+        revision=str(sent.get("revision", "")),
+        kind=str(sent.get("kind", "causal")),
+        source=str(sent.get("source", "hub")),
+        mask=str(sent.get("mask") or ""),
+        words={label: str(word) for label, word in mapping(sent.get("words")).items()},
+        word_ids=ids,
+        offsets={label: value for label, value in offsets.items() if value is not None},
+        messages=messages,
+    )
+
+
+def snippets(sent: Sent, text: str) -> dict[str, str]:
+    """Code that sends the prompt without pinprompt, by the name of the tool."""
+    found = {"python": _python(sent, text)}
+    if sent.task == "classification" and sent.source != "remote" and sent.word_ids:
+        if sent.kind == "causal":
+            found["transformers"] = _causal(sent, text)
+        elif all(len(ids) == 1 for ids in sent.word_ids.values()):
+            found["transformers"] = _masked(sent, text)
+    if sent.kind == "causal":
+        found["openai"] = _openai(sent, text)
+        found["curl"] = _curl(sent, text)
+    return found
+
+
+def export(sent: Sent, tool: str) -> tuple[str, str]:
+    """The name and the content of a file that a tool reads."""
+    if tool not in TOOLS:
+        raise SettingError(f"there is no export to '{tool}': {did_you_mean(tool, TOOLS)}")
+    made = {"promptfoo": _promptfoo, "dspy": _dspy, "langchain": _langchain, "openai": _request, "json": _plain}[tool](
+        sent
+    )
+    name = {"promptfoo": "promptfooconfig.json", "openai": "request.json"}.get(tool, f"{tool}.json")
+    return name, json.dumps(made, indent=2, ensure_ascii=False) + "\n"
+
+
+def _constants(sent: Sent) -> str:
+    lines = [f"BEFORE = {sent.before!r}", f"AFTER = {sent.after!r}"]
+    if sent.words:
+        lines.append(f"WORDS = {dict(sent.words)!r}  # label: the word that the model says for it")
+        lines.append(f"OFFSETS = {_offsets(sent)!r}  # taken from a label's log-probability")
+    return "\n".join(lines)
+
+
+def _offsets(sent: Sent) -> dict[str, float]:
+    return {label: sent.offsets.get(label, 0.0) for label in sent.words}
+
+
+def _python(sent: Sent, text: str) -> str:
+    lines = [_constants(sent), "", "", "def full_text(text):", "    return BEFORE + text.strip() + AFTER", ""]
+    if sent.words:
+        lines += [
+            "",
+            "def label(log_probs):",
+            '    """The label, from the log-probability of each label\'s word."""',
+            "    return max(WORDS, key=lambda label: log_probs[label] - OFFSETS[label])",
+            "",
+        ]
+    lines += ["", f"print(full_text({text!r}))"]
+    return "\n".join(lines)
+
+
+def _loading(sent: Sent, auto: str, own: str) -> list[str]:
+    if sent.source in ("alias", "gguf"):
+        return [f"from pinprompt.models.sources import {own}", "", f"model, tokenizer = {own}({sent.model!r}, 'cpu')"]
+    revision = f", revision={sent.revision!r}" if sent.source == "hub" and sent.revision else ""
+    return [
+        f"from transformers import {auto}, AutoTokenizer",
+        "",
+        f"tokenizer = AutoTokenizer.from_pretrained({sent.model!r}{revision})",
+        f"model = {auto}.from_pretrained({sent.model!r}{revision}).eval()",
+    ]
+
+
+def _causal(sent: Sent, text: str) -> str:
+    return "\n".join(
+        [
+            "import torch",
+            *_loading(sent, "AutoModelForCausalLM", "load_causal_lm"),
+            _constants(sent),
+            f"WORD_IDS = {dict(sent.word_ids)!r}",
+            "",
+            "",
+            "@torch.inference_mode()",
+            "def probabilities(text):",
+            '    start = tokenizer(BEFORE + text.strip() + AFTER)["input_ids"]',
+            "    logs = []",
+            "    for ids in WORD_IDS.values():",
+            "        said = torch.log_softmax(model(torch.tensor([start + ids])).logits[0].float(), dim=-1)",
+            "        logs.append(sum(said[len(start) - 1 + place, token] for place, token in enumerate(ids)))",
+            "    moved = torch.stack(logs) - torch.tensor([OFFSETS[label] for label in WORD_IDS])",
+            "    return dict(zip(WORD_IDS, torch.softmax(moved, dim=0).tolist()))",
+            "",
+            "",
+            f"print(probabilities({text!r}))",
+        ]
+    )
+
+
+def _masked(sent: Sent, text: str) -> str:
+    return "\n".join(
+        [
+            "import torch",
+            *_loading(sent, "AutoModelForMaskedLM", "load_masked_lm"),
+            _constants(sent),
+            f"WORD_IDS = {dict(sent.word_ids)!r}",
+            "",
+            "",
+            "@torch.inference_mode()",
+            "def probabilities(text):",
+            '    ids = tokenizer(BEFORE + text.strip() + AFTER, return_tensors="pt")["input_ids"]',
+            "    place = (ids[0] == tokenizer.mask_token_id).nonzero()[-1 if tokenizer.mask_token in AFTER else 0, 0]",
+            "    logits = model(ids).logits[0, place].float()",
+            "    logs = torch.stack([logits[ids[0]] for ids in WORD_IDS.values()])",
+            "    moved = logs - torch.tensor([OFFSETS[label] for label in WORD_IDS])",
+            "    return dict(zip(WORD_IDS, torch.softmax(moved, dim=0).tolist()))",
+            "",
+            "",
+            f"print(probabilities({text!r}))",
+        ]
+    )
+
+
+def _model(sent: Sent) -> str:
+    return sent.model.removeprefix("remote:")
+
+
+def _openai(sent: Sent, text: str) -> str:
+    head = ["from openai import OpenAI", "", f"client = OpenAI(base_url={_SERVER!r})  # your server"]
+    most = "1" if sent.words else "100"
+    if sent.messages:
+        return "\n".join(
+            [
+                *head,
+                "answer = client.chat.completions.create(",
+                f"    model={_model(sent)!r},",
+                f"    messages={sent.messages_for(text)!r},",
+                f"    max_tokens={'16' if sent.words else most},",
+                "    temperature=0,",
+                ")",
+                "print(answer.choices[0].message.content)",
+            ]
+        )
+    return "\n".join(
+        [
+            *head,
+            "answer = client.completions.create(",
+            f"    model={_model(sent)!r}, prompt={sent.text_for(text)!r}, max_tokens={most}, temperature=0, logprobs=5",
+            ")",
+            *(
+                [
+                    f"WORDS = {dict(sent.words)!r}  # label: the word that the model says for it",
+                    f"OFFSETS = {_offsets(sent)!r}  # taken from a label's log-probability",
+                ]
+                if sent.words
+                else []
+            ),
+            "print(answer.choices[0].text, answer.choices[0].logprobs)",
+        ]
+    )
+
+
+def _curl(sent: Sent, text: str) -> str:
+    body: dict[str, Any] = {"model": _model(sent), "temperature": 0, "max_tokens": 1 if sent.words else 100}
+    if sent.messages:
+        body |= {"messages": sent.messages_for(text), "max_tokens": 16 if sent.words else 100}
+    else:
+        body |= {"prompt": sent.text_for(text), "logprobs": 5}
+    path = "chat/completions" if sent.messages else "completions"
+    data = shlex.quote(json.dumps(body, ensure_ascii=False))
+    headers = '-H "Content-Type: application/json" -H "Authorization: Bearer $OPENAI_API_KEY"'
+    return f"curl {_SERVER}/{path} {headers} -d {data}"
+
+
+def _plain(sent: Sent) -> dict[str, Any]:
+    """Everything, for a tool of one's own."""
+    return {
+        "task": sent.task,
+        "prompt": sent.prompt,
+        "text": sent.open_text,
+        "before": sent.before,
+        "after": sent.after,
+        "messages": sent.messages,
+        "words": dict(sent.words),
+        "offsets": dict(sent.offsets),
+        "model": sent.model,
+        "revision": sent.revision,
+        "kind": sent.kind,
+    }
+
+
+def _request(sent: Sent) -> dict[str, Any]:
+    """The body of a request to an OpenAI-compatible server, with {text} in the text's place."""
+    body: dict[str, Any] = {"model": _model(sent), "temperature": 0}
+    if sent.messages:
+        return {**body, "messages": sent.messages, "max_tokens": 16}
+    return {**body, "prompt": sent.open_text, "max_tokens": 1 if sent.words else 100, "logprobs": 5}
+
+
+def _promptfoo(sent: Sent) -> dict[str, Any]:
+    """A configuration for `promptfoo eval -c`; JSON is YAML too. Tests of your own go into `tests`."""
+
+    def raw(part: str) -> str:
+        risky = any(mark in part for mark in ("{{", "{%", "{#"))
+        return f"{{% raw %}}{part}{{% endraw %}}" if risky else part
+
+    text = "{{text}}".join(raw(part) for part in (sent.before, sent.after))
+    known = [{"type": "icontains-any", "value": list(sent.words.values())}] if sent.words else []
+    return {
+        "description": f"the prompt that pinprompt found: {sent.prompt}",
+        "prompts": [text],
+        "providers": [
+            {
+                "id": f"openai:completion:{_model(sent)}",
+                "config": {"max_tokens": 1 if sent.words else 100, "temperature": 0},
+            }
+        ],
+        "tests": [{"vars": {"text": "put a text of your own here"}, "assert": known}],
+    }
+
+
+def _langchain(sent: Sent) -> dict[str, Any]:
+    """A PromptTemplate as `langchain_core.prompts.loading.load_prompt` reads it."""
+    before, after = (part.replace("{", "{{").replace("}", "}}") for part in (sent.before, sent.after))
+    return {
+        "_type": "prompt",
+        "input_variables": ["text"],
+        "template": before + TEXT + after,
+        "template_format": "f-string",
+        "metadata": {"words": dict(sent.words), "offsets": dict(sent.offsets), "model": sent.model},
+    }
+
+
+def _dspy(sent: Sent) -> dict[str, Any]:
+    """The state of `dspy.Predict("text -> label")`: its `load` reads this file."""
+    answer = "label" if sent.words else "answer"
+    choices = f" Answer with one of: {', '.join(sent.words.values())}." if sent.words else ""
+    return {
+        "traces": [],
+        "train": [],
+        "demos": [],
+        "signature": {
+            "instructions": f"Continue this, where {TEXT} stands for the text: {sent.open_text}{choices}",
+            "fields": [
+                {"prefix": "Text:", "description": "${text}"},
+                {"prefix": f"{answer.capitalize()}:", "description": f"${{{answer}}}"},
+            ],
+        },
+        "lm": None,
+    }

@@ -1,0 +1,154 @@
+"""A run stands on its own: without its data, elsewhere, zipped; its prompt works in code and in other tools."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import pinprompt
+from pinprompt.cli import app
+from pinprompt.errors import RunError, SettingError
+from pinprompt.records.usage import TOOLS, Sent, export, sent_of, snippets
+from tests.toys.label_runs import ROWS, make_run
+
+TEXT = 'the plot felt "bad" {text} it\'s'
+
+
+def call(*words: str | Path) -> Any:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("use")
+    made = make_run(folder, task={"calibrate": "batch"})
+    (folder / "reviews.csv").unlink()  # nothing below may need the training data
+    return made
+
+
+def test_the_result_says_what_is_sent(run: Path) -> None:
+    sent = json.loads((run / "result.json").read_text())["sent"]
+    assert sent["before"] + "a film" + sent["after"] == "a film It was"
+    assert sent["words"] == {"neg": "terrible", "pos": "great"}
+    assert set(sent["offsets"]) == {"neg", "pos"}
+    assert sent["revision"]
+    assert "{text} It was" in (run / "report.html").read_text("utf-8")
+
+
+def test_a_copied_and_a_zipped_run_label_as_the_first(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = pinprompt.predict(run, [TEXT])
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(run, tmp_path / "copy")
+    shutil.make_archive(str(tmp_path / "zipped"), "zip", run.parent, "run")
+    assert pinprompt.predict("copy", [TEXT]) == expected
+    assert pinprompt.predict("zipped.zip", [TEXT]) == expected
+    assert pinprompt.use("zipped.zip", TEXT) == pinprompt.use(run, TEXT)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "zipped.zip"]
+
+
+def test_zip_files_that_are_no_run_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "bad.zip").write_bytes(b"PK nothing")
+    with zipfile.ZipFile(tmp_path / "two.zip", "w") as archive:
+        archive.writestr("a/recipe.toml", "")
+        archive.writestr("../recipe.toml", "")
+    for name, said in (("bad.zip", "no zip file"), ("two.zip", "2 recipe.toml")):
+        with pytest.raises(RunError, match=said):
+            pinprompt.predict(tmp_path / name, ["text"])
+    assert not (tmp_path.parent / "recipe.toml").exists()
+
+
+def test_a_run_is_evaluated_on_another_file(run: Path, tmp_path: Path) -> None:
+    frame = pd.DataFrame(ROWS[:6], columns=["body", "queue"])
+    frame.to_csv(tmp_path / "other.csv", sep=";", index=False)
+    words = ("--test", tmp_path / "other.csv", "--text-column", "body", "--label-column", "queue", "--json", "--quiet")
+    done = call("evaluate", run, *words)
+    assert done.exit_code == 0, done.output
+    (facts,) = json.loads(done.stdout)["models"].values()
+    said = [label for label, _ in pinprompt.predict(run, list(frame["body"]))]
+    right = [label == one for (_, label), one in zip(ROWS[:6], said, strict=True)]
+    assert facts["rows"] == 6
+    assert facts["accuracy"] == pytest.approx(sum(right) / 6)
+    (same,) = pinprompt.evaluate(run, test=frame, text_column="body", label_column="queue").values()
+    assert same.metrics["accuracy"] == facts["accuracy"]
+
+
+def test_the_snippet_for_transformers_gives_the_same_probabilities(run: Path) -> None:
+    code = pinprompt.use(run, TEXT)["snippets"]["transformers"]
+    names: dict[str, Any] = {}
+    exec(compile(code, "snippet", "exec"), names)
+    ((_, expected),) = pinprompt.predict(run, [TEXT])
+    assert names["probabilities"](TEXT) == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_plain_snippet_applies_the_offsets() -> None:
+    sent = Sent("classification", "p", "a ", " b", "m", words={"x": "one", "y": "two"}, offsets={"x": 1.0, "y": -1.0})
+    names: dict[str, Any] = {}
+    exec(compile(snippets(sent, "t")["python"], "snippet", "exec"), names)
+    assert names["full_text"](" t ") == "a t b"
+    assert names["label"]({"x": -0.5, "y": -2.0}) == "y"  # -1.5 against -1.0
+
+
+def test_a_strangers_result_puts_no_code_into_a_snippet() -> None:
+    nasty = "'''\"; raise SystemExit(3) #\n"
+    values = {"words": {nasty: nasty}, "word_ids": {nasty: [1]}, "kind": "causal", "source": "folder"}
+    sent = sent_of({"task": "classification", "sent": {"before": nasty, "after": nasty, "model": nasty, **values}})
+    for name, code in snippets(sent, nasty).items():
+        if name != "curl":
+            compile(code, name, "exec")
+    names: dict[str, Any] = {}
+    exec(compile(snippets(sent, nasty)["python"], "snippet", "exec"), names)
+    assert names["BEFORE"] == nasty
+
+
+def test_chats_are_shown_as_messages() -> None:
+    content = "a {text} b ...\n\nOne word"
+    sent = sent_of({"sent": {"before": "a ", "after": " b", "messages": [{"role": "user", "content": content}]}})
+    assert sent.messages_for("{text} x") == [{"role": "user", "content": "a {text} x b ...\n\nOne word"}]
+    assert "messages" in json.loads(export(sent, "openai")[1])
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_every_export_is_written(run: Path, tmp_path: Path, tool: str) -> None:
+    done = call("export", run, "--to", tool, "--output", tmp_path / "out.json")
+    assert done.exit_code == 0, done.output
+    assert "It was" in (tmp_path / "out.json").read_text()
+    with pytest.raises(SettingError, match="did you mean"):
+        pinprompt.export(run, tool + "x")
+
+
+def test_langchain_loads_its_export(tmp_path: Path) -> None:
+    loading = pytest.importorskip("langchain_core.prompts.loading")
+    sent = Sent("classification", "p", 'say {"x"} of ', " it was", "m", words={"neg": "bad"})
+    (tmp_path / "prompt.json").write_text(export(sent, "langchain")[1])
+    try:
+        loaded = loading.load_prompt(tmp_path / "prompt.json", allow_dangerous_paths=True)
+    except TypeError:  # versions before the option
+        loaded = loading.load_prompt(tmp_path / "prompt.json")
+    assert loaded.format(text="a {film}") == 'say {"x"} of a {film} it was'
+
+
+def test_dspy_loads_its_export(tmp_path: Path) -> None:
+    dspy = pytest.importorskip("dspy")
+    sent = Sent("classification", "p", "", " It was", "m", words={"neg": "bad"})
+    (tmp_path / "program.json").write_text(export(sent, "dspy")[1])
+    program = dspy.Predict("text -> label")
+    program.load(str(tmp_path / "program.json"))
+    assert "{text} It was" in program.signature.instructions
+
+
+def test_use_prints_text_and_code(run: Path) -> None:
+    done = call("use", run, "--text", "a [/film]")
+    assert done.exit_code == 0, done.output
+    assert "a [/film] It was" in done.stdout
+    assert "curl" in done.stdout
+    with pytest.raises(RunError, match="does not say what was sent"):
+        sent_of({"prompt": "x"})
