@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+from pinprompt.english import dictionary_words
 from pinprompt.errors import SettingError
 from pinprompt.policy.vocabulary import Vocabulary
 from pinprompt.recipe.sections import Constraints
-from pinprompt.records.readability import dictionary_words
 
 
 def vocabulary_of(tokenizer: Any, length: int = 5, **constraints: Any) -> Vocabulary:

@@ -10,15 +10,13 @@ from importlib import resources
 
 import pytest
 
-from pinprompt.english import dictionary
+from pinprompt.english import dictionary, dictionary_words, words
 from pinprompt.records.readability import (
-    dictionary_words,
     is_stable,
     perplexity,
     readability,
     repeated_tokens,
     slor,
-    words,
 )
 
 

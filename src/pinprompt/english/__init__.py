@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import functools
 import gzip
+import re
+import unicodedata
 from importlib import resources
 
 _SUFFIXES = ("'s", "'re", "'ve", "'ll", "'d", "'m", "n't")
+# Letters with inner apostrophes ("don't"); digits and signs end a word, a hyphen joins two words that both count.
+_WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)*")
+_MARKS = frozenset('.,:;!?-&()"')  # one alone is how people write, so it is not held against a prompt
 
 
 @functools.cache
@@ -25,3 +30,21 @@ def is_word(word: str) -> bool:
     if word in known:
         return True
     return any(word.endswith(ending) and word.removesuffix(ending) in known for ending in _SUFFIXES)
+
+
+def words(text: str) -> list[str]:
+    """The runs of letters in a text, in lower case, apostrophes kept inside them."""
+    plain = unicodedata.normalize("NFC", text).replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
+    return [found.lower() for found in _WORD.findall(plain)]
+
+
+def dictionary_words(text: str) -> float:
+    """The share of a prompt's pieces that are dictionary words.
+
+    A piece is a run of letters, or what is left between spaces without a letter: "great !!! xqz" has one word in
+    three pieces. A prompt without any piece has nothing to read: 0.
+    """
+    found = words(text)
+    unread = [piece for piece in text.split() if piece not in _MARKS and not any(map(str.isalpha, piece))]
+    pieces = len(found) + len(unread)
+    return sum(map(is_word, found)) / pieces if pieces else 0.0

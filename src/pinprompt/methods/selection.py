@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pinprompt.errors import BudgetSpent
 from pinprompt.methods.protocol import Candidate, Search
 from pinprompt.values import Event
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,18 @@ def select(search: Search, candidates: list[Candidate], step: int) -> list[Final
     if finalists:
         search.emit(Event("selected", step, _facts(finalists[0])))
     return finalists
+
+
+def chances_of_best(values: Floats, seed: int, draws: int = 2000) -> list[float]:
+    """How likely each of n prompts is to be the best, from its values on the same rows, [n, rows].
+
+    A Bayesian bootstrap: rows get random weights (Dirichlet), and the share of draws in which a prompt has the largest
+    weighted mean is its chance; a tie counts for the first.
+    """
+    random = np.random.default_rng(seed)
+    weights = random.dirichlet(np.ones(values.shape[1]), size=draws)
+    winners = (values @ weights.T).argmax(axis=0)
+    return [float(np.mean(winners == place)) for place in range(len(values))]
 
 
 def _facts(finalist: Finalist) -> dict[str, object]:

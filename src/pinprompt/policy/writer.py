@@ -139,11 +139,24 @@ class Writer:
         if temperature <= 0:
             raise SettingError(f"the temperature must be above 0, but is {temperature}")
 
+        return self._write(self._by_lm(temperature), self._numbers(count, generator), True).prompts
+
+    def lm_continue(
+        self, starts: Sequence[Prefix], ends: Sequence[int], generator: torch.Generator, temperature: float = 1.0
+    ) -> list[Prompt]:
+        """Prompts that begin with the given ids and go on, drawn from the frozen LM, up to `ends` tokens each."""
+        for start, end in zip(starts, ends, strict=True):
+            if not len(start) < end <= self.length:
+                raise SettingError(f"a prompt that begins with {len(start)} of {self.length} tokens cannot have {end}")
+        numbers = self._numbers(len(starts), generator)
+        return self._write(self._by_lm(temperature), numbers, True, starts=starts, ends=ends).prompts
+
+    def _by_lm(self, temperature: float) -> Choose:
         def choose(prefixes: list[Prefix], states: Tensor, masks: Tensor) -> Tensor:
             logits = self.backbone.logprobs(states) / temperature
             return torch.softmax(logits.masked_fill(~masks, -torch.inf), dim=-1)
 
-        return self._write(choose, self._numbers(count, generator), True).prompts
+        return choose
 
     def lm_logprobs(self, prefixes: Sequence[Prefix]) -> Tensor:
         """The LM's log-probabilities of the next token, [n, V]; -inf where it may not be written."""
@@ -221,27 +234,48 @@ class Writer:
             raise SettingError(f"the number of prompts to write must be at least 1, but is {count}")
         return torch.rand(count, self.length, generator=generator, dtype=torch.float64).numpy()
 
-    def _write(self, choose: Choose, numbers: Any, filtered: bool, explore: float = 0.0) -> Written:
+    def _write(
+        self,
+        choose: Choose,
+        numbers: Any,
+        filtered: bool,
+        explore: float = 0.0,
+        starts: Sequence[Prefix] | None = None,
+        ends: Sequence[int] | None = None,
+    ) -> Written:
         """Write one prompt per row of numbers [n, L]; the numbers say where in a distribution a token is taken.
 
+        `starts` are the ids that each prompt begins with (none), `ends` its number of tokens (L).
         In groups whose prefixes the tree can hold at once; the groups change nothing but the work.
         """
         size = self.tree.prompts_at_once()
-        starts = range(0, len(numbers), size)
-        groups = [self._write_group(choose, numbers[i : i + size], filtered, explore) for i in starts]
+        starts = [()] * len(numbers) if starts is None else starts
+        ends = [self.length] * len(numbers) if ends is None else ends
+        parts = [slice(first, first + size) for first in range(0, len(numbers), size)]
+        groups = [
+            self._write_group(choose, numbers[part], filtered, explore, starts[part], ends[part]) for part in parts
+        ]
         support = np.concatenate([group[1] for group in groups]).mean(axis=0)
         return Written([prompt for group in groups for prompt in group[0]], [float(mean) for mean in support])
 
-    def _write_group(self, choose: Choose, numbers: Any, filtered: bool, explore: float) -> tuple[list[Prompt], Any]:
+    def _write_group(
+        self,
+        choose: Choose,
+        numbers: Any,
+        filtered: bool,
+        explore: float,
+        starts: Sequence[Prefix],
+        ends: Sequence[int],
+    ) -> tuple[list[Prompt], Any]:
         """Prompts and support sizes [n, L] of one group, position by position.
 
         A prefix behind which nothing may be written (constraints can meet like that) is taken back: that row draws
         its last token again among the others.
         """
-        ids: list[Prefix] = [()] * len(numbers)
+        ids = list(starts)
         support = np.zeros((len(numbers), self.length))
         dead: list[set[Prefix]] = [set() for _ in numbers]
-        while unfinished := [row for row, prefix in enumerate(ids) if len(prefix) < self.length]:
+        while unfinished := [row for row, prefix in enumerate(ids) if len(prefix) < ends[row]]:
             depth = min(len(ids[row]) for row in unfinished)
             level: dict[Prefix, list[int]] = {}
             for row in unfinished:
@@ -257,7 +291,7 @@ class Writer:
                         token = _drawn(probabilities, tokens, (number - explore) / (1 - explore), shut)
                     if token is not None:
                         ids[row], support[row, depth] = (*prefix, token), len(tokens)
-                    elif prefix:
+                    elif len(prefix) > len(starts[row]):
                         dead[row].add(prefix)
                         ids[row] = prefix[:-1]
                     else:

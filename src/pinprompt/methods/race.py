@@ -1,0 +1,292 @@
+"""Race: many prompts on few rows, ever fewer on more rows, and the winner by all rows of train and dev.
+
+1. The pool costs no calls: stock phrases ("All in all, it is"), and what the frozen LM writes by itself or behind a
+   common beginning ("It was", "Overall, it"). What is not made of dictionary words or reads badly stays out.
+2. The hand-written prompts, and those of the pool behind which the LM expects a label word most, are scored on the
+   first block of rows. A Gaussian process on the LM's states then picks from the rest, batch by batch.
+3. After each block the best third goes on to the next, and the hand-written prompts with it. A prompt's score is
+   computed from all rows that it was asked on, so its calibration improves as it goes; no row is asked twice.
+4. The best mean over all rows wins. A bootstrap over the rows says how likely each finalist is to be the best.
+
+The method needs no checkpoint: pool and order follow from the seed, and a resumed run finds its scores in the journal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pinprompt.english import dictionary_words
+from pinprompt.errors import BudgetSpent, SettingError
+from pinprompt.maths.gaussian_process import kernel, posterior
+from pinprompt.methods.protocol import Candidate, Finalist, Outcome, Search
+from pinprompt.methods.selection import chances_of_best
+from pinprompt.policy.writer import Writer
+from pinprompt.recipe.sections import RaceSettings
+from pinprompt.seeds import derive
+from pinprompt.values import Event, Prompt, Score
+
+Floats = NDArray[np.float64]
+
+
+@dataclass
+class Runner:
+    """A prompt in the race, with its scores on the blocks that it was asked on."""
+
+    prompt: Prompt
+    source: str
+    scores: list[Score] = field(default_factory=list)
+    values: Floats = field(default_factory=lambda: np.zeros(0))
+    """What each row that it was asked on is worth, computed from all of these rows together."""
+
+    @property
+    def mean(self) -> float:
+        """The score so far."""
+        return float(self.values.mean())
+
+
+def race(search: Search, writer: Callable[[], Writer], settings: RaceSettings) -> Outcome:
+    """Fill a pool, race it over growing blocks of rows, choose by all of them."""
+    task, made = search.task, writer()
+    hand = [Runner(Prompt(text), name) for name, text in task.baselines().items() if name != "in-context"]
+    costs = [task.calls(block) for block in task.blocks]
+    blocks, count = plan(costs, search.evaluator.budget.settings.calls, len(hand), settings)
+    candidates = [*stock(made, settings), *written(made, settings, max(settings.written, 3 * count), search.seed)]
+    pool = Pool(made, candidates, task.answers(), settings.max_perplexity)
+    runners = list(hand)
+    stopped = "finished"
+    try:
+        _first_block(search, settings, runners, pool, count)
+        for step, block in enumerate(task.blocks[1:blocks], 1):
+            runners = cut(runners, settings)
+            _ask(search, runners, block)
+            _tell(search, step, block, runners)
+    except BudgetSpent:
+        stopped = "budget"
+    return _outcome(search, made, settings, runners, stopped)
+
+
+def plan(costs: Sequence[int], calls: int | None, hand: int, settings: RaceSettings) -> tuple[int, int]:
+    """How many blocks the race has, and how many prompts enter it, so that it fits into the calls.
+
+    A budget too small for `race.least` prompts over all blocks gets fewer blocks.
+    """
+    if calls is None:
+        return len(costs), max(settings.prompts, hand + 1)
+    least = max(settings.least, hand + 1)
+    blocks = len(costs)
+    while blocks > 1 and race_cost(costs[:blocks], least, hand, settings) > calls:
+        blocks -= 1
+    if race_cost(costs[:1], least, hand, settings) > calls:
+        raise SettingError(
+            f"a race needs {race_cost(costs[:1], least, hand, settings)} calls for {least} prompts on {costs[0]} rows, "
+            f"but the budget is {calls}; raise --calls"
+        )
+    count = least
+    while race_cost(costs[:blocks], count + 1, hand, settings) <= calls:
+        count += 1
+    return blocks, count
+
+
+def race_cost(costs: Sequence[int], count: int, hand: int, settings: RaceSettings) -> int:
+    """Calls of a race that `count` prompts enter, from what one prompt costs on each block, at the most."""
+    total = 0
+    for cost in costs:
+        total += count * cost
+        count = min(count, _stay(count, settings) + hand)
+    return total
+
+
+def _stay(count: int, settings: RaceSettings) -> int:
+    return min(count, max(settings.least, math.ceil(count * settings.keep)))
+
+
+def cut(runners: Sequence[Runner], settings: RaceSettings) -> list[Runner]:
+    """Those that go on to the next block, best first: the best, and every hand-written one; ties go to the earlier."""
+    order = sorted(runners, key=lambda runner: -runner.mean)
+    stay = _stay(len(runners), settings)
+    return order[:stay] + [runner for runner in order[stay:] if runner.source != "pool"]
+
+
+def stock(writer: Writer, settings: RaceSettings) -> list[Prompt]:
+    """Stock phrases: every opener with every core, as ids of the writer, where they keep the user's constraints."""
+    found: dict[str, Prompt] = {}
+    for opener in ("", *settings.openers):
+        for core in settings.cores:
+            text = f"{opener} {core}".strip()
+            prompt = writer.prompt(writer.vocabulary.tokens.encode(" " + text[:1].upper() + text[1:]))
+            if len(prompt.ids) < writer.length and _allowed(writer, prompt):
+                found.setdefault(prompt.text, prompt)
+    return list(found.values())
+
+
+def written(writer: Writer, settings: RaceSettings, count: int, seed: int) -> list[Prompt]:
+    """Up to `count` distinct prompts by the LM: a third from scratch, the rest behind heads and openers in turn."""
+    longest = writer.length - 1  # the state behind the last token is needed too
+    encode = writer.vocabulary.tokens.encode
+    heads = [tuple(encode(" " + head)) for head in (*settings.heads, *settings.openers)]
+    heads = [ids for ids in heads if len(ids) < longest and _allowed_head(writer, ids)]
+    random = torch.Generator().manual_seed(derive(seed, "race", "pool"))
+    starts = [heads[number % len(heads)] if number % 3 and heads else () for number in range(count)]
+    shares = torch.rand(count, generator=random, dtype=torch.float64).tolist()
+    ends = [_end(writer, settings, len(start), share) for start, share in zip(starts, shares, strict=True)]
+    prompts = writer.lm_continue(starts, ends, random, settings.temperature)
+    return list({prompt.text: prompt for prompt in prompts if _allowed(writer, prompt)}.values())
+
+
+def _end(writer: Writer, settings: RaceSettings, start: int, share: float) -> int:
+    """The length of a prompt in tokens; where words are required, the longest, so that there is room for them."""
+    longest = writer.length - 1
+    if writer.vocabulary.constraints.required:
+        return longest
+    low, high = (1, settings.words) if start else (2, settings.words + 2)
+    return min(longest, start + low + int(share * (high - low + 1)))
+
+
+def _allowed(writer: Writer, prompt: Prompt) -> bool:
+    rules = writer.vocabulary.constraints
+    spelled = rules.charset != "letters" or prompt.text.replace(" ", "").isalpha()
+    known = not rules.dictionary or dictionary_words(prompt.text) == 1
+    return spelled and known and writer.vocabulary.obeys(prompt.ids)
+
+
+def _allowed_head(writer: Writer, ids: tuple[int, ...]) -> bool:
+    """A head may be continued where it breaks no rule by itself; words that are required can still come."""
+    rules = writer.vocabulary.constraints
+    text = writer.vocabulary.text(ids)
+    short = rules.max_chars is None or len(text) < rules.max_chars
+    return short and (rules.charset != "letters" or text.replace(" ", "").isalpha())
+
+
+class Pool:
+    """Written prompts that were not scored yet, and what the LM's states say about them."""
+
+    def __init__(
+        self, writer: Writer, prompts: Sequence[Prompt], answers: Sequence[str], max_perplexity: float | None
+    ) -> None:
+        self.prompts, self._writer, self._limit = list(prompts), writer, max_perplexity
+        states = writer.states([prompt.ids for prompt in self.prompts])
+        features = states.double().cpu().numpy()
+        self.similarity = kernel(features)
+        first = [ids[0] for word in answers if (ids := writer.vocabulary.tokens.encode(" " + word))]
+        order = range(len(self.prompts))
+        if first:
+            mass = torch.cat(
+                [writer.backbone.logprobs(part)[:, first].logsumexp(-1) for part in states.split(64)]
+            ).tolist()
+            order = sorted(order, key=lambda place: -mass[place])  # type: ignore[assignment]
+        self._waiting = dict.fromkeys(order)
+
+    def likeliest(self, count: int) -> list[int]:
+        """The next prompts in the order of the LM's expectation of a label word, taken out of the pool."""
+        return self._take(list(self._waiting), count)
+
+    def promising(self, count: int, scored: Sequence[int], values: Floats, noise: float, explore: float) -> list[int]:
+        """The next prompts by posterior mean + explore x standard deviation, taken out of the pool."""
+        waiting = list(self._waiting)
+        mean, variance = posterior(self.similarity, scored, values, noise)
+        bound = mean + explore * np.sqrt(variance)
+        return self._take(sorted(waiting, key=lambda place: -bound[place]), count)
+
+    def _take(self, order: Sequence[int], count: int) -> list[int]:
+        taken: list[int] = []
+        for place in order:
+            if len(taken) == count:
+                break
+            del self._waiting[place]
+            if self._limit is None or self._writer.perplexity(self.prompts[place].text) <= self._limit:
+                taken.append(place)
+        return taken
+
+
+def _first_block(search: Search, settings: RaceSettings, runners: list[Runner], pool: Pool, count: int) -> None:
+    """Score `count` prompts on the first block: hand-written ones, likely ones, then those that look promising."""
+    block = search.task.blocks[0]
+    _ask(search, runners, block)
+    places: list[int] = []
+    likely = count // 2 if settings.screen else count
+    while len(runners) < count:
+        wanted = min(settings.batch, count - len(runners))
+        if len(places) < likely:
+            new = pool.likeliest(min(wanted, likely - len(places)))
+        else:
+            field_ = [runner for runner in runners if runner.source == "pool"]
+            values = np.array([runner.mean for runner in field_])
+            new = pool.promising(wanted, places, values, _noise(field_), settings.explore)
+        if not new:
+            break  # the pool is empty: a small one, or most of it is not readable enough
+        fresh = [Runner(pool.prompts[place], "pool") for place in new]
+        _ask(search, fresh, block)
+        runners += fresh
+        places += new
+        _tell(search, 0, block, runners)
+
+
+def _noise(runners: Sequence[Runner]) -> float:
+    """The variance of a first score by its few rows: what is left when rows' and prompts' means are taken out."""
+    table = np.stack([runner.values for runner in runners])
+    if table.shape[0] < 2 or table.shape[1] < 2:
+        return 0.0
+    rest = table - table.mean(axis=0)
+    return float((rest - rest.mean(axis=1, keepdims=True)).var(axis=1, ddof=1).mean() / table.shape[1])
+
+
+def _ask(search: Search, runners: Sequence[Runner], block: str) -> None:
+    """Score prompts on one more block of rows."""
+    scores = search.evaluator.score([runner.prompt for runner in runners], block)
+    for runner, score in zip(runners, scores, strict=True):
+        runner.scores.append(score)
+        runner.values = np.asarray(search.task.pooled(runner.scores), dtype=np.float64)
+
+
+def _tell(search: Search, step: int, block: str, runners: Sequence[Runner]) -> None:
+    best = max(runners, key=lambda runner: runner.mean)
+    data = {
+        "block": block,
+        "rows": len(best.values),
+        "runners": len(runners),
+        "score_mean": round(float(np.mean([runner.mean for runner in runners])), 6),
+        "score_best": round(best.mean, 6),
+        "best_prompt": best.prompt.text,
+        "distinct": search.evaluator.distinct,
+        "calls": search.evaluator.charged_calls,
+    }
+    evaluator = search.evaluator
+    search.emit(Event("step", step, data, {"paid_calls": evaluator.paid_calls, "memo_hits": evaluator.memo_hits}))
+
+
+def _outcome(
+    search: Search, writer: Writer, settings: RaceSettings, runners: Sequence[Runner], stopped: str
+) -> Outcome:
+    """The runners of the last block, best first, with how likely each is to be the best."""
+    last = max((len(runner.scores) for runner in runners), default=0)
+    if not last:
+        raise SettingError("the budget ended before a single prompt was scored; raise --calls or --minutes")
+    finalists = sorted((runner for runner in runners if len(runner.scores) == last), key=lambda runner: -runner.mean)
+    values = np.stack([runner.values for runner in finalists])
+    chances = chances_of_best(values, derive(search.seed, "race", "chances"))
+    if settings.choose == "readable":
+        close = _within_error(values)
+        chosen = min(close, key=lambda place: writer.perplexity(finalists[place].prompt.text))
+        finalists.insert(0, finalists.pop(chosen))
+        chances.insert(0, chances.pop(chosen))
+    found = [
+        Finalist(Candidate(runner.prompt, runner.source, runner.mean), None, chance, len(runner.values))
+        for runner, chance in zip(finalists, chances, strict=True)
+    ]
+    return Outcome([one.candidate for one in found], stopped, len(search.task.blocks) - 1, finalists=found)
+
+
+def _within_error(values: Floats) -> list[int]:
+    """The places whose mean is within one standard error of the paired difference to the first."""
+    close = [0]
+    for place in range(1, len(values)):
+        gap = values[0] - values[place]
+        if gap.mean() <= gap.std(ddof=1) / math.sqrt(len(gap)):
+            close.append(place)
+    return close
