@@ -58,6 +58,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "scoring": {"scoring", "tasks", "models", "recipe", "errors", "files", "seeds", "values"},
     "methods": {
         "methods",
+        "english",
         "policy",
         "maths",
         "scoring",

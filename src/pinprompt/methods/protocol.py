@@ -50,6 +50,9 @@ class Evaluator(Protocol):
     def evaluate(self, prompt: Prompt, split: str) -> Evaluation:
         """The task's metrics of a prompt, counted as a report."""
 
+    def derive(self, prompt: Prompt, scores: list[Score]) -> None:
+        """Make known what a prompt's scores on the first blocks of rows say of whole splits."""
+
     def charge(self, calls: int) -> None:
         """Book calls that a white-box method made itself (a forward pass is 1 a row, a backward pass 2)."""
 
@@ -83,6 +86,19 @@ class Candidate:
 
 
 @dataclass(frozen=True)
+class Finalist:
+    """A candidate with its dev score (None where the task has no dev split or it was not tried there).
+
+    `chance` is how likely it is the best of the finalists, by a bootstrap over `rows` rows; None where rows are unknown.
+    """
+
+    candidate: Candidate
+    dev: float | None
+    chance: float | None = None
+    rows: int | None = None
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What a method found: candidates in order of training score (the caller scores them on dev, and dev decides).
 
@@ -94,6 +110,8 @@ class Outcome:
     """Why it stopped: 'finished', 'budget', 'collapsed', ..."""
     steps: int = 0
     extras: Mapping[str, Any] = field(default_factory=dict)
+    finalists: list[Finalist] | None = None
+    """Set by a method that chooses by itself: best first. None: the caller scores the candidates on dev."""
 
 
 @dataclass

@@ -14,7 +14,7 @@ The method needs no checkpoint: pool and order follow from the seed, and a resum
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,6 +29,7 @@ from pinprompt.methods.selection import chances_of_best
 from pinprompt.policy.writer import Writer
 from pinprompt.recipe.sections import RaceSettings
 from pinprompt.seeds import derive
+from pinprompt.tasks.protocol import blocks_of
 from pinprompt.values import Event, Prompt, Score
 
 Floats = NDArray[np.float64]
@@ -50,19 +51,19 @@ class Runner:
         return float(self.values.mean())
 
 
-def race(search: Search, writer: Callable[[], Writer], settings: RaceSettings) -> Outcome:
+def race(search: Search, settings: RaceSettings) -> Outcome:
     """Fill a pool, race it over growing blocks of rows, choose by all of them."""
-    task, made = search.task, writer()
+    task, made, blocks = search.task, search.writer(), blocks_of(search.task)
     hand = [Runner(Prompt(text), name) for name, text in task.baselines().items() if name != "in-context"]
-    costs = [task.calls(block) for block in task.blocks]
-    blocks, count = plan(costs, search.evaluator.budget.settings.calls, len(hand), settings)
+    costs = [task.calls(block) for block in blocks]
+    rounds, count = plan(costs, search.evaluator.budget.settings.calls, len(hand), settings)
     candidates = [*stock(made, settings), *written(made, settings, max(settings.written, 3 * count), search.seed)]
     pool = Pool(made, candidates, task.answers(), settings.max_perplexity)
     runners = list(hand)
     stopped = "finished"
     try:
-        _first_block(search, settings, runners, pool, count)
-        for step, block in enumerate(task.blocks[1:blocks], 1):
+        _first_block(search, settings, blocks[0], runners, pool, count)
+        for step, block in enumerate(blocks[1:rounds], 1):
             runners = cut(runners, settings)
             _ask(search, runners, block)
             _tell(search, step, block, runners)
@@ -204,9 +205,10 @@ class Pool:
         return taken
 
 
-def _first_block(search: Search, settings: RaceSettings, runners: list[Runner], pool: Pool, count: int) -> None:
+def _first_block(
+    search: Search, settings: RaceSettings, block: str, runners: list[Runner], pool: Pool, count: int
+) -> None:
     """Score `count` prompts on the first block: hand-written ones, likely ones, then those that look promising."""
-    block = search.task.blocks[0]
     _ask(search, runners, block)
     places: list[int] = []
     likely = count // 2 if settings.screen else count
@@ -275,11 +277,13 @@ def _outcome(
         chosen = min(close, key=lambda place: writer.perplexity(finalists[place].prompt.text))
         finalists.insert(0, finalists.pop(chosen))
         chances.insert(0, chances.pop(chosen))
-    found = [
-        Finalist(Candidate(runner.prompt, runner.source, runner.mean), None, chance, len(runner.values))
-        for runner, chance in zip(finalists, chances, strict=True)
-    ]
-    return Outcome([one.candidate for one in found], stopped, len(search.task.blocks) - 1, finalists=found)
+    found = []
+    for runner, chance in zip(finalists, chances, strict=True):
+        search.evaluator.derive(runner.prompt, runner.scores)
+        dev = search.task.whole_splits(runner.scores).get("dev")
+        candidate = Candidate(runner.prompt, runner.source, runner.mean)
+        found.append(Finalist(candidate, None if dev is None else dev.value, chance, len(runner.values)))
+    return Outcome([one.candidate for one in found], stopped, last - 1, finalists=found)
 
 
 def _within_error(values: Floats) -> list[int]:

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from pinprompt.errors import BudgetSpent
-from pinprompt.methods.protocol import Candidate, Search
+from pinprompt.methods.protocol import Candidate, Finalist, Search
 from pinprompt.values import Event
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Finalist:
-    """A candidate with its dev score, None where the task has no dev split."""
-
-    candidate: Candidate
-    dev: float | None
 
 
 def select(search: Search, candidates: list[Candidate], step: int) -> list[Finalist]:
@@ -41,10 +31,15 @@ def select(search: Search, candidates: list[Candidate], step: int) -> list[Final
     finalists = [Finalist(candidate, dev) for candidate, dev in zip(distinct, devs, strict=True)]
     worst = float("-inf")
     finalists.sort(key=lambda f: (worst if f.dev is None else f.dev, f.candidate.score), reverse=True)
+    return announce(search, finalists, step)
+
+
+def announce(search: Search, finalists: list[Finalist], step: int) -> list[Finalist]:
+    """Tell whoever listens which prompts were the last, and which of them is the answer."""
     for finalist in finalists:
-        search.emit(Event("finalist", step, _facts(finalist)))
+        search.emit(Event("finalist", step, facts_of(finalist)))
     if finalists:
-        search.emit(Event("selected", step, _facts(finalists[0])))
+        search.emit(Event("selected", step, facts_of(finalists[0])))
     return finalists
 
 
@@ -60,6 +55,10 @@ def chances_of_best(values: Floats, seed: int, draws: int = 2000) -> list[float]
     return [float(np.mean(winners == place)) for place in range(len(values))]
 
 
-def _facts(finalist: Finalist) -> dict[str, object]:
+def facts_of(finalist: Finalist) -> dict[str, object]:
+    """A finalist as events and result.json show it."""
     candidate = finalist.candidate
-    return {"prompt": candidate.prompt.text, "source": candidate.source, "score": candidate.score, "dev": finalist.dev}
+    facts = {"prompt": candidate.prompt.text, "source": candidate.source, "score": candidate.score, "dev": finalist.dev}
+    if finalist.chance is not None:
+        facts |= {"chance": round(finalist.chance, 4), "rows": finalist.rows}
+    return facts

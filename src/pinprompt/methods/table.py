@@ -158,6 +158,24 @@ ROWS = (
         "Brown et al. 2020",
     ),
     MethodRow(
+        "race",
+        "readable phrases raced over growing blocks of rows, labels calibrated; what the verbs for people use",
+        "search",
+        "pinprompt.methods.race:race",
+        "here",
+        "race",
+        presets={
+            "policy": {
+                "length": 16,
+                "k": 64,
+                "context": "task",
+                "constraints": {"dictionary": True, "no_repeats": True},
+            }
+        },
+        quick={"policy": {"constraints": {"whole_words": False, "no_repeats": False}}},
+        quick_on_task={"classification": {"budget": {"calls": 1000}}},
+    ),
+    MethodRow(
         "random",
         "samples of the frozen LM, the best chosen on dev",
         "search",

@@ -48,6 +48,7 @@ class Recipe(Section):
         default_factory=sections.QLearningSettings, description="The RL family."
     )
     random: sections.RandomSettings = Field(default_factory=sections.RandomSettings, description="Random search.")
+    race: sections.RaceSettings = Field(default_factory=sections.RaceSettings, description="Race.")
     beam: sections.BeamSettings = Field(default_factory=sections.BeamSettings, description="Beam search.")
     soft_prompt: sections.SoftPromptSettings = Field(
         default_factory=sections.SoftPromptSettings, description="Soft prompt tuning."

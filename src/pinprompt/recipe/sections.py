@@ -150,6 +150,56 @@ class RandomSettings(Section):
         return self.prompts, self.finalists
 
 
+class RaceSettings(Section):
+    """Race: a pool of phrases scored on a few rows, the best ones on ever more; the default of the verbs for people."""
+
+    prompts: int = Field(69, ge=2, description="Prompts in the first block where no budget of calls decides it.")
+    keep: float = Field(1 / 3, gt=0, le=1, description="Share of the prompts that go on to the next block.")
+    least: int = Field(4, ge=1, description="Prompts that go on at the least.")
+    batch: int = Field(8, ge=1, description="Prompts scored at once in the first block, before the next are picked.")
+    screen: bool = Field(
+        True, description="Pick half of the first block by a model of the scores so far; off: all in the LM's order."
+    )
+    explore: float = Field(1.0, ge=0, description="Standard deviations that an uncertain prompt gets as a bonus.")
+    max_perplexity: float | None = Field(
+        400.0, gt=0, description="Prompts that the LM finds less likely than this stay out; none: all may enter."
+    )
+    choose: Literal["score", "readable"] = Field(
+        "score", description="The answer: the best score, or the likeliest of those within a standard error of it."
+    )
+    written: int = Field(200, ge=0, description="Prompts that the LM writes for the pool (three times what enters).")
+    words: int = Field(5, ge=1, description="Words that the LM writes behind a head, at the most; two more without.")
+    temperature: float = Field(1.0, gt=0, description="Temperature of the writer; 1 is the LM itself.")
+    heads: tuple[str, ...] = Field(
+        (
+            "It", "It is", "It was", "This", "This is", "This is about", "That", "The", "The topic", "The whole thing",
+            "I", "I think", "Overall, it", "In short, it", "All in all,", "In other words, it is", "What a",
+            "To me, this", "There is", "A",
+        ),
+        description="Beginnings that the LM continues.",
+    )  # fmt: skip
+    openers: tuple[str, ...] = Field(
+        (
+            "All in all,", "In other words,", "To be honest,", "If you ask me,", "As far as I can tell,",
+            "At the end of the day,", "In my opinion,",
+        ),
+        description="First halves of stock phrases; each stands before every core.",
+    )  # fmt: skip
+    cores: tuple[str, ...] = Field(
+        (
+            "this is", "it is", "it was", "that was", "the whole thing is", "everything about it is", "the tone is",
+            "the mood is", "the sentiment is", "the result is", "the message is", "it makes me feel", "it sounds",
+            "I would call it", "what a", "the answer is", "the topic is", "this is about", "the subject is",
+            "the category is", "it belongs under", "it is all about", "the theme is",
+        ),
+        description="Second halves of stock phrases.",
+    )  # fmt: skip
+
+    def planned(self) -> tuple[int, int]:
+        """Prompts on train and on dev at the most."""
+        return self.prompts, self.least
+
+
 class BeamSettings(Section):
     """Beam search over the frozen LM: the likeliest prompts are scored, with ever wider beams."""
 
@@ -304,6 +354,9 @@ class ClassificationSettings(Section):
     )
     prior: dict[str, float] = Field(
         default_factory=dict, description="Label to share of the texts, for calibrate; none: all labels the same."
+    )
+    first_block: int = Field(
+        8, ge=1, description="Rows in the first block of a race, rounded up to as many of each class; blocks double."
     )
     strict_words: bool = Field(False, description="Refuse label words of several tokens.")
     context_examples: int = Field(2, ge=0, description="Examples per class in the context offered to the writer.")

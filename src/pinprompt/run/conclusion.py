@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from pinprompt.methods.protocol import Outcome, Search
-from pinprompt.methods.selection import Finalist
+from pinprompt.methods.protocol import Finalist, Outcome, Search
+from pinprompt.methods.selection import facts_of
 from pinprompt.methods.table import METHODS
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.records.readability import perplexity, readability, slor
@@ -53,10 +53,7 @@ def conclude(
         "recipe": recipe.hash,
         "stopped": outcome.stopped,
         "steps": outcome.steps,
-        "top": [
-            {"prompt": f.candidate.prompt.text, "source": f.candidate.source, "score": f.candidate.score, "dev": f.dev}
-            for f in finalists[:SHOWN]
-        ],
+        "top": [facts_of(finalist) for finalist in finalists[:SHOWN]],
         **calibration_of(shown),
         "baselines": _baselines(recipe, search, splits, outcome.steps),
         "tables": dict(shown.tables) if shown else {},

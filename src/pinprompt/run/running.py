@@ -10,7 +10,7 @@ from typing import Any
 
 from pinprompt.errors import PinpromptError, RunError, SettingError
 from pinprompt.methods.protocol import Outcome, Search
-from pinprompt.methods.selection import select
+from pinprompt.methods.selection import announce, select
 from pinprompt.recipe import recipe as recipes
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.recipe.sections import MANNERS
@@ -117,7 +117,10 @@ def run(
         outcome = _search(method, search, told) if resume else method(search)
         if held is not None:
             evaluator.budget.release(held)
-        finalists = select(search, outcome.candidates, outcome.steps)
+        if outcome.finalists is None:
+            finalists = select(search, outcome.candidates, outcome.steps)
+        else:
+            finalists = announce(search, outcome.finalists, outcome.steps)
         result = conclude(recipe, search, outcome, finalists, writer, record)
         evaluator.close()
         record.save_prompts(evaluator.prompts_table())

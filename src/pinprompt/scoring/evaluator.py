@@ -151,7 +151,14 @@ class Evaluator:
 
     def prompts_table(self) -> list[dict[str, Any]]:
         """Every distinct prompt in order of appearance, with its mean score per split (for prompts.csv)."""
-        return self._table.rows(self.task.splits)
+        return self._table.rows((*self.task.splits, *self.task.blocks))
+
+    def derive(self, prompt: Prompt, scores: list[Score]) -> None:
+        """Enter what the scores of a prompt on the first blocks say of whole splits, so that nobody asks for it."""
+        self._begin("train")
+        for split, score in self.task.whole_splits(scores).items():
+            if self._table.get(split, prompt.text) is None:
+                self._table.enter(self.requests, split, [(0, prompt, score)])
 
     def position(self) -> dict[str, Any]:
         """Where the run stands, as JSON values for a checkpoint; what the journal holds by now is made durable."""
@@ -206,7 +213,7 @@ class Evaluator:
     def _begin(self, split: str) -> None:
         if not self._begun:
             self.restore(None)
-        if split not in self.task.splits:
+        if split not in self.task.splits and split not in self.task.blocks:
             known = did_you_mean(split, self.task.splits)
             raise SettingError(f"the task '{self.task.name}' has no split '{split}'; {known}")
 
@@ -215,7 +222,7 @@ class Evaluator:
 
         Where the budget does not allow that for all, gives those before the first it refused, and the refusal.
         """
-        if split == "train" or not self.task.calibrates:
+        if split == "train" or split in self.task.blocks or not self.task.calibrates:
             return prompts, None
         unknown = [prompt for prompt in prompts if self._table.get("train", prompt.text) is None]
         refusal = None

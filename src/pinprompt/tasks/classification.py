@@ -100,7 +100,13 @@ class ClassificationTask(Task):
                 )
         self.notes += self._calibration_notes()
         self._free = model.prepare([model.mask_token or text if text == "[MASK]" else text for text in _CONTENT_FREE])
-        self.fingerprints = {name: self._fingerprint(revision, (name,)) for name in self.splits}
+        self._rows = self._block_rows(settings.first_block)
+        self.blocks = tuple(self._rows)
+        self._targets |= {
+            name: np.array([self._targets[split][row] for split, row in rows], dtype=np.int64)
+            for name, rows in self._rows.items()
+        }
+        self.fingerprints = {name: self._fingerprint(revision, (name,)) for name in (*self.splits, *self.blocks)}
         """One per split: what a prompt scores on test does not depend on what stands in train."""
         self.fingerprint = self._fingerprint(revision, self.splits)
         self.notes += model.notes
@@ -146,7 +152,7 @@ class ClassificationTask(Task):
         framed = [self._frame(prompt.text) for prompt in prompts]
         problems = [self._too_long(frame) for frame, _ in framed]
         usable = [prompt for prompt, problem in zip(prompts, problems, strict=True) if problem is None]
-        answers = self._ask(usable, self._inputs[split])
+        answers = self._ask(usable, self.inputs(split))
         offsets = self._offsets(usable, split, answers)
         scored = iter([self._score(logs, own, split) for logs, own in zip(answers, offsets, strict=True)])
         return [
@@ -160,6 +166,45 @@ class ClassificationTask(Task):
             return []
         logs = calibration.unpack_rows(score.answers, len(self.labels))
         return [float(value) for value in self._rewards(_probabilities(logs, score.offsets), split)]
+
+    def pooled(self, scores: Sequence[Score]) -> list[float]:
+        """The rewards of all rows of the first blocks, calibrated by these rows together."""
+        names = self.blocks[: len(scores)]
+        if not all(score.answers for score in scores):  # one that failed has no rows: it counts as it was scored
+            return [score.value for score, name in zip(scores, names, strict=True) for _ in self._rows[name]]
+        logs = np.concatenate([calibration.unpack_rows(score.answers, len(self.labels)) for score in scores])
+        targets = np.concatenate([self._targets[name] for name in names])
+        offsets = scores[0].offsets
+        if self.calibration == "batch":
+            offsets = tuple(calibration.batch_offsets(logs, targets, self.prior))
+        return [float(value) for value in self._rewarded(_probabilities(logs, offsets), targets)]
+
+    def whole_splits(self, scores: Sequence[Score]) -> dict[str, Score]:
+        """The scores on train and dev whose rows are all among those of the first blocks."""
+        found: dict[str, Score] = {}
+        if not all(score.answers for score in scores):
+            return found
+        known = {
+            place: logs
+            for score, name in zip(scores, self.blocks, strict=False)
+            for place, logs in zip(
+                self._rows[name], calibration.unpack_rows(score.answers, len(self.labels)), strict=True
+            )
+        }
+        offsets = scores[0].offsets if scores else ()
+        for split in ("train", "dev"):
+            places = [(split, row) for row in range(len(self._targets.get(split, ())))]
+            if not places or not all(place in known for place in places):
+                break
+            logs = np.stack([known[place] for place in places])
+            if split == "train" and self.calibration == "batch":
+                offsets = tuple(map(float, calibration.batch_offsets(logs, self._targets[split], self.prior)))
+            found[split] = replace(self._score(logs, _Measured(offsets), split), calls=0)
+        return found
+
+    def answers(self) -> tuple[str, ...]:
+        """The label words."""
+        return tuple(self.data.words.values())
 
     def evaluate(self, prompt: Prompt, split: str, seed: int = 0) -> Evaluation:
         """Accuracy and macro-F1 with bootstrap intervals, a confusion matrix, and examples right and wrong."""
@@ -236,7 +281,8 @@ class ClassificationTask(Task):
     def calls(self, split: str = "train") -> int:
         """Sequences that one prompt costs on a split; its offsets are measured with its score on train."""
         self._known(split)
-        extra = len(_CONTENT_FREE) if self.calibration == "content-free" and split == "train" else 0
+        first = split in ("train", *self.blocks[:1])
+        extra = len(_CONTENT_FREE) if self.calibration == "content-free" and first else 0
         return (len(self._targets[split]) + extra) * self.model.sequences
 
     def context(self) -> str:
@@ -286,6 +332,9 @@ class ClassificationTask(Task):
     def inputs(self, split: str) -> Inputs:
         """The texts of a split as the model has them."""
         self._known(split)
+        if split not in self._inputs:
+            texts = [self.data.splits[name][row].text for name, row in self._rows[split]]
+            self._inputs[split] = self.model.prepare(texts, keep=True)
         return self._inputs[split]
 
     def targets(self, split: str) -> metrics.Ints:
@@ -392,13 +441,14 @@ class ClassificationTask(Task):
         else:
             if unknown and "train" not in self.splits:
                 raise SettingError("the prompt has no label offsets, and there are no training rows to measure them on")
-            here = split == "train"
+            here = split == "train" or split in self.blocks
             if here:
                 logs = [one for prompt, one in zip(prompts, answers, strict=True) if not prompt.offsets]
             else:
                 logs = self._ask(unknown, self._inputs["train"]) if unknown else []
             calls = 0 if here or not unknown else len(self._targets["train"])
-            values = [calibration.batch_offsets(one, self._targets["train"], self.prior) for one in logs]
+            rows = self._targets[split if here else "train"]
+            values = [calibration.batch_offsets(one, rows, self.prior) for one in logs]
         vectors = [tuple(map(float, one)) for one in values]
         if split != "train":
             self._asked |= {prompt.text: vector for prompt, vector in zip(unknown, vectors, strict=True)}
@@ -440,7 +490,10 @@ class ClassificationTask(Task):
         return f"the prompt takes {size} tokens, which leaves no room for a text in the window of {encoder.window}"
 
     def _rewards(self, probabilities: metrics.Floats, split: str) -> metrics.Floats:
-        targets, settings = self._targets[split], self.settings
+        return self._rewarded(probabilities, self._targets[split])
+
+    def _rewarded(self, probabilities: metrics.Floats, targets: metrics.Ints) -> metrics.Floats:
+        settings = self.settings
         if settings.reward == "accuracy":
             return metrics.correct(probabilities, targets).astype(np.float64)
         if settings.reward == "log-likelihood":
@@ -470,8 +523,29 @@ class ClassificationTask(Task):
     def _manual(self) -> tuple[str, Template]:
         return prompts.manual_prompt(self.data.card, self.template, self.model.kind, self.settings.manual)
 
+    def _block_rows(self, first: int) -> dict[str, list[tuple[str, int]]]:
+        """Blocks by name: rows of train, then of dev, classes in turn; the total doubles until a split is used up."""
+        classes = len(self.labels)
+        size = -(-first // classes) * classes
+        blocks: dict[str, list[tuple[str, int]]] = {}
+        for split in ("train", "dev"):
+            targets = self._targets.get(split, np.zeros(0, np.int64))
+            seen = [0] * classes
+            turns = []
+            for row, label in enumerate(targets):
+                turns.append((seen[label], int(label), row))
+                seen[label] += 1
+            rows = [(split, row) for _, _, row in sorted(turns)]
+            begin = 0
+            while begin < len(rows):
+                end = min(begin + max(size, begin), len(rows))
+                blocks[f"{split}-{begin + 1}-{end}"] = rows[begin:end]
+                begin = end
+            size = max(size, len(rows))
+        return blocks
+
     def _known(self, split: str) -> None:
-        if split not in self.splits:
+        if split not in self.splits and split not in self.blocks:
             raise SettingError(f"there is no split '{split}' in this task's data; {did_you_mean(split, self.splits)}")
 
     def _fingerprint(self, revision: str, splits: Sequence[str]) -> str:
@@ -484,8 +558,13 @@ class ClassificationTask(Task):
             "data": {
                 name: [[e.text, e.label] for e in rows]
                 for name, rows in sorted(self.data.splits.items())
-                # Offsets come from the training rows, so every calibrated score depends on them.
-                if name in splits or (name == "train" and self.calibration == "batch")
+                # Offsets come from the training rows, so every calibrated score depends on them; a block has its own.
+                if name in splits or (name == "train" and self.calibration == "batch" and splits[0] in self.splits)
+            },
+            **{
+                name: [[self.data.splits[split][row].text, self.data.splits[split][row].label] for split, row in rows]
+                for name, rows in self._rows.items()
+                if name in splits
             },
             "reward": [settings.reward, settings.weight_wrong, settings.weight_right],
             "calibration": [self.calibration, *(map(float, self.prior) if self.calibrates else ())],

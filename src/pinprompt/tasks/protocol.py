@@ -105,10 +105,33 @@ class Task(BareTask, Protocol):
         """What each example of a split adds to a score that this task gave (their mean is the score); [] if unknown."""
         return []
 
+    blocks: tuple[str, ...] = ()
+    """Names of parts of train and dev that can be scored one after the other; () where only whole splits can.
+
+    They are disjoint, those of train come first, and together they are train and dev."""
+
+    def pooled(self, scores: Sequence[Score]) -> list[float]:
+        """What each row is worth by the scores of a prompt on the first blocks, in order; their mean ranks prompts."""
+        return [score.value for score in scores]
+
+    def whole_splits(self, scores: Sequence[Score]) -> dict[str, Score]:
+        """The scores on train and dev that follow from those of a prompt on the first blocks, at no further call."""
+        return {}
+
+    def answers(self) -> tuple[str, ...]:
+        """Words that the task model may say right behind a prompt; () where there are none."""
+        return ()
+
+
+def blocks_of(task: Task) -> tuple[str, ...]:
+    """The blocks of a task, or its splits that may choose where it has none."""
+    return task.blocks or tuple(split for split in ("train", "dev") if split in task.splits)
+
 
 OPTIONAL = (
-    *("notes", "chunk", "billed", "fingerprints", "calibrates"),
+    *("notes", "chunk", "billed", "fingerprints", "calibrates", "blocks"),
     *("check_window", "tokens", "judges", "exhibits", "sent", "shown_rows", "differentiable", "row_values"),
+    *("pooled", "whole_splits", "answers"),
 )
 """The members with defaults."""
 
