@@ -45,8 +45,8 @@ def posterior(similarity: Floats, scored: Sequence[int], values: Floats, noise: 
     best: tuple[float, float, Floats, Floats] | None = None
     for share in SHARES:
         own = (1 - share) * total + noise
-        factor = np.linalg.cholesky(share * total * inner + (own + LEAST) * np.eye(len(at)))
-        white = np.linalg.solve(factor, residual)
+        factor: Floats = np.linalg.cholesky(share * total * inner + (own + LEAST) * np.eye(len(at))).astype(np.float64)
+        white: Floats = np.linalg.solve(factor, residual).astype(np.float64)
         likelihood = -0.5 * float(white @ white) - float(np.log(np.diag(factor)).sum())
         if best is None or likelihood > best[0]:
             best = (likelihood, share, factor, white)

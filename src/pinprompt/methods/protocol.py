@@ -89,7 +89,7 @@ class Candidate:
 class Finalist:
     """A candidate with its dev score (None where the task has no dev split or it was not tried there).
 
-    `chance` is how likely it is the best of the finalists, by a bootstrap over `rows` rows; None where rows are unknown.
+    `chance` is how likely it is to be the best finalist, by a bootstrap over `rows` rows; None where that is unknown.
     """
 
     candidate: Candidate

@@ -175,12 +175,11 @@ class Pool:
         features = states.double().cpu().numpy()
         self.similarity = kernel(features)
         first = [ids[0] for word in answers if (ids := writer.vocabulary.tokens.encode(" " + word))]
-        order = range(len(self.prompts))
+        order = list(range(len(self.prompts)))
         if first:
-            mass = torch.cat(
-                [writer.backbone.logprobs(part)[:, first].logsumexp(-1) for part in states.split(64)]
-            ).tolist()
-            order = sorted(order, key=lambda place: -mass[place])  # type: ignore[assignment]
+            parts = [states[at : at + 64] for at in range(0, len(states), 64)]
+            mass = torch.cat([writer.backbone.logprobs(part)[:, first].logsumexp(-1) for part in parts]).tolist()
+            order.sort(key=lambda place: -mass[place])
         self._waiting = dict.fromkeys(order)
 
     def likeliest(self, count: int) -> list[int]:

@@ -164,15 +164,7 @@ ROWS = (
         "pinprompt.methods.race:race",
         "here",
         "race",
-        presets={
-            "policy": {
-                "length": 16,
-                "k": 64,
-                "context": "task",
-                "constraints": {"dictionary": True, "no_repeats": True},
-            }
-        },
-        quick={"policy": {"constraints": {"whole_words": False, "no_repeats": False}}},
+        presets={"policy": {"length": 16, "k": 64, "context": "task", "constraints": {"dictionary": True}}},
         quick_on_task={"classification": {"budget": {"calls": 1000}}},
     ),
     MethodRow(
