@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -239,7 +239,11 @@ def _noise(runners: Sequence[Runner]) -> float:
 
 def _ask(search: Search, runners: Sequence[Runner], block: str) -> None:
     """Score prompts on one more block of rows."""
-    scores = search.evaluator.score([runner.prompt for runner in runners], block)
+    asked = [
+        replace(runner.prompt, offsets=runner.scores[0].offsets) if runner.scores else runner.prompt
+        for runner in runners
+    ]
+    scores = search.evaluator.score(asked, block)
     for runner, score in zip(runners, scores, strict=True):
         runner.scores.append(score)
         runner.values = np.asarray(search.task.pooled(runner.scores), dtype=np.float64)

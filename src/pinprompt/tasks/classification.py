@@ -149,6 +149,8 @@ class ClassificationTask(Task):
 
     def _scores(self, prompts: Sequence[Prompt], split: str) -> list[Score]:
         self._known(split)
+        if self.calibration == "batch" and split in self.blocks:
+            prompts = [replace(prompt, offsets=()) for prompt in prompts]  # a block's rows measure their own
         framed = [self._frame(prompt.text) for prompt in prompts]
         problems = [self._too_long(frame) for frame, _ in framed]
         usable = [prompt for prompt, problem in zip(prompts, problems, strict=True) if problem is None]

@@ -1,0 +1,174 @@
+"""The race: its plan by hand, what it finds, what it spends, and that a killed one goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from baseline_toys import Killed, opened, planted, writer
+
+from pinprompt.errors import SettingError
+from pinprompt.methods.protocol import Outcome, Search
+from pinprompt.methods.race import Runner, cut, plan, race, race_cost
+from pinprompt.methods.selection import chances_of_best
+from pinprompt.recipe.sections import RaceSettings
+from pinprompt.tasks.protocol import Task
+from pinprompt.values import Evaluation, Prompt, Score
+
+SETTINGS = RaceSettings(written=60, max_perplexity=None, heads=("w3",), openers=(), cores=("w4 w5",), words=2)
+ROWS = {"a": 4, "b": 4, "c": 8}
+
+
+class Noisy(Task):
+    """A prompt is worth its number of good words; each row sees that through noise of its own."""
+
+    name, fingerprint, primary, stochastic = "noisy", "noisy-1", "score", False
+    splits: tuple[str, ...] = ("train", "dev")
+    blocks = tuple(ROWS)
+
+    def __init__(self, hand: dict[str, str] | None = None, noise: float = 0.3) -> None:
+        self.hand, self.noise = hand or {}, noise
+        self.asked: list[tuple[str, str]] = []
+
+    def worth(self, text: str) -> float:
+        return float(sum(word in ("w7", "w8", "w9", "w10", "w11", "best") for word in text.split()))
+
+    def score(self, prompts: Sequence[Prompt], seeds: Sequence[int] = (), split: str = "train") -> list[Score]:
+        self.asked += [(prompt.text, split) for prompt in prompts]
+        return [self._score(prompt.text, split) for prompt in prompts]
+
+    def _score(self, text: str, split: str) -> Score:
+        values = np.array([self.worth(text) + self.noise * self._luck(text, split, row) for row in range(ROWS[split])])
+        return Score(float(values.mean()), ROWS[split], answers=values.astype("<f8").tobytes())
+
+    def _luck(self, text: str, split: str, row: int) -> float:
+        digest = hashlib.sha256(f"{text}/{split}/{row}".encode()).digest()
+        return int.from_bytes(digest[:4], "big") / 2**31 - 1
+
+    def pooled(self, scores: Sequence[Score]) -> list[float]:
+        return [float(value) for score in scores for value in np.frombuffer(score.answers, "<f8")]
+
+    def evaluate(self, prompt: Prompt, split: str, seed: int = 0) -> Evaluation:
+        return Evaluation(split, {"score": self.worth(prompt.text)}, 1, 1)
+
+    def calls(self, split: str = "train") -> int:
+        return ROWS.get(split, 8)
+
+    def context(self) -> str:
+        return ""
+
+    def baselines(self) -> dict[str, str]:
+        return self.hand
+
+
+def run(task: Any, folder: Path, settings: RaceSettings = SETTINGS, **more: Any) -> tuple[Outcome, Search]:
+    made = writer(length=6)
+    with opened(task, folder, **more) as (search, _):
+        search.writer = lambda: made
+        return race(search, settings), search
+
+
+def test_the_plan_by_hand() -> None:
+    # Ten prompts on 8 rows, then ceil(10/3) = 4 on 8 more, 4 on 16, 4 on 32: 80 + 32 + 64 + 128.
+    settings = RaceSettings()
+    assert race_cost([8, 8, 16, 32], 10, 0, settings) == 304
+    # Two hand-written prompts may go on beside the best four.
+    assert race_cost([8, 8, 16, 32], 10, 2, settings) == 80 + 6 * 8 + 6 * 16 + 6 * 32
+    assert plan([8, 8, 16, 32], 304, 0, settings) == (4, 10)
+    assert plan([8, 8, 16, 32], 311, 0, settings) == (4, 10)
+    assert plan([8, 8, 16, 32], 312, 0, settings) == (4, 11)
+    # 4 x 64 = 256 calls are too many: the last block goes.
+    assert plan([8, 8, 16, 32], 255, 0, settings)[0] == 3
+    assert plan([8, 8], None, 0, settings) == (2, settings.prompts)
+    with pytest.raises(SettingError, match="needs 32 calls for 4 prompts"):
+        plan([8, 8], 31, 0, settings)
+
+
+def test_the_best_go_on_and_so_do_the_hand_written() -> None:
+    runners = [Runner(Prompt(str(n)), "pool", values=np.array([float(n)])) for n in range(9)]
+    runners.append(Runner(Prompt("mine"), "manual", values=np.array([-1.0])))
+    kept = cut(runners, RaceSettings(least=2))
+    assert [runner.prompt.text for runner in kept] == ["8", "7", "6", "5", "mine"]
+
+
+@pytest.mark.learning
+def test_it_finds_what_most_of_the_pool_is_not(tmp_path: Path) -> None:
+    task = Noisy()
+    found, average = [], []
+    for seed in range(5):
+        outcome, search = run(task, tmp_path / str(seed), seed=seed, calls=400)
+        found.append(task.worth(outcome.candidates[0].prompt.text))
+        average.append(np.mean([task.worth(row["prompt"]) for row in search.evaluator.prompts_table()]))
+    assert np.mean(found) > np.mean(average) + 0.8
+
+
+def test_no_row_is_asked_twice_and_the_budget_is_kept(tmp_path: Path) -> None:
+    task = Noisy({"manual": "w3 w4"})
+    outcome, search = run(task, tmp_path / "run", calls=300)
+    assert len(task.asked) == len(set(task.asked))
+    assert search.evaluator.charged_calls == sum(ROWS[split] for _, split in task.asked) <= 300
+    assert search.evaluator.charged_calls > 250
+    assert outcome.finalists is not None
+    assert {finalist.rows for finalist in outcome.finalists} == {16}
+    assert sum(finalist.chance or 0 for finalist in outcome.finalists) == pytest.approx(1)
+
+
+def test_a_hand_written_prompt_that_is_best_wins(tmp_path: Path) -> None:
+    outcome, _ = run(Noisy({"manual": "best best best best best best"}), tmp_path / "run", calls=300)
+    assert outcome.candidates[0].source == "manual"
+
+
+def test_a_killed_race_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    task = Noisy({"manual": "w3 w4"})
+    whole, search = run(task, tmp_path / "whole", calls=300)
+    for die_at in (1, 3, 6):
+        torn = Noisy({"manual": "w3 w4"})
+        with pytest.raises(Killed):
+            run(torn, tmp_path / f"torn-{die_at}", calls=300, die_at=die_at)
+        again, after = run(torn, tmp_path / f"torn-{die_at}", calls=300)
+        assert again == whole
+        assert len(torn.asked) == len(set(torn.asked)) == len(task.asked)
+        assert after.evaluator.charged_calls == search.evaluator.charged_calls
+        name = f"torn-{die_at}/events.jsonl"
+        assert (tmp_path / name).read_bytes() == (tmp_path / "whole/events.jsonl").read_bytes()
+
+
+def test_screening_can_be_switched_off(tmp_path: Path) -> None:
+    outcome, _ = run(Noisy(), tmp_path / "run", SETTINGS.model_copy(update={"screen": False}), calls=300)
+    assert outcome.candidates
+
+
+def test_the_chances_are_those_of_the_rows() -> None:
+    sure = chances_of_best(np.array([[2.0] * 8, [1.0] * 8, [0.0] * 8]), seed=0)
+    assert sure == [1.0, 0.0, 0.0]
+    random = np.random.default_rng(0)
+    # Two prompts whose rows differ by noise alone: neither is sure to be the best.
+    alike = chances_of_best(random.normal(size=(2, 400)) * 5 + np.array([[0.0], [0.1]]), seed=0)
+    assert 0.05 < alike[0] < 0.95
+
+
+@pytest.mark.parametrize("kind", ["causal", "masked"])
+@pytest.mark.parametrize("calibrate", ["none", "batch", "content-free"])
+def test_blocks_of_a_classification_task_are_its_splits(kind: str, calibrate: str) -> None:
+    task = planted(kind, rows=20, calibrate=calibrate)
+    assert task.blocks == ("train-1-8", "train-9-16", "train-17-20", "dev-1-20")
+    prompt = Prompt("the verdict")
+    scores = []
+    for block in task.blocks:
+        scores.append(task.score([prompt], split=block)[0])
+        prompt = Prompt(prompt.text, offsets=scores[0].offsets)
+    assert sum(score.calls for score in scores) == sum(task.calls(block) for block in task.blocks)
+    whole = task.whole_splits(scores)
+    train = task.score([Prompt("the verdict")])[0]
+    assert whole["train"].value == pytest.approx(train.value, abs=1e-3)
+    assert whole["train"].offsets == pytest.approx(train.offsets, abs=1e-5)
+    dev = task.score([Prompt("the verdict", offsets=train.offsets)], split="dev")[0]
+    assert whole["dev"].value == pytest.approx(dev.value, abs=1e-3)
+    values = task.pooled(scores)
+    assert len(values) == 40
+    if calibrate == "none":
+        assert np.mean(values) == pytest.approx((train.value + dev.value) / 2, abs=1e-3)
