@@ -1,4 +1,4 @@
-"""The race: its plan by hand, what it finds, what it spends, and that a killed one goes on as if nothing had happened."""
+"""The race: its plan by hand, what it finds and spends, and that a killed one goes on as if nothing had happened."""
 
 from __future__ import annotations
 

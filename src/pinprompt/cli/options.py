@@ -75,7 +75,10 @@ class FolderSearch(Search):
 class TaskSearch(FolderSearch):
     """What a search offers that has no recipe file."""
 
-    method: Annotated[str, typer.Option("--method", help="How to search; `pinprompt methods` lists the names.")] = "pin"
+    method: Annotated[
+        str | None,
+        typer.Option("--method", help="How to search (`pinprompt methods`); default: race to classify, else pin."),
+    ] = None
     profile: Annotated[
         str, typer.Option("--profile", help="quick: minutes on a laptop; paper: the published settings.")
     ] = "quick"

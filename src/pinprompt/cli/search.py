@@ -58,7 +58,7 @@ def demo(options: Search) -> None:
     with door(options) as console:
         seed = 13 if options.seed is None else options.seed
         task = {"kind": "classification", "dataset": "rotten-tomatoes", "model": "smollm2", "test_rows": 500}
-        tree = {"method": "pin", "profile": "quick", "seed": seed, "task": {**task, "split": seed}}
+        tree = {"profile": "quick", "seed": seed, "task": {**task, "split": seed}}
         _search(console, tree, options, not options.resume, Path("runs/demo"))
 
 
@@ -135,7 +135,8 @@ def _search(console: Console, tree: dict[str, Any], options: Search, force: bool
 def _tree(kind: str, model: str, options: TaskSearch, given: dict[str, Any]) -> dict[str, Any]:
     """A recipe's settings; the quick profile runs without a hub, so its task model is one that pip brings."""
     quick = {"model": model} if options.profile == "quick" else {}
-    return {"method": options.method, "profile": options.profile, "task": {"kind": kind, **quick, **_given(given)}}
+    named = {} if options.method is None else {"method": options.method}
+    return {**named, "profile": options.profile, "task": {"kind": kind, **quick, **_given(given)}}
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:

@@ -91,12 +91,12 @@ class Recipe(Section):
 
 def resolve(raw: Mapping[str, Any]) -> Recipe:
     """The recipe that `raw` means: defaults, then what the task, the method and the profile say, then `raw` itself."""
-    method, profile = raw.get("method", "pin"), raw.get("profile", "paper")
+    profile, task = raw.get("profile", "paper"), raw.get("task", {})
+    kind = task.get("kind", "classification") if isinstance(task, Mapping) else "classification"
+    method = raw.get("method", presets.default_method(str(kind), str(profile)))
     if not isinstance(method, str) or method not in METHODS:
         raise SettingError(f"there is no method '{method}': {did_you_mean(str(method), METHODS)}")
-    task = raw.get("task", {})
-    kind = task.get("kind", "classification") if isinstance(task, Mapping) else "classification"
-    tree: dict[str, Any] = {"task": {"kind": kind}}
+    tree: dict[str, Any] = {"method": method, "task": {"kind": kind}}
     for layer in presets.layers(str(method), str(kind), str(profile)):
         tree = merge(tree, layer)
     return validate(merge(tree, raw))
