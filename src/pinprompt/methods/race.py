@@ -199,7 +199,7 @@ class Pool:
             if len(taken) == count:
                 break
             del self._waiting[place]
-            if self._limit is None or self._writer.perplexity(self.prompts[place].text) <= self._limit:
+            if self._limit is None or self._writer.backbone.perplexity(self.prompts[place].text) <= self._limit:
                 taken.append(place)
         return taken
 
@@ -277,7 +277,7 @@ def _outcome(
     chances = chances_of_best(values, derive(search.seed, "race", "chances"))
     if settings.choose == "readable":
         close = _within_error(values)
-        chosen = min(close, key=lambda place: writer.perplexity(finalists[place].prompt.text))
+        chosen = min(close, key=lambda place: writer.backbone.perplexity(finalists[place].prompt.text))
         finalists.insert(0, finalists.pop(chosen))
         chances.insert(0, chances.pop(chosen))
     found = []

@@ -449,10 +449,11 @@ class ClassificationTask(Task):
             else:
                 logs = self._ask(unknown, self._inputs["train"]) if unknown else []
             calls = 0 if here or not unknown else len(self._targets["train"])
-            rows = self._targets[split if here else "train"]
-            values = [calibration.batch_offsets(one, rows, self.prior) for one in logs]
+            values = [
+                calibration.batch_offsets(one, self._targets[split if here else "train"], self.prior) for one in logs
+            ]
         vectors = [tuple(map(float, one)) for one in values]
-        if split != "train":
+        if split != "train" and split not in self.blocks:
             self._asked |= {prompt.text: vector for prompt, vector in zip(unknown, vectors, strict=True)}
         measured = iter(_Measured(vector, calls * self.model.sequences) for vector in vectors)
         return [_Measured(prompt.offsets) if prompt.offsets else next(measured) for prompt in prompts]

@@ -342,8 +342,12 @@ def _extras(task: Task, prompt: Prompt) -> list[str]:
         found.append(f"'billed' must be a model's name or None, it is {task.billed!r:.60}")
     if not isinstance(task.calibrates, bool):
         found.append(f"'calibrates' must be True or False, it is {task.calibrates!r:.60}")
-    if not _texts(task.fingerprints) or not set(task.fingerprints) <= set(task.splits):
-        found.append(f"'fingerprints' must map splits to texts, it is {task.fingerprints!r:.80}")
+    if not isinstance(task.blocks, tuple) or not all(isinstance(block, str) for block in task.blocks):
+        found.append(f"'blocks' must be a tuple of names, it is {task.blocks!r:.80}")
+    elif task.blocks and sum(map(task.calls, task.blocks)) < task.calls("train"):
+        found.append("the 'blocks' together must cost at least what 'train' costs: they hold all of its rows")
+    if not _texts(task.fingerprints) or not set(task.fingerprints) <= {*task.splits, *task.blocks}:
+        found.append(f"'fingerprints' must map splits and blocks to texts, it is {task.fingerprints!r:.80}")
     for split in task.splits:
         most: Any = task.tokens(prompt, split)
         pair = isinstance(most, tuple) and len(most) == 2
