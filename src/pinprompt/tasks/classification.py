@@ -220,7 +220,7 @@ class ClassificationTask(Task):
 
     def _evaluated(self, prompt: Prompt, split: str, seed: int) -> Evaluation:
         self._known(split)
-        answers = self._ask([prompt], self._inputs[split])
+        answers = self._ask([prompt], self.inputs(split))
         (measured,) = self._offsets([prompt], split, answers)
         raw = self.evaluation_of(np.exp(answers[0]), split, seed)
         if not self.calibrates:
@@ -318,8 +318,8 @@ class ClassificationTask(Task):
         if self._server is None:
             return 0, 0
         frame, _ = self._frame(prompt.text)
-        measured = self.calibration == "content-free" and split == "train"
-        wanted = [self._inputs[split], *([self._free] if measured else [])]
+        measured = self.calibration == "content-free" and split in ("train", *self.blocks[:1])
+        wanted = [self.inputs(split), *([self._free] if measured else [])]
         most = [self._server.most_tokens(frame, inputs) for inputs in wanted]
         return sum(one for one, _ in most), sum(one for _, one in most)
 
