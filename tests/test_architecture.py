@@ -115,6 +115,7 @@ def test_methods_know_no_concrete_task() -> None:
     [
         ("transformers", ("policy/backbone.py", "models/", "judges/", "bench/", "methods/baselines/pez.py")),
         ("diffusers", ("models/diffusion.py",)),
+        ("sklearn", ("sklearn.py",)),
         ("ray", ("scoring/ray.py", "sweeps/engines.py")),
         ("matplotlib", ("records/",)),
         ("typer", ("cli/",)),

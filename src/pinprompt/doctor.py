@@ -40,6 +40,7 @@ EXTRAS = (
     Extra("ray", ("ray",), "several workers, sweeps on a cluster"),
     Extra("diffusion", ("diffusers", "pillow"), "drawing images from found prompts"),
     Extra("studio", ("starlette", "uvicorn"), "pinprompt studio: a page to search from and watch"),
+    Extra("sklearn", ("scikit-learn", "pandas"), "a scikit-learn estimator (pinprompt.sklearn)"),
     Extra("track", ("tensorboard", "mlflow-skinny"), "experiment trackers"),
 )
 

@@ -14,7 +14,9 @@ from typer.testing import CliRunner
 import pinprompt
 from pinprompt.cli import app
 from pinprompt.errors import SettingError
-from tests.toys.label_runs import ROWS, make_run
+from pinprompt.recipe import recipe as recipes
+from pinprompt.run import running
+from tests.toys.label_runs import ROWS, make_run, settings_of
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +83,6 @@ def test_the_name_of_a_file_is_not_labelled_as_words(run: Path, tmp_path: Path) 
 
 
 def test_a_search_takes_a_data_frame(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.toys.label_runs import settings_of
-
     monkeypatch.setenv("PINPROMPT_HOME", str(tmp_path / "home"))
     settings = settings_of(run.parent)
     frame = pd.DataFrame(ROWS, columns=["review", "stars"])
@@ -93,3 +93,38 @@ def test_a_search_takes_a_data_frame(run: Path, tmp_path: Path, monkeypatch: pyt
     label, probabilities = pinprompt.predict(found.folder, ["the plot felt bad"])[0]
     assert set(probabilities) == {"0", "1"}
     assert label in probabilities
+
+
+def test_square_brackets_are_text_not_markup(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path)
+    words = {"[/neg]": "terrible", "[bold]pos": "great"}
+    settings["task"] |= {"words": words, "train": str(bracketed(tmp_path))}
+    made = running.run(recipes.resolve(settings), tmp_path / "run").folder
+    done = call("predict", made, "a [/b] text")
+    assert done.exit_code == 0, done.output
+    assert "[/neg]" in done.stdout or "[bold]pos" in done.stdout
+    assert "a [/b] text" in done.stdout
+
+
+def bracketed(folder: Path) -> Path:
+    path = folder / "brackets.csv"
+    names = {"neg": "[/neg]", "pos": "[bold]pos"}
+    path.write_text("review,stars\n" + "".join(f'"{text}",{names[label]}\n' for text, label in ROWS))
+    return path
+
+
+def test_a_start_that_fails_leaves_no_folder_and_nothing_to_resume_is_said(tmp_path: Path) -> None:
+    words = ("classify", "--train", tmp_path / "none.csv", "--word", "a=b", "--word", "c=d", "--out", tmp_path / "run")
+    done = call(*words, "--resume")
+    assert done.exit_code == 2
+    assert "nothing to resume" in done.stderr
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "run").mkdir()
+    call(*words)
+    assert (tmp_path / "run").is_dir()  # it was there before
+
+
+def test_a_result_shows_itself_in_a_notebook(run: Path) -> None:
+    page = running.result_of(run)._repr_html_()
+    assert "<td>It was</td>" in page
+    assert "accuracy on dev" in page

@@ -40,9 +40,10 @@ class Console:
         else:
             from rich.console import Console as Rich
 
-            rich = Rich(soft_wrap=not sys.stdout.isatty(), width=None if sys.stdout.isatty() else 160)
+            # Without markup: square brackets in labels, prompts and install lines are text.
+            rich = Rich(markup=False, soft_wrap=not sys.stdout.isatty(), width=None if sys.stdout.isatty() else 160)
             for thing in shown:
-                rich.print(thing, markup=not isinstance(thing, str), highlight=False)
+                rich.print(thing, highlight=False)
         sys.stdout.flush()
 
     def refuse(self, message: str) -> None:

@@ -95,12 +95,18 @@ def keep_frame(frame: object, folder: Path, *, lines: bool = False) -> str:
 
     The file is JSONL or, with `lines`, has one text a line: the column 'text', or the only one.
     """
-    if lines:
-        texts = read_table(frame).texts
-        written, suffix = "".join(" ".join(text.split()) + "\n" for text in texts), ".txt"
-    else:
-        rows = (json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in _records(frame))
-        written, suffix = "".join(rows), ".jsonl"
+    if not lines:
+        return keep_rows(_records(frame), folder)
+    texts = read_table(frame).texts
+    return _keep("".join(" ".join(text.split()) + "\n" for text in texts), ".txt", folder)
+
+
+def keep_rows(rows: Iterable[Mapping[str, Any]], folder: Path) -> str:
+    """Write rows to a JSONL file that is named by its content, and return the path."""
+    return _keep("".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows), ".jsonl", folder)
+
+
+def _keep(written: str, suffix: str, folder: Path) -> str:
     path = folder / f"{hashlib.sha256(written.encode()).hexdigest()[:16]}{suffix}"
     if not path.is_file():
         folder.mkdir(parents=True, exist_ok=True)

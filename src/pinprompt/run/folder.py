@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import os
@@ -30,6 +31,7 @@ class RunFolder:
 
     def __init__(self, path: Path | str, *, resume: bool = False, force: bool = False) -> None:
         self.path = Path(path)
+        self._made, self._begun = not self.path.exists(), False
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -57,6 +59,7 @@ class RunFolder:
     def begin(self, recipe: str) -> None:
         """Make this folder hold a run of that recipe: events and costs go on from where the checkpoint left them."""
         write_atomically(self.path / "recipe.toml", recipe)
+        self._begun = True
         for name in ("events", "costs"):
             self._files[name] = AppendOnly(self.path / f"{name}.jsonl", self.checkpoint.size(name))
         self.checkpoint.growing |= self._files
@@ -92,6 +95,13 @@ class RunFolder:
         for file in self._files.values():
             file.close()
         self._lock.close()
+        if self._made and not self._begun:
+            # A start that failed leaves nothing; a folder that has anything else in it stays.
+            with contextlib.suppress(OSError):
+                (self.path / ".lock").unlink(missing_ok=True)
+                if (self.path / "checkpoint").is_dir():
+                    (self.path / "checkpoint").rmdir()
+                self.path.rmdir()
 
     def __enter__(self) -> RunFolder:
         return self

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,17 @@ class Result:
     def report(self) -> Path:
         """The page that explains the answer."""
         return self.folder / "report.html"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the prompt, what it scores, and where the report is."""
+        rows = [("prompt", self.prompt)]
+        for split, facts in (("dev", self.dev), ("test", self.test)):
+            value = (facts or {}).get(str(self.data.get("primary")))
+            if isinstance(value, float):
+                rows.append((f"{self.data['primary']} on {split}", f"{value:.3f} ({(facts or {}).get('rows')} rows)"))
+        rows += [("calls", f"{self.calls:,}"), ("report", str(self.report))]
+        cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows)
+        return f"<table>{cells}</table>"
 
     @property
     def top(self) -> list[dict[str, Any]]:
@@ -84,6 +96,8 @@ def run(
     threads = build.set_threads(threads)
     device = build.choose_device(device)
     with RunFolder(folder, resume=resume, force=force) as record:
+        if resume and not (record.path / "recipe.toml").is_file():
+            notes(f"there is nothing to resume in {record.path}; this is a new run")
         if resume and _finished(recipe, record.path):
             return result_of(record.path)
         task = complete(task or build.build_task(recipe, device))

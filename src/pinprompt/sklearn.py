@@ -1,0 +1,171 @@
+"""scikit-learn's way to find and use a prompt (extra `sklearn`): `from pinprompt.sklearn import PromptClassifier`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pinprompt import api
+from pinprompt.data.tables import keep_rows
+from pinprompt.errors import MissingExtra, SettingError
+from pinprompt.models.cache import home
+from pinprompt.run import build, running
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.utils.validation import check_is_fitted
+except ImportError:
+    raise MissingExtra("sklearn", "the scikit-learn estimator") from None
+
+_FILES = ("recipe.toml", "result.json")
+"""What a fitted estimator keeps of its run: enough to label texts, on any machine that has the model."""
+
+
+class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A classifier of texts: `fit` searches for a prompt, `predict` asks the model with it.
+
+    Parameters
+    ----------
+    words : mapping of class to word, or None
+        The word that a model would say for each class; None takes the classes' own names.
+    model : str
+        The task model: alias, hub id, folder, .gguf file or remote:NAME.
+    method, profile, calls, minutes, seed, settings, device, threads
+        As in `pinprompt.tune`.
+    out : path or None
+        Keep the run folder there (an earlier run in it is removed); None keeps only the answer.
+
+    Attributes
+    ----------
+    classes_ : array of the classes, sorted
+    prompt_ : the prompt that was found
+    result_ : what result.json says
+    """
+
+    def __init__(
+        self,
+        *,
+        words: Mapping[Any, str] | None = None,
+        model: str = "smollm2",
+        method: str = "pin",
+        profile: str = "quick",
+        calls: int | None = None,
+        minutes: float | None = None,
+        seed: int = 0,
+        settings: Mapping[str, Any] | None = None,
+        out: Path | str | None = None,
+        device: str | None = None,
+        threads: int | None = None,
+    ) -> None:
+        self.words = words
+        self.model = model
+        self.method = method
+        self.profile = profile
+        self.calls = calls
+        self.minutes = minutes
+        self.seed = seed
+        self.settings = settings
+        self.out = out
+        self.device = device
+        self.threads = threads
+
+    def fit(self, X: Any, y: Any) -> PromptClassifier:
+        """Search for a prompt on texts X with labels y."""
+        texts, labels = _texts(X), np.asarray(y)
+        if labels.ndim != 1 or len(labels) != len(texts):
+            raise ValueError(f"X has {len(texts)} texts, y must have one label for each; its shape is {labels.shape}")
+        self.classes_, places = np.unique(labels, return_inverse=True)
+        # Classes may be numbers or anything else: in the run they are numbered, so that their names cannot clash.
+        rows = [{"text": text, "label": str(place)} for text, place in zip(texts, places, strict=True)]
+        task = {
+            "kind": "classification",
+            "train": keep_rows(rows, home() / "frames"),
+            "words": {str(place): self._word(name) for place, name in enumerate(self.classes_.tolist())},
+            "model": self.model,
+        }
+        with tempfile.TemporaryDirectory(prefix="pinprompt-") as place:
+            found = api.tune(
+                task,
+                out=Path(place) / "run" if self.out is None else self.out,
+                method=self.method,
+                profile=self.profile,
+                calls=self.calls,
+                minutes=self.minutes,
+                seed=self.seed,
+                settings=self.settings,
+                device=self.device,
+                threads=self.threads,
+                force=True,
+            )
+            self.files_ = {name: (found.folder / name).read_text("utf-8") for name in _FILES}
+        self.prompt_, self.result_ = found.prompt, found.data
+        self._labeller: Any = None
+        return self
+
+    def predict_proba(self, X: Any) -> Any:
+        """The probability of each class [N, C], in the order of `classes_`."""
+        check_is_fitted(self, "files_")
+        texts = _texts(X)
+        if not texts:
+            return np.zeros((0, len(self.classes_)))
+        task, prompt = self._loaded()
+        said = task.predict(prompt, texts)
+        return np.array([[found[str(place)] for place in range(len(self.classes_))] for _, found in said])
+
+    def predict(self, X: Any) -> Any:
+        """The likeliest class of each text."""
+        shares = self.predict_proba(X)
+        return self.classes_[shares.argmax(axis=1)]
+
+    def _loaded(self) -> tuple[Any, Any]:
+        """The task and the prompt, from the run's files; kept in memory, never in a pickle."""
+        if self._labeller is None:
+            build.set_threads(self.threads)
+            with tempfile.TemporaryDirectory(prefix="pinprompt-") as place:
+                for name, content in self.files_.items():
+                    (Path(place) / name).write_text(content, "utf-8")
+                recipe, prompt = running.recipe_of(place), api.found_prompt(place)
+            self._labeller = build.build_labeller(recipe, build.choose_device(self.device)), prompt
+        found: tuple[Any, Any] = self._labeller
+        return found
+
+    def _word(self, name: Any) -> str:
+        if self.words is None:
+            return str(name)
+        for known in (name, str(name)):
+            if known in self.words:
+                return str(self.words[known])
+        raise SettingError(f"words has no word for the class {name!r}; it has: {', '.join(map(str, self.words))}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = dict(super().__getstate__())
+        if "_labeller" in state:
+            state["_labeller"] = None
+        return state
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string = True
+        tags.input_tags.one_d_array = True
+        tags.input_tags.two_d_array = False
+        tags.no_validation = True
+        return tags
+
+
+def _texts(X: Any) -> list[str]:
+    """The texts of a list, an array, a Series, or a table with one column."""
+    if isinstance(X, str):
+        raise ValueError("X must be a list of texts, not one text")
+    values: Any = np.asarray(X, dtype=object)
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.ndim != 1:
+        raise ValueError(f"X must be one text a row; its shape is {values.shape}")
+    wrong = next((one for one in values if not isinstance(one, str)), None)
+    if wrong is not None:
+        raise ValueError(f"X must hold texts; it holds {wrong!r:.60} ({type(wrong).__name__})")
+    return [str(one) for one in values]

@@ -1,0 +1,88 @@
+"""The scikit-learn estimator: alone, cloned, pickled, in a pipeline and in a grid search, with a tiny model."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+pytest.importorskip("sklearn")
+
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+import pinprompt
+from pinprompt.errors import SettingError
+from pinprompt.sklearn import PromptClassifier
+from tests.toys.label_runs import ROWS, settings_of
+
+TEXTS = [text for text, _ in ROWS]
+LABELS = [label for _, label in ROWS]
+
+
+@pytest.fixture
+def estimator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    settings = settings_of(tmp_path)
+    monkeypatch.setenv("PINPROMPT_HOME", str(tmp_path / "home"))
+    task = settings.pop("task")
+    return PromptClassifier(
+        words={"neg": "terrible", "pos": "great"},
+        model=task["model"],
+        method="manual",
+        settings={"policy": settings["policy"], "scoring": settings["scoring"], "task": {"shots": 2}},
+    )
+
+
+def test_it_fits_predicts_and_scores(estimator: Any, tmp_path: Path) -> None:
+    with pytest.raises(NotFittedError):
+        estimator.predict(TEXTS)
+    fitted = estimator.set_params(out=tmp_path / "run").fit(TEXTS, LABELS)
+    assert fitted.classes_.tolist() == ["neg", "pos"]
+    shares = fitted.predict_proba(TEXTS)
+    assert shares.shape == (8, 2)
+    np.testing.assert_allclose(shares.sum(axis=1), 1)
+    assert fitted.predict(TEXTS).tolist() == [["neg", "pos"][place] for place in shares.argmax(axis=1)]
+    assert fitted.score(TEXTS, LABELS) == np.mean(fitted.predict(TEXTS) == np.array(LABELS))
+    # The run folder says the same: its labels are the places of the classes.
+    said = [float(found["1"]) for _, found in pinprompt.predict(tmp_path / "run", TEXTS)]
+    np.testing.assert_allclose(shares[:, 1], said)
+    assert fitted.predict(pd.Series(TEXTS)).tolist() == fitted.predict(np.array(TEXTS)).tolist()
+    assert fitted.predict(pd.DataFrame({"t": TEXTS})).tolist() == fitted.predict(TEXTS).tolist()
+
+
+def test_it_is_cloned_and_pickled(estimator: Any) -> None:
+    numbers = [int(label == "pos") for label in LABELS]
+    fitted = clone(estimator).set_params(words={0: "terrible", 1: "great"}).fit(TEXTS, numbers)
+    expected = fitted.predict_proba(TEXTS)
+    again = pickle.loads(pickle.dumps(fitted))  # made here, so it can be trusted
+    np.testing.assert_array_equal(again.predict_proba(TEXTS), expected)
+    assert set(again.predict(TEXTS)) <= {0, 1}
+    assert not hasattr(clone(fitted), "classes_")
+    assert clone(fitted).get_params() == fitted.get_params()
+
+
+def test_it_works_in_a_pipeline_and_a_grid_search(estimator: Any) -> None:
+    lowered = FunctionTransformer(lambda texts: [text.lower() for text in texts])
+    steps = Pipeline([("lower", lowered), ("prompt", estimator)])
+    grid = GridSearchCV(steps, {"prompt__words": [estimator.words, {"neg": "bad", "pos": "good"}]}, cv=2)
+    grid.fit(TEXTS, LABELS)
+    assert grid.best_params_["prompt__words"] in (estimator.words, {"neg": "bad", "pos": "good"})
+    assert len(grid.predict(TEXTS)) == 8
+    assert not np.isnan(grid.cv_results_["mean_test_score"]).any()
+
+
+def test_what_is_no_text_is_refused(estimator: Any) -> None:
+    for wrong in ("one text", [1, 2], np.zeros((2, 2))):
+        with pytest.raises(ValueError, match="X must"):
+            estimator.fit(wrong, ["a", "b"])
+    with pytest.raises(ValueError, match="one label for each"):
+        estimator.fit(TEXTS, ["neg"])
+    with pytest.raises(SettingError, match="no word for the class 'other'"):
+        estimator.fit(TEXTS, [*LABELS[:-1], "other"])
