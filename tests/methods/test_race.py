@@ -78,11 +78,14 @@ def test_the_plan_by_hand() -> None:
     assert race_cost([8, 8, 16, 32], 10, 0, settings) == 304
     # Two hand-written prompts may go on beside the best four.
     assert race_cost([8, 8, 16, 32], 10, 2, settings) == 80 + 6 * 8 + 6 * 16 + 6 * 32
-    assert plan([8, 8, 16, 32], 304, 0, settings) == (4, 10)
-    assert plan([8, 8, 16, 32], 311, 0, settings) == (4, 10)
-    assert plan([8, 8, 16, 32], 312, 0, settings) == (4, 11)
-    # 4 x 64 = 256 calls are too many: the last block goes.
-    assert plan([8, 8, 16, 32], 255, 0, settings)[0] == 3
+    assert race_cost([8, 8, 16, 32], 45, 0, settings) == 45 * 8 + 15 * 8 + 5 * 16 + 4 * 32
+    assert plan([8, 8, 16, 32], 688, 0, settings) == (4, 45)
+    # A prompt more takes 8 + 8 + 16 = 32 calls more: 46 enter, 16 and 6 go on.
+    assert plan([8, 8, 16, 32], 719, 0, settings) == (4, 45)
+    assert plan([8, 8, 16, 32], 720, 0, settings) == (4, 46)
+    # Four prompts on all 64 rows take 256 calls, more than half of 511: the last block goes.
+    assert plan([8, 8, 16, 32], 511, 0, settings)[0] == 3
+    assert plan([8, 8, 16, 32], 512, 0, settings)[0] == 4
     assert plan([8, 8], None, 0, settings) == (2, settings.prompts)
     with pytest.raises(SettingError, match="needs 32 calls for 4 prompts"):
         plan([8, 8], 31, 0, settings)

@@ -75,13 +75,16 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
 def plan(costs: Sequence[int], calls: int | None, hand: int, settings: RaceSettings) -> tuple[int, int]:
     """How many blocks the race has, and how many prompts enter it, so that it fits into the calls.
 
-    A budget too small for `race.least` prompts over all blocks gets fewer blocks.
+    Blocks that would take the last `race.least` prompts beyond half of the calls are left out: with many classes the
+    finalists would eat what the first block needs.
     """
     if calls is None:
         return len(costs), max(settings.prompts, hand + 1)
     least = max(settings.least, hand + 1)
     blocks = len(costs)
-    while blocks > 1 and race_cost(costs[:blocks], least, hand, settings) > calls:
+    while blocks > 1 and (
+        race_cost(costs[:blocks], least, hand, settings) > calls or 2 * settings.least * sum(costs[:blocks]) > calls
+    ):
         blocks -= 1
     if race_cost(costs[:1], least, hand, settings) > calls:
         raise SettingError(
