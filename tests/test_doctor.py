@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import re
 import socket
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 
@@ -89,9 +89,10 @@ def test_a_silent_hub_does_not_hold_it_up(monkeypatch: pytest.MonkeyPatch) -> No
         silent.listen()
         monkeypatch.delenv("HF_HUB_OFFLINE")
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        start = time.monotonic()
-        assert doctor.examine(deep=False)["hub"]["reachable"] is False
-        assert time.monotonic() - start < 2.5
+        hub = doctor.examine(deep=False)["hub"]
+        assert hub["reachable"] is False
+        assert re.search("timed out|did not answer within 1 s", hub["reason"])
+        silent.accept()[0].close()  # it was asked
 
 
 def test_without_depth_torch_is_not_imported() -> None:

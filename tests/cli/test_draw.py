@@ -92,7 +92,7 @@ def test_the_opened_report_shows_target_and_drawings_side_by_side(
     copy.write_text(re.sub(r"<meta http-equiv[^>]*>", probe, page, count=1), "utf-8")
     command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
     command += ["--window-size=1200,900", f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=2000"]
-    shown = subprocess.run([*command, "--dump-dom", copy.as_uri()], capture_output=True, timeout=120, check=True)
+    shown = subprocess.run([*command, "--dump-dom", copy.as_uri()], capture_output=True, check=True)
     found = re.search(r'data-seen="([^"]*)"', shown.stdout.decode("utf-8", "replace"))
     assert found is not None
     target, *drawings = json.loads(unescape(found[1]))

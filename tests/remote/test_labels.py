@@ -23,7 +23,7 @@ FRAME = Frame("", " It was", None)
 
 
 def classify(url: str, **more: Any) -> RemoteClassifier:
-    values = {"base_url": url, "timeout": 5.0, "retries": 0, "resends": 0, **more}
+    values = {"base_url": url, "timeout": 900.0, "retries": 0, "resends": 0, **more}
     client = RemoteClient(RemoteSettings(**values), "small", sleep=lambda _: None)
     return RemoteClassifier(client, WORDS)
 

@@ -19,7 +19,7 @@ from pinprompt.remote.open import RemoteJudge
 
 
 def connect(url: str, **more: Any) -> RemoteClient:
-    values = {"base_url": url, "timeout": 5.0, "retries": 0, "resends": 0, **more}
+    values = {"base_url": url, "timeout": 900.0, "retries": 0, "resends": 0, **more}
     return RemoteClient(RemoteSettings(**values), "small", sleep=lambda _: None)
 
 

@@ -8,13 +8,12 @@ import os
 import socket
 import subprocess
 import sys
-import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from children import LIMIT, child, wait_until
 
 from pinprompt.errors import ServerDown
 from pinprompt.models import sources
@@ -24,7 +23,6 @@ from pinprompt.remote.generator import generate
 from pinprompt.remote.open import open_classifier, open_client
 
 WORDS = {"0": "terrible", "1": "great"}
-PATIENCE = 120.0
 FRAME = Frame("", " It was")
 
 
@@ -38,26 +36,20 @@ def free_port() -> int:
 def running(command: list[str], port: int, ready: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A server process, from its first sign of life to its end."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
+
+    def answers() -> bool:
         try:
-            end = time.monotonic() + PATIENCE
-            while True:
-                try:
-                    urllib.request.urlopen(f"http://127.0.0.1:{port}{ready}", timeout=2).close()
-                    break
-                except (OSError, urllib.error.URLError):
-                    if process.poll() is not None or time.monotonic() > end:
-                        pytest.fail(f"the server did not start: {log.read_text(errors='replace')[-2000:]}")
-                    time.sleep(0.3)
-            yield process
-        finally:
-            process.terminate()
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(10)
+            urllib.request.urlopen(f"http://127.0.0.1:{port}{ready}", timeout=LIMIT).close()
+        except OSError:
+            return False
+        return True
+
+    with log.open("wb") as output, child(command, stdout=output, stderr=subprocess.STDOUT, env=environment) as process:
+        try:
+            wait_until(answers, "the server answers", process)
+        except AssertionError as error:
+            pytest.fail(f"{error}; it said: {log.read_text(errors='replace')[-2000:]}")
+        yield process
 
 
 @pytest.mark.skipif(
@@ -69,7 +61,7 @@ def test_transformers_serve_answers_in_words(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "transformers.cli.transformers", "serve", folder]
     command += ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu", "--dtype", "float32"]
     settings = RemoteSettings(
-        base_url=f"http://127.0.0.1:{port}/v1", key_env="", timeout=60, retries=0, resends=0, concurrency=2
+        base_url=f"http://127.0.0.1:{port}/v1", key_env="", timeout=LIMIT, retries=0, resends=0, concurrency=2
     )
     with running(command, port, "/health", tmp_path / "log") as process:
         model = open_classifier(f"remote:{folder}", settings, WORDS)
@@ -90,7 +82,7 @@ def test_transformers_serve_answers_in_words(tmp_path: Path) -> None:
         (written,) = generate(client, ["The capital of France is"], max_tokens=3, temperature=0.0)
         assert "Paris" in written.texts[0]
         process.kill()
-        process.wait(10)
+        process.wait()
         with pytest.raises(ServerDown, match="resume the run"):
             model.log_probs([FRAME], model.prepare(["one", "two", "three", "four"]))
 
@@ -104,7 +96,7 @@ def test_llama_cpp_gives_log_probabilities(tmp_path: Path) -> None:
     port = free_port()
     command = [sys.executable, "-m", "llama_cpp.server", "--model", os.environ["SMOLLM2_GGUF"], "--host", "127.0.0.1"]
     command += ["--port", str(port), "--logits_all", "true", "--n_ctx", "512", "--model_alias", "smollm2"]
-    settings = RemoteSettings(base_url=f"http://127.0.0.1:{port}/v1", key_env="", concurrency=1)
+    settings = RemoteSettings(base_url=f"http://127.0.0.1:{port}/v1", key_env="", timeout=LIMIT, concurrency=1)
     with running(command, port, "/v1/models", tmp_path / "log"):
         model = open_classifier("remote:smollm2", settings, WORDS)
         assert model.way == "completions"

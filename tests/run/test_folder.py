@@ -46,9 +46,9 @@ def test_events_and_costs_are_kept_apart(tmp_path: Path) -> None:
 def test_two_runs_on_one_folder_the_second_is_told_who_has_it(tmp_path: Path) -> None:
     code = "import sys; from pinprompt.run.folder import RunFolder; RunFolder(sys.argv[1])"
     with RunFolder(tmp_path):
-        other = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60)
+        other = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
     assert f"in use by process {os.getpid()}" in other.stderr
-    again = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60)
+    again = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
 
 

@@ -65,7 +65,7 @@ def writer(folder: Path) -> list[str]:
 
 def server_at(url: str, **more: object) -> list[str]:
     """Options that name a server which is given up at once."""
-    sets = {"base_url": url, "key_env": KEY_ENV, "retries": 0, "resends": 0, "timeout": 10, "concurrency": 4, **more}
+    sets = {"base_url": url, "key_env": KEY_ENV, "retries": 0, "resends": 0, "timeout": 900, "concurrency": 4, **more}
     return [word for name, value in sets.items() for word in ("--set", f"remote.{name}={value}")]
 
 

@@ -25,6 +25,7 @@ from pinprompt.scoring.memo import Memo
 from tests.house.tiny import FindTheWords, recipe
 from tests.safety.remote_runs import call
 
+from children import child, wait_until  # isort: skip
 from remote_servers import refuse, reply, said, serving  # isort: skip
 
 SHORT: dict[str, Any] = {"q_learning": {"steps": 8, "prompts": 8, "batch": 16, "updates": 1, "eval_every": 3}}
@@ -119,9 +120,9 @@ def _jumping(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_jumping")
 def test_a_clock_that_jumps_changes_nothing(whole: Path, tmp_path: Path, lm_folder: Path) -> None:
-    found = go(lm_folder, tmp_path / "run", over={"budget": {"minutes": 5.0}})
+    found = go(lm_folder, tmp_path / "run", over={"budget": {"minutes": 600.0}})
     assert found.data["stopped"] == "finished"
-    assert 0 < found.seconds < 300
+    assert 0 < found.seconds < 1e7  # the clock jumps by 3e8
     assert (tmp_path / "run" / "events.jsonl").read_bytes() == (whole / "events.jsonl").read_bytes()
     costs = [json.loads(line) for line in (tmp_path / "run" / "costs.jsonl").read_text("utf-8").splitlines()]
     elapsed = [row["elapsed"] for row in costs]
@@ -165,17 +166,13 @@ def test_a_clock_that_jumps_spoils_no_memo(tmp_path: Path) -> None:
 def test_two_runs_on_one_folder(tmp_path: Path, lm_folder: Path) -> None:
     recipe(lm_folder)  # the model, before two processes want it
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", "tests.house.child", str(lm_folder), str(tmp_path / "run")]
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL) as first:
-        end = time.monotonic() + 150
+    command = [sys.executable, "-m", "tests.house.child", str(lm_folder), str(tmp_path / "run"), "hold"]
+    with child(command, cwd=ROOT, env=environment) as first:
         events = tmp_path / "run" / "events.jsonl"
-        while not (events.exists() and events.stat().st_size) and time.monotonic() < end:
-            time.sleep(0.02)
+        wait_until(lambda: events.exists() and events.stat().st_size, "the first run has begun", first)
         for more in ({}, {"resume": True}, {"force": True}):
             with pytest.raises(RunError, match=rf"in use by process {first.pid}; wait for it"):
                 go(lm_folder, tmp_path / "run", **more)
-        first.kill()
-        first.wait(60)
     assert json.loads(events.read_text("utf-8").splitlines()[0])["event"] == "start"
     RunFolder(tmp_path / "run", resume=True).close()  # a dead process holds nothing
 

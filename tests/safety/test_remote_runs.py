@@ -137,7 +137,7 @@ def test_a_server_that_dies_stops_the_run_which_is_resumed(tmp_path: Path, lm_fo
         other = call(*asked, "--out", tmp_path / "run", "--resume", "--set", "remote.window=999")
         assert other.exit_code == 2
         assert "other settings (remote)" in other.stderr
-        patient = ["--set", "remote.timeout=20", "--set", "remote.retries=2"]
+        patient = ["--set", "remote.timeout=950", "--set", "remote.retries=2"]
         finished = call(*asked, *patient, "--out", tmp_path / "run", "--resume", "--quiet", "--json")
         assert finished.exit_code == 0, finished.output
         assert len(server.seen) < requests  # what was paid for is not paid for again

@@ -265,7 +265,6 @@ def test_a_linked_folder_is_not_followed(
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "name", [".lock", "events.jsonl", "scores.jsonl", "checkpoint/state.json", "checkpoint/state-3.safetensors"]
 )

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import resource
-import signal
 import sqlite3
 import subprocess
 import sys
 import threading
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
+from children import LIMIT, child
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -299,7 +300,7 @@ def test_a_key_that_sqlite_cannot_hold_gives_the_memo_up(tmp_path: Path) -> None
     assert len(warned) == 1
 
 
-@pytest.mark.parametrize("seconds", [0.1, 20.0])
+@pytest.mark.parametrize("seconds", [0.1, LIMIT])
 def test_making_a_memo_waits_for_another_that_makes_it(tmp_path: Path, seconds: float) -> None:
     path = tmp_path / "memo.sqlite"
     other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -335,21 +336,17 @@ memo.close()
 """
 
 
-def start(name: str, path: Path, count: int) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", WORKER, name, str(path), str(count)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def writer(name: str, path: Path, count: int) -> AbstractContextManager[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", WORKER, name, str(path), str(count)]
+    return child(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def test_processes_share_a_memo_that_they_make_together(tmp_path: Path) -> None:
     path = tmp_path / "memo.sqlite"
-    processes = [start(str(name), path, 60) for name in range(3)]
-    for process in processes:
-        _, errors = process.communicate(timeout=60)
-        assert process.returncode == 0, errors
+    with writer("0", path, 60) as first, writer("1", path, 60) as second, writer("2", path, 60) as third:
+        for process in (first, second, third):
+            _, errors = process.communicate()
+            assert process.returncode == 0, errors
     stats = Memo(path).stats()
     assert stats.entries == 3 * 60 + 60
     assert stats.hits == 180
@@ -358,12 +355,12 @@ def test_processes_share_a_memo_that_they_make_together(tmp_path: Path) -> None:
 def test_a_killed_process_leaves_a_whole_memo(tmp_path: Path) -> None:
     path = tmp_path / "memo.sqlite"
     for turn in range(3):
-        process = start(str(turn), path, 10**6)
-        assert process.stdout is not None
-        while process.stdout.readline().strip() != str(20 + 7 * turn):
-            pass
-        process.send_signal(signal.SIGKILL)
-        output, _ = process.communicate(timeout=20)
+        with writer(str(turn), path, 10**6) as process:
+            assert process.stdout is not None
+            while (line := process.stdout.readline()).strip() != str(20 + 7 * turn):
+                assert line, "the process ended"
+            process.kill()
+            output, _ = process.communicate()
         lines = [line for line in output.split("\n")[:-1] if line.isdigit()]
         last = int(lines[-1]) if lines else 20 + 7 * turn
         memo = Memo(path)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
+from pathlib import Path
 
 import pytest
-from scoring_toys import Toy, build_noisy, prompts
+from patient_ray import started
+from scoring_toys import Toy, build_noisy, noisy, prompts
 
 from pinprompt.errors import MissingExtra, ServerDown, SettingError, TaskError
 from pinprompt.recipe.sections import BudgetSettings
@@ -27,10 +28,12 @@ TEXTS = [f"prompt {number}" for number in range(10)]
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
     ray = pytest.importorskip("ray")
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=80 * 2**20)
-    yield
-    ray.shutdown()
+    options = {"include_dashboard": False, "log_to_driver": False, "object_store_memory": 80 * 2**20}
+    try:
+        started(lambda: ray.init(num_cpus=2, **options))
+        yield
+    finally:
+        ray.shutdown()
 
 
 def build_broken() -> Toy:
@@ -46,6 +49,20 @@ class Deadly(Toy):
         return []
 
 
+class Mortal(Toy):
+    """Kills the process that is first to score the fourth prompt, and leaves its number."""
+
+    def __init__(self, victim: Path) -> None:
+        super().__init__(noisy, stochastic=True)
+        self.victim = victim
+
+    def score(self, prompts: Sequence[Prompt], seeds: Sequence[int], split: str = "train") -> list[Score]:
+        if TEXTS[3] in [prompt.text for prompt in prompts] and not self.victim.exists():
+            self.victim.write_text(str(os.getpid()))
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().score(prompts, seeds, split)
+
+
 def counted(evaluator: Evaluator) -> tuple[int, ...]:
     spent = (evaluator.charged_calls, evaluator.report_calls, evaluator.paid_calls)
     return (*spent, evaluator.memo_hits, evaluator.repeats, evaluator.distinct)
@@ -59,20 +76,14 @@ def run(executor: Ray | Inline) -> tuple[list[Score], tuple[int, ...]]:
     return scores, counted(evaluator)
 
 
-def test_workers_do_not_change_the_run_even_when_one_is_killed() -> None:
+def test_workers_do_not_change_the_run_even_when_one_is_killed(tmp_path: Path) -> None:
     inline = run(Inline(build_noisy()))
-    two = Ray(partial(build_noisy, 0.2), workers=2)
-    victim = two.processes()[0]
-    evaluator = Evaluator(build_noisy(), Budget(BudgetSettings()), executor=two, seed=3)
-    # The victim holds its second or third prompt when it dies: two workers, 0.2 s a prompt.
-    killer = threading.Timer(0.5, os.kill, (victim, signal.SIGKILL))
-    killer.start()
-    scores = evaluator.score(prompts(*TEXTS))
-    assert victim not in two.processes()
-    scores += evaluator.score(prompts(*TEXTS[:3]), "dev")
-    evaluator.evaluate(Prompt("a"), "test")
+    two = Ray(partial(Mortal, tmp_path / "victim"), workers=2)
+    before = set(two.processes())
+    assert run(two) == inline
+    victim = int((tmp_path / "victim").read_text())
+    assert before - set(two.processes()) == {victim}
     two.close()
-    assert (scores, counted(evaluator)) == inline
     one = Ray(build_noisy, workers=1, chunk=3)
     assert run(one) == inline
     one.close()

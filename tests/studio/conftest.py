@@ -26,7 +26,7 @@ FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
-PATIENCE = 300_000
+PATIENCE = 900_000
 """Milliseconds that a test waits for something to happen: on a busy machine everything takes its time."""
 
 
@@ -51,7 +51,7 @@ class Studio:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
         try:
-            return self.process.wait(60)
+            return self.process.wait(PATIENCE / 1000)
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise

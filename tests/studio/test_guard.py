@@ -33,7 +33,7 @@ def ask(
     studio: Studio, path: str, method: str = "GET", body: bytes = b"", host: str | None = None, **headers: str
 ) -> tuple[int, bytes, dict[str, str]]:
     """A request as it is, with nothing tidied up on the way."""
-    connection = http.client.HTTPConnection(studio.host, timeout=60)
+    connection = http.client.HTTPConnection(studio.host, timeout=900)
     connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
     connection.putheader("Host", studio.host if host is None else host)
     for name, value in headers.items():
@@ -179,7 +179,7 @@ def test_uploads_are_bounded_and_stay_where_they_belong(served: Studio) -> None:
     assert (served.folder / "uploads" / name).is_file()
     assert not (served.folder.parent / "evil.csv").exists()
     # Said to be too large, it is refused before it is read; and so it is when nothing is said.
-    connection = http.client.HTTPConnection(served.host, timeout=60)
+    connection = http.client.HTTPConnection(served.host, timeout=900)
     connection.putrequest("POST", own(served, "do/upload?kind=picture&name=x.png"))
     connection.putheader("Origin", f"http://{served.host}")
     connection.putheader("Content-Length", str(1 << 40))

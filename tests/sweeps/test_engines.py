@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
 
 from pinprompt.recipe.recipe import resolve
 from pinprompt.run.folder import _hold
+from pinprompt.sweeps import engines
 from pinprompt.sweeps.engines import run_cell
 from pinprompt.sweeps.grid import Cell
 from tests.house.tiny import make_lm
@@ -33,9 +37,15 @@ def test_a_folder_in_use_fails_the_cell(tmp_path: Path) -> None:
     assert run_cell(cell, "cpu", 1) == "finished"
 
 
-def test_a_process_that_is_about_to_end_is_waited_for(tmp_path: Path) -> None:
+def test_a_process_that_is_about_to_end_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = short_cell(tmp_path)
-    dying = _hold(cell.folder)
-    threading.Timer(1.0, dying.close).start()
-    assert run_cell(cell, "cpu", 1, patience=60) == "finished"
-    assert run_cell(cell, "cpu", 1, patience=60) == "already finished"
+    dying, naps = _hold(cell.folder), iter(range(3))
+
+    def nap(seconds: float) -> None:
+        if next(naps) == 2:
+            dying.close()
+
+    monkeypatch.setattr(engines, "time", SimpleNamespace(monotonic=time.monotonic, sleep=nap))
+    assert run_cell(cell, "cpu", 1, patience=900) == "finished"
+    assert next(naps, None) is None  # it looked three times in vain
+    assert run_cell(cell, "cpu", 1, patience=900) == "already finished"

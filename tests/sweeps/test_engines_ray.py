@@ -7,17 +7,20 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+from children import child, end, family, gone, wait_until
+from patient_ray import started
 
 from pinprompt.records.compare import compare
 from pinprompt.records.tables import comma_separated
 from pinprompt.sweeps.engines import run_inline, run_on_ray
 from pinprompt.sweeps.grid import Sweep, read_sweep
 from tests.house.tiny import make_lm
+from tests.sweeps.slow_task import HOLD
 
 ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
 ROOT = Path(__file__).parents[2]
@@ -62,7 +65,12 @@ def answers(sweep: Sweep) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.timeout(500)
+def paths() -> str:
+    """Where Ray's workers find this tree."""
+    return os.pathsep.join([str(ROOT), str(ROOT / "src")])
+
+
+@pytest.mark.timeout(3600)
 def test_a_worker_and_then_the_driver_are_killed_and_nothing_is_lost(tmp_path: Path) -> None:
     path = write_sweep(tmp_path, seeds=6)
     whole = read_sweep(path, tmp_path / "inline")
@@ -71,52 +79,58 @@ def test_a_worker_and_then_the_driver_are_killed_and_nothing_is_lost(tmp_path: P
 
     torn = read_sweep(path, tmp_path / "ray")
     command = [sys.executable, "-m", "tests.sweeps.drive", str(path), str(tmp_path / "ray")]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_DEDUP_LOGS": "0"}
-    driver = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    wait_until(lambda: any((cell.folder / "events.jsonl").exists() for cell in torn.cells), driver)
-    os.kill(worker_of(torn), signal.SIGKILL)
-    wait_until(lambda: sum(cell.done for cell in torn.cells) >= 3, driver)
-    driver.send_signal(signal.SIGKILL)
-    driver.wait()
+    environment = {**os.environ, "PYTHONPATH": paths(), "RAY_DEDUP_LOGS": "0", HOLD: str(tmp_path / "hold")}
+    with child(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL) as driver:
+        cluster: list[psutil.Process] = []
+        try:
+            # Two cells are at work and stand still, until the one's worker is killed and the rest are let go.
+            (tmp_path / "hold").touch()
+            wait_until(lambda: len(at_work(torn)) == 2, "two cells are at work", driver)
+            victim = at_work(torn)[0]
+            os.kill(victim, signal.SIGKILL)
+            wait_until(lambda: victim not in at_work(torn) and len(at_work(torn)) == 2, "its cell goes on", driver)
+            (tmp_path / "hold").unlink()
+            wait_until(lambda: any(cell.done for cell in torn.cells), "a cell is done", driver)
+            (tmp_path / "hold").touch()
+            cluster = family(driver.pid)
+            driver.kill()
+            wait_until(lambda: all(map(gone, cluster)), "Ray has ended with its driver")
+        finally:
+            end(cluster)
     assert not all(cell.done for cell in torn.cells), "the driver was to be killed mid-way"
-    time.sleep(2)  # Ray takes a moment to end the workers of a dead driver
-    again = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=300, text=True)
-    assert again.returncode == 0, again.stderr
-    assert "failed" not in again.stdout
+    (tmp_path / "hold").unlink()
+    with child(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as again:
+        said, _ = again.communicate()
+    assert again.returncode == 0
+    assert "failed" not in said
     assert all(cell.done for cell in torn.cells)
     assert answers(torn) == answers(whole)
     tables = [comma_separated(compare([sweep.out])) for sweep in (torn, whole)]
     assert tables[0] == tables[1]
 
 
-def worker_of(sweep: Sweep) -> int:
-    """The process that holds a cell which has begun and is not done."""
+def at_work(sweep: Sweep) -> list[int]:
+    """The processes that hold cells which have begun and are not done."""
+    found = []
     for cell in sweep.cells:
-        lock = cell.folder / ".lock"
-        if lock.exists() and not cell.done:
-            return int(lock.read_text().split()[-1])
-    raise AssertionError("no cell is at work")
+        words = (cell.folder / ".lock").read_text().split() if (cell.folder / ".lock").exists() else []
+        if words and (cell.folder / "events.jsonl").exists() and not cell.done and psutil.pid_exists(int(words[-1])):
+            found.append(int(words[-1]))
+    return found
 
 
-def wait_until(ready: Any, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 200
-    while not ready():
-        assert process.poll() is None, process.stderr and process.stderr.read().decode()[-2000:]
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-@pytest.mark.timeout(400)
-def test_two_nodes_and_a_lost_one_costs_only_its_cells(tmp_path: Path) -> None:
+@pytest.mark.timeout(3600)
+def test_two_nodes_and_a_lost_one_costs_only_its_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ray.cluster_utils import Cluster
 
     path = write_sweep(tmp_path, seeds=2)
     sweep = read_sweep(path, tmp_path / "cluster")
-    os.environ["PYTHONPATH"] = str(ROOT)
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    monkeypatch.setenv("PYTHONPATH", paths())
+    cluster = Cluster()
     try:
-        second = cluster.add_node(num_cpus=1)
-        ray.init(address=cluster.address, log_to_driver=False)
+        started(lambda: cluster.add_node(num_cpus=1, include_dashboard=False))
+        second = started(lambda: cluster.add_node(num_cpus=1))
+        started(lambda: ray.init(address=cluster.address, log_to_driver=False))
         lost: list[str] = []
 
         def tell(cell: Any, what: str) -> None:

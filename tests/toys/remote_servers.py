@@ -25,8 +25,6 @@ class Handler(BaseHTTPRequestHandler):
         with self.server.lock:
             number = len(self.server.seen)
             self.server.seen.append((self.path, body, dict(self.headers)))
-            self.server.busy += 1
-            self.server.busiest = max(self.server.busiest, self.server.busy)
         if self.server.dead:
             hang_up(self, body)
             return
@@ -34,9 +32,6 @@ class Handler(BaseHTTPRequestHandler):
             self.server.script(number, self.path, body)(self, body)
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
-        finally:
-            with self.server.lock:
-                self.server.busy -= 1
 
     def log_message(self, *_: Any) -> None:
         """Quiet."""
@@ -60,13 +55,19 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), Handler)
         self.script, self.lock = script, threading.Lock()
         self.seen: list[tuple[str, Answer, dict[str, str]]] = []
-        self.busy = self.busiest = 0
+        self.closed = 0
         self.dead = False
 
     def die(self) -> None:
         """From now on nobody listens, and what is connected is cut; to be called from a request's thread."""
         self.dead = True
         threading.Thread(target=lambda: (self.shutdown(), self.server_close()), daemon=True).start()
+
+    def shutdown_request(self, request: Any) -> None:
+        """Count the connections that are over."""
+        super().shutdown_request(request)
+        with self.lock:
+            self.closed += 1
 
     @property
     def url(self) -> str:
@@ -84,7 +85,7 @@ def serving(script: Callable[[int, str, Answer], Action], port: int = 0) -> Iter
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(5)
+        thread.join()
 
 
 def reply(value: Any) -> Action:
@@ -116,19 +117,13 @@ def hang_up(handler: Handler, body: Answer) -> None:
     handler.connection.close()
 
 
-def drip(seconds: float) -> Action:
-    """Send a byte now and then: no single read ever times out."""
-
-    def act(handler: Handler, body: Answer) -> None:
-        handler.send(b" ", length=1000)
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            handler.wfile.write(b" ")
-            handler.wfile.flush()
-            time.sleep(0.05)
-        handler.close_connection = True
-
-    return act
+def drip(handler: Handler, body: Answer) -> None:
+    """Send a byte now and then, until the other side hangs up: no single read ever times out."""
+    handler.send(b" ", length=10**9)
+    while True:
+        handler.wfile.write(b" ")
+        handler.wfile.flush()
+        time.sleep(0.05)
 
 
 def flood(status: int, stopped: list[int]) -> Action:

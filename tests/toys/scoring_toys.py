@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Sequence
 
 from pinprompt.values import Evaluation, Prompt, Score
@@ -23,15 +22,13 @@ class Toy:
         self,
         function: Callable[[str, int], float] | None = None,
         stochastic: bool = False,
-        seconds: float = 0.0,
     ) -> None:
         self.function = function or (lambda text, seed: float(len(text)))
-        self.stochastic, self.seconds = stochastic, seconds
+        self.stochastic = stochastic
         self.asked: list[tuple[str, str, int]] = []
         self.evaluated: list[tuple[str, str, int]] = []
 
     def score(self, prompts: Sequence[Prompt], seeds: Sequence[int], split: str = "train") -> list[Score]:
-        time.sleep(self.seconds)
         self.asked += [(prompt.text, split, seed) for prompt, seed in zip(prompts, seeds, strict=True)]
         return [
             Score(self.function(prompt.text, seed), CALLS[split], details={"length": len(prompt.text)})
@@ -59,9 +56,9 @@ def noisy(text: str, seed: int) -> float:
     return random.Random(f"{text}/{seed}").random()
 
 
-def build_noisy(seconds: float = 0.0) -> Toy:
+def build_noisy() -> Toy:
     """A stochastic toy, for workers to build."""
-    return Toy(noisy, stochastic=True, seconds=seconds)
+    return Toy(noisy, stochastic=True)
 
 
 def prompts(*texts: str) -> list[Prompt]:

@@ -85,7 +85,7 @@ def run_inline(sweep: Sweep, tell: Tell, device: str | None = None) -> dict[str,
 RETRIES = 5
 """How often a cell whose worker or node died is started again; it resumes from its own folder."""
 
-LAST_BREATH = 60.0
+LAST_BREATH = 300.0
 """Seconds that a cell which is started again waits for the process of its lost node, which may not have noticed yet."""
 
 
