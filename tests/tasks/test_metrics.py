@@ -45,3 +45,9 @@ def test_intervals_against_the_binomial() -> None:
     spread = 1.96 * np.sqrt(0.75 * 0.25 / 400)
     assert found["accuracy"] == pytest.approx((0.75 - spread, 0.75 + spread), abs=0.01)
     assert found == metrics.intervals(y, p, 2, {"accuracy": metrics.accuracy}, seed=3)
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_is_not_a_number_is_packed_as_no_probability() -> None:
+    rows = np.array([[np.nan, np.nan], [0.25, 0.75]])
+    assert metrics.packed(rows, np.array([0, 1])) == "0100" + "40be"  # 64 and 190 of 254; a prediction stands out

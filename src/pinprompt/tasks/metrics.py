@@ -52,7 +52,8 @@ def predictions(probabilities: Floats, labels: Ints) -> Ints:
 
 def packed(probabilities: Floats, predicted: Ints) -> str:
     """Probabilities [N, C] as two hex digits each (times 254), with the predicted class strictly the largest."""
-    levels = np.rint(254 * np.clip(probabilities, 0.0, 1.0)).astype(np.int64)
+    # A soft prompt that diverged gives NaN, which has no integer: shown as no probability.
+    levels = np.rint(254 * np.clip(np.nan_to_num(probabilities), 0.0, 1.0)).astype(np.int64)
     places = np.arange(len(levels))
     chosen = levels[places, predicted]
     levels[places, predicted] = -1
