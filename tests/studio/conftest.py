@@ -107,7 +107,7 @@ def earlier(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, P
     for seed in (1, 2):
         over = recipes.merge(recipes.parse_overrides(settings(tiny, 4)), {"scoring": {"memo": False}})
         found[seed] = place / f"seed-{seed}"
-        api.tune({**task, "model": str(tiny)}, out=found[seed], seed=seed, settings=over, calls=600)
+        api.tune({**task, "model": str(tiny)}, out=found[seed], method="pin", seed=seed, settings=over, calls=600)
     return found
 
 

@@ -30,6 +30,7 @@ def fill_in(tab: Any, studio: Studio, tiny: Path, data: Path, steps: int = 6, **
     tab.wait_for_selector("#labels input")
     tab.fill("#model", str(tiny))
     tab.click("text=More")
+    tab.select_option('select[name="method"]', "pin")
     tab.fill('textarea[name="sets"]', "\n".join(settings(tiny, steps, **more)))
 
 
@@ -44,7 +45,7 @@ def search(folder: Path, home: Path, tiny: Path, data: Path, steps: int, *more: 
     """The same search, started in a terminal."""
     command = [sys.executable, "-m", "pinprompt.cli", "classify", "--train", str(data), "--text-column", "review"]
     command += ["--label-column", "stars", "--word", "animal=cat", "--word", "thing=stone", "--task-model", str(tiny)]
-    command += ["--out", str(folder), "--quiet", *more]
+    command += ["--out", str(folder), "--method", "pin", "--quiet", *more]
     command += [word for setting in settings(tiny, steps) for word in ("--set", setting)]
     return subprocess.Popen(command, env=environment(home), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
@@ -72,14 +73,32 @@ def test_from_a_dropped_table_to_the_found_prompt(tab: Any, studio: Studio, tiny
     result = read_run(studio.folder / "dropped").result
     until(tab, "prompt => document.querySelector('h1.prompt')?.textContent === prompt", result["prompt"].strip())
     assert tab.locator("text=Run it again").count() == 1  # the page is the report to its end
-    assert tab.locator("#matrix-count").inner_text().endswith("32 texts")
+    assert int(re.findall(r"\d+", tab.locator("#matrix-count").inner_text())[-1]) >= 32  # train, and what dev was asked
     with tab.expect_download() as download:
         tab.click("text=Report, one file")
     report = Path(download.value.path()).read_text("utf-8")
     assert result["prompt"].strip() in report
     assert "Nothing here runs" in report
+    with tab.expect_download() as download:
+        tab.click("text=promptfoo")
+    assert result["prompt"].strip() in json.loads(Path(download.value.path()).read_text("utf-8"))["prompts"][0]
     # The command that the page showed is a real one, and the recipe is what it means.
     assert read_run(studio.folder / "dropped").setting("task", "words") == {"animal": "animal", "thing": "thing"}
+
+
+def test_the_default_search_fills_the_matrix_block_by_block(
+    tab: Any, studio: Studio, tiny: Path, tmp_path: Path
+) -> None:
+    fill_in(tab, studio, tiny, table(tmp_path / "raced.csv"))
+    tab.select_option('select[name="method"]', "")
+    tab.fill('textarea[name="sets"]', f"policy.model={tiny}\npolicy.context=none\nrace.max_perplexity=1e9")
+    tab.fill('input[name="calls"]', "300")
+    begin(tab, "raced")
+    tab.wait_for_selector("#state.finished")
+    assert read_run(studio.folder / "raced").setting("method") == "race"
+    until(tab, "!document.querySelector('#matrix').hidden")
+    said = tab.locator("#matrix-count").inner_text()
+    assert all(int(number) > 1 for number in re.findall(r"\d+", said)), said
 
 
 def test_problems_in_a_table_are_named_with_their_line(tab: Any, studio: Studio) -> None:
@@ -345,13 +364,14 @@ def test_the_matrix_says_what_each_prompt_makes_of_each_text(
     rows = json.loads((folder / "rows.json").read_text())
     tab.focus("#matrix-frame")
     right = 0
-    for place in range(len(rows["rows"])):
+    train = rows["splits"]["train"]
+    for place in train:
         tab.keyboard.press("ArrowDown")  # the first press takes the first cell
         said = tab.locator("#matrix-cell").inner_text()
         assert rows["rows"][place]["text"] in said
         assert first["text"].strip() in said
         right += "right ·" in said
-    assert right / len(rows["rows"]) == pytest.approx(first["details"]["accuracy"])
+    assert right / len(train) == pytest.approx(first["details"]["accuracy"])
 
 
 def test_thousands_of_prompts_and_rows(tab: Any, studio: Studio) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pinprompt.recipe.presets import default_method
 from pinprompt.recipe.recipe import file_name, resolve
 from pinprompt.studio import intake
 from pinprompt.studio.guard import Refused, words
@@ -82,7 +83,7 @@ def defaults() -> dict[str, dict[str, Any]]:
     """What the command line takes for what a form leaves empty, by kind of search."""
     found = {}
     for kind, task in TASKS.items():
-        recipe = resolve({"profile": "quick", "task": {"kind": task}})
+        recipe = resolve({"method": default_method(task, "quick"), "profile": "quick", "task": {"kind": task}})
         found[kind] = {
             "calls": recipe.budget.calls or "no limit",
             "minutes": recipe.budget.minutes or "no limit",

@@ -18,6 +18,7 @@ from pinprompt.records.compare import compare
 from pinprompt.records.figures import progress
 from pinprompt.records.reading import RunRecord, inside, mapping, number, read_run
 from pinprompt.records.report_extras import pareto
+from pinprompt.records.usage import TOOLS
 from pinprompt.records.verdict import outcomes_of, reported_split, shown_p
 from pinprompt.records.wording import LOWER_IS_BETTER, digits, metric, plain, text, title
 from pinprompt.studio.following import Book, Library, readable_points
@@ -146,6 +147,7 @@ def run_page(shelf: Shelf, root: str, run: str, library: Library, job: dict[str,
         run=run,
         job=job,
         events_size=events_size,
+        exports=TOOLS if mapping(record.result.get("sent")) else (),
         kind=text(inside(record.recipe, "task", "kind") or "", 40),
         **_alive(folder, record, library),
     )

@@ -17,7 +17,8 @@ from urllib.parse import quote
 
 from pinprompt.errors import MissingExtra, PinpromptError, SettingError
 from pinprompt.records import report
-from pinprompt.records.reading import inside, number, read_run
+from pinprompt.records.reading import inside, number, read_result, read_run, read_text
+from pinprompt.records.usage import TOOLS, export, sent_of
 from pinprompt.records.wording import text
 from pinprompt.studio import intake, orders, pages, trying
 from pinprompt.studio.following import Library, Tail
@@ -350,10 +351,11 @@ async def _take(studio: Studio, request: Request) -> Response:
         # Made afresh: a page that lies in a stranger's folder need not be ours.
         content = (await run_in_threadpool(lambda: report.render(read_run(folder)))).encode()
         return _download(content, f"{name}-report.html", "text/html; charset=utf-8")
+    if what in TOOLS:
+        file, exported = export(sent_of(await run_in_threadpool(read_result, folder), name), what)
+        return _download(exported.encode(), f"{name}-{file}", "application/octet-stream")
     if what not in TAKEN:
         raise Refused(404, "There is nothing of that name to take away.")
-    from pinprompt.records.reading import read_text
-
     found = await run_in_threadpool(read_text, folder, TAKEN[what])
     if found is None:
         raise Refused(404, f"The run has no {TAKEN[what]} yet.")

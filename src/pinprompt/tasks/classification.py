@@ -392,12 +392,18 @@ class ClassificationTask(Task):
         }
 
     def shown_rows(self) -> dict[str, Any]:
-        """The training examples as a page can show them beside what each prompt makes of them."""
-        rows = zip(self.data.splits["train"], self._targets["train"], strict=True)
+        """The examples as a page can show them beside what each prompt makes of them, and which rows a block has."""
+        splits: list[str] = [split for split in ("train", "dev") if split in self.splits]
+        places = [(split, row) for split in splits for row in range(len(self._targets[split]))]
+        at = {place: number for number, place in enumerate(places)}
+        rows = [(self.data.splits[split][row].text, int(self._targets[split][row])) for split, row in places]
         return {
             "labels": [self._display(label) for label in self.labels],
-            "rows": [{"text": example.text, "label": int(target)} for example, target in rows],
-            "splits": {"train": list(range(len(self._targets["train"])))},
+            "rows": [{"text": text, "label": label} for text, label in rows],
+            "splits": {
+                **{split: [number for (own, _), number in at.items() if own == split] for split in splits},
+                **{name: [at[place] for place in block] for name, block in self._rows.items()},
+            },
         }
 
     def calibration_facts(self, offsets: Sequence[float]) -> dict[str, Any]:

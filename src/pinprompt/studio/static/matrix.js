@@ -89,7 +89,7 @@ export class Matrix {
     if (by("matrix").hidden) return;
     const order = [...this.columns.keys()].filter((place) => this.columns[place]?.bytes.length);
     if (by("matrix-columns").value === "score") order.sort((a, b) => (this.columns[b].score ?? -Infinity) - (this.columns[a].score ?? -Infinity));
-    const lines = this.rows.map((_, place) => place);
+    const lines = [...this.rows.keys()].filter((place) => this.rows[place].known);
     const share = (place) => (this.rows[place].known ? this.rows[place].right / this.rows[place].known : 2);
     if (by("matrix-rows").value === "hard") lines.sort((a, b) => share(a) - share(b));
     this.order = order;
