@@ -147,7 +147,6 @@ def run_page(shelf: Shelf, root: str, run: str, library: Library, job: dict[str,
         run=run,
         job=job,
         events_size=events_size,
-        exports=TOOLS if mapping(record.result.get("sent")) else (),
         kind=text(inside(record.recipe, "task", "kind") or "", 40),
         **_alive(folder, record, library),
     )
@@ -187,6 +186,7 @@ def _alive(folder: Path, record: RunRecord, library: Library) -> dict[str, Any]:
     return {
         **contents,
         "rows_place": True,
+        "exports": TOOLS if mapping(record.result.get("sent")) else (),
         "busy": busy,
         "state": "running" if busy else "finished" if record.result else "stopped",
         "happened": "" if record.result else what_happened(folder, busy),

@@ -65,6 +65,7 @@ function showState(now) {
   chip.textContent = now;
   chip.className = `chip state ${now}`;
   show("resume-open", now !== "running" && !ours);
+  by("resume-open").textContent = now === "finished" ? "More budget" : "Resume";
 }
 
 function tell(events) {
