@@ -7,7 +7,7 @@ TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -
 # Instructions that other processors have; a processor that has no such choice (ARM) takes no notice.
 CPUS := avx2 default
 
-.PHONY: demo test test-cpus check format lint types security bandit audit bench docs coverage mutation clean
+.PHONY: demo test test-cpus check format lint types security bandit audit bench docs dist coverage mutation clean
 
 demo: .venv/core.done
 	$(BIN)/pinprompt demo
@@ -49,6 +49,10 @@ bench: .venv/core.done
 
 docs: .venv/dev.done
 	$(BIN)/python tools/make_docs.py
+
+# Wheel and sdist, checked, and the wheel tried in a fresh environment (fetches torch into it).
+dist: .venv/dev.done
+	$(BIN)/python tools/dist.py
 
 # The whole suite, then the figure of each room that must have 95 % (exit code 1 where one has not).
 coverage: .venv/dev.done

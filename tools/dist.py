@@ -1,0 +1,58 @@
+"""Builds the wheel and the sdist, checks them, and tries the wheel in a fresh environment: `make dist`."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import venv
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+DIST = ROOT / "dist"
+TORCH = "torch==2.13.0"
+PIP = ("-m", "pip", "--disable-pip-version-check", "install", "--quiet")
+# Templates, styles and weights that only the wheel can miss: a checkout always has them.
+NEEDED = ("pinprompt/records/templates/report_body.html.j2", "pinprompt/py.typed")
+
+
+def main() -> None:
+    """Every step prints its command; the first that fails ends it."""
+    shutil.rmtree(DIST, ignore_errors=True)
+    run(sys.executable, "-m", "build", "--outdir", DIST, ROOT)
+    wheel, sdist = next(DIST.glob("*.whl")), next(DIST.glob("*.tar.gz"))
+    run(sys.executable, "-m", "twine", "check", "--strict", wheel, sdist)
+    check_contents(wheel)
+    with tempfile.TemporaryDirectory(prefix="pinprompt-dist-") as place:
+        venv.create(place, with_pip=True)
+        folder = Path(place) / ("Scripts" if sys.platform == "win32" else "bin")
+        run(folder / "python", *PIP, TORCH)
+        run(folder / "python", *PIP, wheel)
+        run(folder / "pinprompt", "--version", cwd=place)
+        run(folder / "pinprompt", "methods", cwd=place)
+    sys.stdout.write(f"ready: {wheel.name}, {sdist.name}\n")
+
+
+def run(*words: object, cwd: str | Path = ROOT) -> None:
+    """Run a command, or end with its exit code."""
+    command = [str(word) for word in words]
+    sys.stdout.write("$ " + " ".join(command) + "\n")
+    sys.stdout.flush()
+    done = subprocess.run(command, cwd=cwd, check=False)
+    if done.returncode:
+        raise SystemExit(done.returncode)
+
+
+def check_contents(wheel: Path) -> None:
+    """The wheel has what the code reads at run time, and nothing beside the package."""
+    names = zipfile.ZipFile(wheel).namelist()
+    missing = [name for name in NEEDED if name not in names]
+    stray = sorted({name.split("/")[0] for name in names if not name.startswith(("pinprompt/", "pinprompt-"))})
+    if missing or stray:
+        raise SystemExit(f"{wheel.name}: missing {missing}, not part of the package {stray}")
+
+
+if __name__ == "__main__":
+    main()
