@@ -76,6 +76,48 @@ def tune(
     )
 
 
+def resume(
+    run: Path | str,
+    *,
+    calls: int | None = None,
+    minutes: float | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    on_event: Listener | Sequence[Listener] = (),
+    notes: Callable[[str], None] = _silent,
+) -> Result:
+    """Continue the run in a folder by its own recipe; `calls` and `minutes` raise its limits."""
+    return tune(
+        recipe_of(run), out=run, calls=calls, minutes=minutes, device=device, threads=threads, resume=True,
+        on_event=on_event, notes=notes,
+    )  # fmt: skip
+
+
+def ls(folder: Path | str = "runs") -> list[dict[str, Any]]:
+    """The runs below a folder: what each searched for, what it found, and how that scores."""
+    from pinprompt.records.entries import find_runs
+
+    return [_listed(path) for path in find_runs(folder)]
+
+
+def _listed(path: Path) -> dict[str, Any]:
+    try:
+        record = reading.read_run(path, prompts=False, events=False)
+    except RunError as error:
+        return {"folder": str(path), "state": str(error), "method": None, "task": None, "prompt": None, "score": None}
+    result, metric = record.result, str(record.result.get("primary"))
+    split = next((split for split in ("test", "dev", "train") if result.get(split)), "dev")
+    value = reading.number(reading.inside(result, split, metric))
+    return {
+        "folder": str(path),
+        "state": "finished" if result else "not finished",
+        "method": record.recipe.get("method"),
+        "task": record.setting("task", "dataset") or record.setting("task", "kind"),
+        "prompt": result.get("prompt"),
+        "score": None if value is None else f"{metric} on {split}: {value:.3f}",
+    }
+
+
 def estimate(
     subject: Subject,
     *,

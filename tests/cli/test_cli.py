@@ -68,6 +68,14 @@ def test_tune_a_recipe_and_use_what_it_leaves(tiny_recipe: Path, tmp_path: Path)
     own = call("tune", str(tmp_path / "run" / "recipe.toml"), "--out", str(tmp_path / "twin"), "--quiet", "--json")
     assert json.loads(own.stdout)["prompt"] == answer["prompt"]
     assert (tmp_path / "run" / "events.jsonl").read_bytes() == (tmp_path / "twin" / "events.jsonl").read_bytes()
+    continued = call("resume", str(tmp_path / "run"), "--json", "--quiet")
+    assert json.loads(continued.stdout)["prompt"] == answer["prompt"], continued.output
+    listed = json.loads(call("ls", str(tmp_path), "--json").stdout)["runs"]
+    assert {(Path(one["folder"]).name, one["prompt"], one["state"]) for one in listed} == {
+        (name, answer["prompt"], "finished") for name in ("run", "twin")
+    }
+    assert answer["prompt"].split()[0] in call("ls", str(tmp_path)).stdout
+    assert "not a run folder" in call("resume", str(tmp_path)).stderr
     assert call("report", str(tmp_path / "run")).exit_code == 0
     compared = call("compare", str(tmp_path / "run"), str(tmp_path / "twin"), "--json")
     assert compared.exit_code == 0, compared.output
@@ -128,7 +136,19 @@ def test_a_mistake_is_a_sentence_and_exit_code_2(words: tuple[str, ...], said: s
     assert said in json.loads(machine.stdout)["error"]
 
 
-COMPUTING = {"demo", "tune", "classify", "restyle", "invert", "sweep", "predict", "rewrite", "evaluate", "draw"}
+COMPUTING = {
+    "demo",
+    "tune",
+    "classify",
+    "restyle",
+    "invert",
+    "sweep",
+    "predict",
+    "rewrite",
+    "evaluate",
+    "draw",
+    "resume",
+}
 
 
 def offered(verb: str) -> set[str]:
@@ -142,7 +162,7 @@ def test_verbs_offer_only_options_that_they_use(verb: str) -> None:
     assert {"--json", "--quiet"} <= options
     assert ("--device" in options) == (verb in COMPUTING)
     assert ("--threads" in options) == (verb in COMPUTING | {"bench"})
-    assert ("--seed" in options) == (verb in COMPUTING - {"predict", "evaluate"})
+    assert ("--seed" in options) == (verb in COMPUTING - {"predict", "evaluate", "resume"})
 
 
 def test_every_search_offers_the_same_limits() -> None:

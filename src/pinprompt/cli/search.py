@@ -1,14 +1,15 @@
-"""Verbs that search: demo, tune, classify, restyle, invert."""
+"""Verbs that search: demo, tune, resume, classify, restyle, invert."""
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from pinprompt.cli.console import Console, door
-from pinprompt.cli.options import FolderSearch, Search, TaskSearch
+from pinprompt.cli.options import FolderSearch, Machine, Run, Search, TaskSearch
 from pinprompt.errors import ServerDown, SettingError
 
 Data = Annotated[Path | None, typer.Option("--data", help="Folder with the dataset's files.")]
@@ -23,6 +24,23 @@ def tune(
         from pinprompt.recipe import recipe as recipes
 
         _search(console, recipes.read_toml(recipe), options, options.force)
+
+
+def resume(
+    options: Machine,
+    run: Run,
+    calls: Annotated[int | None, typer.Option("--calls", min=1, help="A new limit of model calls.")] = None,
+    minutes: Annotated[float | None, typer.Option("--minutes", min=0.01, help="A new limit of minutes.")] = None,
+) -> None:
+    """Continue the run in a folder."""
+    with door(options) as console:
+        from pinprompt import api
+        from pinprompt.recipe import recipe as recipes
+
+        api.recipe_of(run)  # says what is wrong with a folder that holds no run
+        shared = {field.name: getattr(options, field.name) for field in fields(Machine)}
+        search = Search(**shared, out=run, resume=True, calls=calls, minutes=minutes)
+        _search(console, recipes.read_toml(run / "recipe.toml"), search, False)
 
 
 def classify(
@@ -153,4 +171,4 @@ def _word(pair: str) -> tuple[str, str]:
     return label, word
 
 
-VERBS = (demo, tune, classify, restyle, invert)
+VERBS = (demo, tune, resume, classify, restyle, invert)

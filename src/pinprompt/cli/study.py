@@ -1,4 +1,4 @@
-"""Verbs over many runs: sweep, compare, figures, results."""
+"""Verbs over many runs: sweep, ls, compare, figures, results."""
 
 from __future__ import annotations
 
@@ -63,6 +63,24 @@ def _planned(cells: list[dict[str, Any]]) -> tuple[dict[str, Any], Any, str]:
     return {"cells": cells, "calls": calls, "minutes": total_minutes}, table, total
 
 
+def ls(
+    options: Output,
+    folder: Annotated[Path, typer.Argument(help="A folder that holds run folders.")] = Path("runs"),
+) -> None:
+    """List the runs below a folder, with what each found."""
+    with door(options) as console:
+        from rich.table import Table
+
+        from pinprompt import api
+
+        runs = api.ls(folder)
+        table = Table(*("run", "task", "method", "prompt", "score"), show_edge=False)
+        for run in runs:
+            score = run["score"] or run["state"]
+            table.add_row(*(str(run[name] or "") for name in ("folder", "task", "method", "prompt")), score)
+        console.answer({"runs": runs}, table)
+
+
 def compare(
     options: Output,
     runs: Runs,
@@ -108,4 +126,4 @@ def results(
         console.answer({"changed": changed}, *(changed or ["nothing changed"]))
 
 
-VERBS = (sweep, compare, figures, results)
+VERBS = (sweep, ls, compare, figures, results)
