@@ -17,11 +17,13 @@ test: .venv/dev.done
 
 # What learns has to learn on every processor: torch, oneDNN and MKL are held to older instructions.
 test-cpus: .venv/dev.done
-	@set -e; for cpu in $(CPUS); do \
+	@failed=""; for cpu in $(CPUS); do \
 	  case $$cpu in avx2) onednn=AVX2 mkl=AVX2;; *) onednn=SSE41 mkl=SSE4_2;; esac; \
 	  echo "learning tests with ATEN_CPU_CAPABILITY=$$cpu"; \
-	  ATEN_CPU_CAPABILITY=$$cpu ONEDNN_MAX_CPU_ISA=$$onednn MKL_ENABLE_INSTRUCTIONS=$$mkl $(TEST) -m learning; \
-	done
+	  ATEN_CPU_CAPABILITY=$$cpu ONEDNN_MAX_CPU_ISA=$$onednn MKL_ENABLE_INSTRUCTIONS=$$mkl $(TEST) -m learning \
+	    || failed="$$failed $$cpu"; \
+	done; \
+	if [ -n "$$failed" ]; then echo "learning tests failed with:$$failed"; exit 1; fi
 
 check: lint types security test
 

@@ -57,6 +57,7 @@ def test_a_named_style_judge_gives_the_labels_probability(classifier: Classifier
     assert judge.accuracy is None
 
 
+@pytest.mark.learning
 def test_a_judge_is_trained_that_tells_the_styles_apart() -> None:
     judge = train_style(SOURCE, TARGET, Words(), seed=1)
     assert judge.accuracy == 1.0
@@ -68,6 +69,7 @@ def test_a_judge_is_trained_that_tells_the_styles_apart() -> None:
     assert np.array_equal(again.weights, judge.weights)
 
 
+@pytest.mark.learning
 def test_features_stand_side_by_side() -> None:
     both = Together([Embedding(Encoder(encoder(), tokenizer(wrap=True), name="bert")), Words()])
     judge = train_style(SOURCE, TARGET, both, seed=1)
@@ -77,6 +79,7 @@ def test_features_stand_side_by_side() -> None:
     assert judge.accuracy >= 0.7
 
 
+@pytest.mark.learning
 def test_styles_that_cannot_be_told_apart_are_refused_with_the_accuracy() -> None:
     with pytest.raises(SettingError, match=r"accuracy on \d+ held-out texts is 0\.\d\d, below 0\.7.* stand in both"):
         train_style(SOURCE, SOURCE, Words(), seed=0)
@@ -85,6 +88,7 @@ def test_styles_that_cannot_be_told_apart_are_refused_with_the_accuracy() -> Non
     assert forced.accuracy < 0.7
 
 
+@pytest.mark.learning
 def test_naming_always_the_longer_file_is_no_skill() -> None:
     random = np.random.default_rng(0)
     noise = [" ".join(random.choice(["the", "food", "place", "was"], 6)) for _ in range(220)]
