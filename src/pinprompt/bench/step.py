@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
 from typing import Any
 
@@ -35,7 +33,8 @@ def measure(steps: int = 3, target: str = "monte-carlo") -> dict[str, Any]:
     """Write 16 prompts with an OPT of OPT-125M's shape (random weights), then update on 256 sequences."""
     import torch
 
-    from pinprompt.methods.pin.learner import Learner
+    from pinprompt.bench.update import peak_mb
+from pinprompt.methods.pin.learner import Learner
     from pinprompt.methods.pin.replay import Replay
     from pinprompt.policy.backbone import Backbone
     from pinprompt.policy.writer import Writer
@@ -59,7 +58,6 @@ def measure(steps: int = 3, target: str = "monte-carlo") -> dict[str, Any]:
         learner.update(*replay.sample(BATCH, stream, renormalise=True))
         write.append(written - started)
         learn.append(time.perf_counter() - written)
-    unit = 1 if sys.platform == "darwin" else 1024
     return {
         "target": target,
         "shape": {"prompts": PROMPTS, "length": LENGTH, "batch": BATCH, "vocabulary": writer.backbone.vocabulary_size,
@@ -67,7 +65,7 @@ def measure(steps: int = 3, target: str = "monte-carlo") -> dict[str, Any]:
         "write_seconds": min(write),
         "learn_seconds": min(learn),
         "step_seconds": min(a + b for a, b in zip(write, learn, strict=True)),
-        "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9,
+        "peak_gb": peak_mb() * 2**20 / 1e9,
         "released_for_scale": RELEASED,
         "threads": torch.get_num_threads(),
     }  # fmt: skip

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from pinprompt.bench.update import peak_mb
 from pinprompt.maths.entropy import policy
 from pinprompt.policy.backbone import Backbone
 from pinprompt.policy.vocabulary import Ignorable
@@ -154,7 +153,7 @@ def _long(backbone: Backbone, length: int, k: int) -> dict[str, Any]:
         "prompts": 16,
         "seconds": seconds,
         "tree_mb": writer.tree.used / 2**20,
-        "peak_mb": _peak_mb(),
+        "peak_mb": peak_mb(),
     }
 
 
@@ -181,8 +180,3 @@ def _costs(size: int, lengths: Sequence[int]) -> list[dict[str, Any]]:
 
 def _settings(**given: int) -> PolicySettings:
     return PolicySettings.model_validate(given)
-
-
-def _peak_mb() -> float:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
