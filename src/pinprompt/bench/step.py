@@ -34,7 +34,7 @@ def measure(steps: int = 3, target: str = "monte-carlo") -> dict[str, Any]:
     import torch
 
     from pinprompt.bench.update import peak_mb
-from pinprompt.methods.pin.learner import Learner
+    from pinprompt.methods.pin.learner import Learner
     from pinprompt.methods.pin.replay import Replay
     from pinprompt.policy.backbone import Backbone
     from pinprompt.policy.writer import Writer
