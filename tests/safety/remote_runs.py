@@ -60,7 +60,7 @@ def writer(folder: Path) -> list[str]:
         "policy.context": "none", "q_learning.steps": 6, "q_learning.prompts": 4, "q_learning.batch": 8,
         "q_learning.updates": 1, "q_learning.eval_every": 3, "q_learning.finalists": 2,
     }  # fmt: skip
-    return [word for name, value in sets.items() for word in ("--set", f"{name}={value}")]
+    return ["--method", "pin", *[word for name, value in sets.items() for word in ("--set", f"{name}={value}")]]
 
 
 def server_at(url: str, **more: object) -> list[str]:

@@ -29,7 +29,6 @@ from pinprompt.records.reading import read_run
 from pinprompt.records.report import write_report
 from pinprompt.run import running
 from pinprompt.run.checkpoint import Checkpoint
-from pinprompt.run.folder import RunFolder
 from pinprompt.scoring.journal import Journal
 from pinprompt.sweeps.grid import read_sweep
 from tests.house.tiny import FindTheWords, recipe
@@ -293,7 +292,7 @@ def test_names_in_a_recipe_stay_within_the_runs_folder(tmp_path: Path) -> None:
 def test_a_recipe_cannot_name_a_tool_as_its_score(tmp_path: Path, place: str) -> None:
     proof = tmp_path / "proof"
     made = recipes.resolve({"method": "manual", "task": {"kind": "custom", "function": place}})
-    RunFolder(tmp_path / "run").close()
+    (tmp_path / "run").mkdir()
     (tmp_path / "run" / "recipe.toml").write_text(recipes.to_toml(made), "utf-8")
     result = {"prompt": f"touch {proof}", "score": 1, "dev": None, "test": None, "calls": 1, "seconds": 1}
     (tmp_path / "run" / "result.json").write_text(json.dumps(result), "utf-8")

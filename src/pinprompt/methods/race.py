@@ -58,6 +58,11 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
     costs = [task.calls(block) for block in blocks]
     rounds, count = plan(costs, search.evaluator.budget.settings.calls, len(hand), settings)
     candidates = [*stock(made, settings), *written(made, settings, max(settings.written, 3 * count), search.seed)]
+    if not candidates:
+        raise SettingError(
+            "the writer can write no prompt that keeps all constraints, so there is nothing to race; loosen "
+            "policy.constraints (dictionary is on for race), or choose another method"
+        )
     pool = Pool(made, candidates, task.answers(), settings.max_perplexity)
     runners = list(hand)
     stopped = "finished"

@@ -164,7 +164,7 @@ ROWS = (
         "pinprompt.methods.race:race",
         "here",
         "race",
-        presets={"policy": {"length": 16, "k": 64, "context": "task", "constraints": {"dictionary": True}}},
+        presets={"policy": {"length": 16, "k": 64, "rows": 64, "context": "task", "constraints": {"dictionary": True}}},
         quick_on_task={"classification": {"budget": {"calls": 1000}}},
     ),
     MethodRow(
