@@ -91,7 +91,7 @@ def test_the_default_search_fills_the_matrix_block_by_block(
 ) -> None:
     fill_in(tab, studio, tiny, table(tmp_path / "raced.csv"))
     tab.select_option('select[name="method"]', "")
-    tab.fill('textarea[name="sets"]', f"policy.model={tiny}\npolicy.context=none\nrace.max_perplexity=1e9")
+    tab.fill('textarea[name="sets"]', f"policy.model={tiny}\npolicy.context=none\nrace.max_perplexity=none")
     tab.fill('input[name="calls"]', "300")
     begin(tab, "raced")
     tab.wait_for_selector("#state.finished")
