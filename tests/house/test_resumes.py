@@ -102,6 +102,22 @@ def test_a_budget_ends_the_run_cleanly_and_more_of_it_goes_on(lm_folder: Path, t
     assert events(tmp_path / "run") == events(tmp_path / "at-once")
 
 
+class WithDev(FindTheWords):
+    splits = ("train", "dev")
+
+
+@pytest.mark.parametrize("less", [{"calls": 40}, {"calls": 150, "minutes": 1e-9}])
+def test_resumed_with_less_than_it_has_spent_it_answers_from_what_it_has(
+    lm_folder: Path, tmp_path: Path, less: dict[str, Any]
+) -> None:
+    short = {"q_learning": {"steps": 12}}
+    asked = {"task": WithDev(), "device": "cpu", "threads": 1}
+    first = running.run(recipe(lm_folder, budget={"calls": 100}, **short), tmp_path / "run", **asked)
+    again = running.run(recipe(lm_folder, budget=less, **short), tmp_path / "run", resume=True, **asked)
+    assert again.prompt == first.prompt  # a prompt is worth the same on dev and on train here
+    assert again.calls <= first.calls
+
+
 def test_a_finished_run_is_not_run_again(lm_folder: Path, tmp_path: Path) -> None:
     first = run(lm_folder, tmp_path / "run", q_learning={"steps": 3})
     stamp = (tmp_path / "run" / "result.json").stat().st_mtime_ns

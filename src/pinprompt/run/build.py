@@ -148,8 +148,11 @@ def hold_for_dev(recipe: Recipe, task: Task, budget: Budget) -> Reservation | No
     wanted = getattr(recipe.method_settings, "finalists", 0) * task.calls("dev")
     if not wanted:
         return None
+    left = int(budget.remaining()["calls"])
+    if left <= 0 or budget.expired():
+        return None  # a resumed run may have spent all that it is allowed now
     # A budget too small for that still leaves most of itself to the search.
-    return budget.reserve(min(wanted, int(budget.remaining()["calls"] // 4)))
+    return budget.reserve(min(wanted, left // 4))
 
 
 def environment(device: str, threads: int) -> dict[str, Any]:

@@ -106,7 +106,8 @@ function hearJobs(jobs) {
 const matrix = waiting ? null : new Matrix(run, root);
 if (!waiting) {
   settle();
-  matrix.update();
+  // A server that is gone by now is no error of the page: the stream tells when it is back.
+  matrix.update().catch(() => {});
 }
 
 listen({

@@ -52,10 +52,6 @@ export async function upload(kind, name, body) {
   return answer(await fetch(place, { method: "POST", headers: { "content-type": "application/octet-stream" }, body }));
 }
 
-export async function fetched(path) {
-  return answer(await fetch(root + path, { headers: { accept: "application/json" } }));
-}
-
 export function complain(message) {
   const place = by("problem");
   if (!place) return;
