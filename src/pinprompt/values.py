@@ -13,11 +13,14 @@ class Prompt:
 
     `offsets` are what its score on train measured for tasks that calibrate: one number a class, see
     `tasks.calibration`. Without them such a task measures them itself, which costs calls.
+    `draw` is the step of the search that wrote it and its place there, for tasks that draw inputs for each step; without
+    it such a task takes the same inputs for every prompt.
     """
 
     text: str
     ids: tuple[int, ...] = ()
     offsets: tuple[float, ...] = ()
+    draw: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)

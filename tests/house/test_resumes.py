@@ -141,3 +141,13 @@ def test_a_collapsed_search_begins_anew_or_stops(lm_folder: Path, tmp_path: Path
     stopped = run(lm_folder, tmp_path / "stop", q_learning={**eager, "on_collapse": "stop"})
     assert stopped.data["stopped"] == "collapsed"
     assert stopped.data["steps"] < 40
+
+
+def test_a_restart_leaves_no_repeats_in_the_replay_and_a_resumed_run_knows(lm_folder: Path, tmp_path: Path) -> None:
+    eager = {**SETTINGS["q_learning"], "target": "monte-carlo", "learning_rate": 2e-2, "steps": 40}
+    whole = run(lm_folder, tmp_path / "whole", q_learning=eager, budget={"calls": 10_000})
+    # Cut just before the end, so that the resumed part samples from a replay that a restart has cleaned.
+    run(lm_folder, tmp_path / "cut", q_learning=eager, budget={"calls": whole.calls - 2})
+    assert any(row["event"] == "restart" for row in read_lines(tmp_path / "cut" / "events.jsonl"))
+    run(lm_folder, tmp_path / "cut", q_learning=eager, budget={"calls": 10_000}, resume=True)
+    assert events(tmp_path / "cut") == events(tmp_path / "whole")

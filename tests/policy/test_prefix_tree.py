@@ -72,6 +72,21 @@ def test_logits_and_logprobs_are_the_models_own(backbone: Backbone) -> None:
         torch.testing.assert_close(logprobs, torch.log_softmax(own, -1), atol=1e-4, rtol=1e-4)
 
 
+def test_states_alone_cost_no_filter_and_the_filter_comes_when_it_is_asked_for(backbone: Backbone) -> None:
+    tree, asked = tree_of(backbone), []
+    keep = tree.keep
+    tree.keep = lambda prefixes, states: (asked.extend(prefixes), keep(prefixes, states))[1]
+    prefixes = list(dict.fromkeys(some_prefixes(12)))
+    tree.states(prefixes)
+    assert asked == [()], "the root's filter says how large a node is; no other was needed"
+    bare = tree.used
+    kept = tree.kept(prefixes)
+    assert sorted(asked) == sorted({(), *prefixes}), "each once, and no ancestor that was not asked about"
+    assert tree.used > bare
+    assert tree.used == sum(tree._nodes[prefix].bytes for prefix in tree.keys())
+    assert torch.equal(kept, tree_of(backbone).kept(prefixes)), "the same bits as when both came at once"
+
+
 def test_on_and_off_give_the_same_bits(backbone: Backbone) -> None:
     on, off = tree_of(backbone), tree_of(backbone, enabled=False)
     for seed in range(4):

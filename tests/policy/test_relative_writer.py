@@ -126,6 +126,6 @@ def test_memory_counts_the_priors(make: Callable[[str], Backbone]) -> None:
         Writer.build(PolicySettings(length=4, k=30, hidden=8, rows=4), "It was", backbone=make("gpt2")),
     )
     for writer in (with_prior, without):
-        writer.tree.states([(5,)])
+        writer.tree.kept([(5,)])
     # Thirty kept tokens, four bytes each (ties aside).
     assert with_prior.tree.used - without.tree.used == 4 * int(with_prior.kept([(5,)]).sum())

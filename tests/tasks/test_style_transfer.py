@@ -12,7 +12,6 @@ from pinprompt.errors import DataError, SettingError
 from pinprompt.recipe.sections import StyleTransferSettings
 from pinprompt.tasks.protocol import Task, check_task
 from pinprompt.tasks.style_data import style_data
-from pinprompt.tasks.style_metrics import best_of_blocks
 from pinprompt.tasks.style_transfer import StyleTransferTask
 from pinprompt.values import Prompt
 
@@ -68,7 +67,8 @@ def test_scores_are_the_best_of_blocks_averaged_over_sources(task: StyleTransfer
     assert len(scores) == 3
     for score in scores:
         assert score.calls == task.calls("train")
-        assert score.value == pytest.approx((score.details["input/0"] + score.details["input/1"]) / 2)
+        maxima = [score.details[f"input/{source}/{block}"] for source in (0, 1) for block in (0, 1)]
+        assert score.value == pytest.approx(sum(maxima) / 4)
         # content and style of the outputs that counted have the score as their mean
         assert score.value == pytest.approx((score.details["content"] + score.details["style"]) / 2)
         assert 0 < score.value < 100
@@ -85,7 +85,34 @@ def test_a_score_can_be_worked_out_from_the_outputs(task: StyleTransferTask) -> 
     for text in texts:
         content, style = task._judges.content([source], [text])[0], task._judges.style([text])[0]
         values.append(100 * (content + style) / 2 if text else 0.0)
-    assert score.details["input/1"] == pytest.approx(best_of_blocks(values, 2)[0])
+    maxima = [score.details["input/1/0"], score.details["input/1/1"]]
+    assert maxima == pytest.approx([max(values[:3]), max(values[3:])])
+
+
+def test_each_step_of_q_learning_has_its_own_sources_and_each_prompt_one_of_them(task: StyleTransferTask) -> None:
+    def sources(step: int, count: int = 4) -> list[str]:
+        prompts = [Prompt("very nice", draw=(step, place)) for place in range(count)]
+        scores = task.score(prompts, list(range(count)))
+        assert [score.calls for score in scores] == [6] * count, "one source, two blocks of three outputs"
+        return [score.group for score in scores]
+
+    drawn = {step: sources(step) for step in range(6)}
+    for groups in drawn.values():
+        assert len(set(groups)) == 2, "two sources a step"
+        assert groups[:2] == groups[2:], "in turn, so that prompts of one source can be compared"
+    assert len({tuple(groups) for groups in drawn.values()}) > 1, "other steps have other sources"
+    assert sources(3) == drawn[3], "whoever asks, whenever"
+    assert len(task.pool) > len(task.sources["train"]) == 2
+    alone = task.score([Prompt("very nice")], [0])[0]
+    assert alone.group == "train 0, 1", "what no step wrote is scored on the same sources as everything else"
+
+
+def test_fixed_sources_are_the_same_for_every_step(home: Path) -> None:
+    fixed = StyleTransferTask.build(settings(home, draw="fixed"))
+    assert fixed.pool == fixed.sources["train"]
+    scores = fixed.score([Prompt("very nice", draw=(step, 0)) for step in range(3)], [0, 1, 2])
+    assert {score.group for score in scores} == {"train 0, 1"}
+    assert {score.calls for score in scores} == {12}
 
 
 def test_a_score_depends_on_prompt_and_seed_alone(home: Path, task: StyleTransferTask) -> None:
@@ -127,7 +154,7 @@ def test_references_bring_bleu_and_bertscore(home: Path) -> None:
 
 
 def test_the_parts_are_disjoint_and_the_judges_have_halves(home: Path) -> None:
-    data = style_data(settings(home))
+    data = style_data(settings(home, draw="fixed"))
     (first, wanted), (second, other) = data.halves
     parts = [set(texts) for texts in data.sources.values()]
     for one in (*parts, set(second)):
@@ -135,8 +162,12 @@ def test_the_parts_are_disjoint_and_the_judges_have_halves(home: Path) -> None:
     assert sum(map(len, parts)) == 2 + 3 + 5
     assert set(wanted).isdisjoint(other)
     assert len(first) + len(second) == len(LINES) - 10
-    assert style_data(settings(home)).fingerprint == data.fingerprint
-    assert style_data(settings(home, split=14)).fingerprint != data.fingerprint
+    assert style_data(settings(home, draw="fixed")).fingerprint == data.fingerprint
+    assert style_data(settings(home, draw="fixed", split=14)).fingerprint != data.fingerprint
+    # To draw from, a fifth of the texts; the judges still see none of them.
+    wide = style_data(settings(home))
+    assert len(wide.sources["train"]) == len(LINES) // 5
+    assert set(wide.sources["train"]).isdisjoint([*wide.halves[0][0], *wide.halves[1][0], *wide.sources["dev"]])
 
 
 def test_rewrites_come_best_first_and_distinct(task: StyleTransferTask) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import heapq
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -224,7 +224,8 @@ class Book:
     def _enter(self, prompt: Prompt, value: float, merit: float | None = None) -> None:
         trial = self._trials.get(prompt.text)
         if trial is None:
-            self._trials[prompt.text] = Trial(prompt, value, 1, len(self._trials), merit=merit)
+            # A text counts as one prompt, whichever step wrote it.
+            self._trials[prompt.text] = Trial(replace(prompt, draw=None), value, 1, len(self._trials), merit=merit)
         else:
             trial.total += value
             trial.count += 1

@@ -31,16 +31,17 @@ class Node:
     """What is known of one prefix."""
 
     state: Tensor
-    kept: NDArray[np.uint8]
     own: Tensor | None
-    mu: Tensor | None
+    kept: NDArray[np.uint8] | None = None
+    """None until it is asked for: an update on Monte-Carlo returns needs the states of old prefixes alone."""
+    mu: Tensor | None = None
     """The LM's distribution over the kept tokens, where a policy relative to it is wanted."""
 
     @property
     def bytes(self) -> int:
         """What it takes in memory."""
-        tensors = [tensor for tensor in (self.own, self.mu) if tensor is not None]
-        return int(self.state.nbytes + self.kept.nbytes + sum(tensor.nbytes for tensor in tensors)) + 512  # bookkeeping
+        parts = [part for part in (self.kept, self.own, self.mu) if part is not None]
+        return int(self.state.nbytes + sum(part.nbytes for part in parts)) + 512  # bookkeeping
 
 
 class PrefixTree:
@@ -75,12 +76,12 @@ class PrefixTree:
 
     def look(self, prefixes: Sequence[Prefix], kept: bool = True) -> tuple[Tensor, Tensor | None]:
         """States [n, d] and, if asked for, kept sets [n, V] at once."""
-        nodes = self._nodes_of(prefixes)
+        nodes = self._nodes_of(prefixes, kept)
         device = self.reader.backbone.device
         stacked = torch.stack([nodes[prefix].state for prefix in prefixes])
         if not kept:
             return stacked, None
-        packed = np.stack([nodes[prefix].kept for prefix in prefixes])
+        packed = np.stack([_packed(nodes[prefix]) for prefix in prefixes])
         bits = np.unpackbits(packed, axis=1, count=self.size).view(np.bool_)
         return stacked, torch.from_numpy(bits).to(device)
 
@@ -91,17 +92,19 @@ class PrefixTree:
         for prefix in prefixes:
             node = nodes[prefix]
             assert node.mu is not None, "only a tree that was made with `likely` has priors"
-            ids = np.flatnonzero(np.unpackbits(node.kept, count=self.size))
+            ids = np.flatnonzero(np.unpackbits(_packed(node), count=self.size))
             found.append(Prior(torch.from_numpy(ids).to(node.mu.device), node.mu))
         return found
 
-    def _nodes_of(self, prefixes: Sequence[Prefix]) -> dict[Prefix, Node]:
+    def _nodes_of(self, prefixes: Sequence[Prefix], kept: bool = True) -> dict[Prefix, Node]:
         """What is known of the prefixes, keys and values aside: those may have to go before the request is done."""
         if not self.enabled:
             self.clear()
         found: dict[Prefix, Node] = {}
         for chunk in self._chunks(dict.fromkeys(prefixes)):
             self._learn(chunk)
+            if kept:
+                self._filter(chunk)
             found |= {prefix: replace(self._node(prefix), own=None) for prefix in chunk}
         return found
 
@@ -166,21 +169,43 @@ class PrefixTree:
             for first in range(0, len(level), self.reader.rows):
                 batch = level[first : first + self.reader.rows]
                 states, own = self.reader.step(batch, self._own)
-                kept = self.keep(batch, states)
-                likely = None if self.likely is None else self.likely(states)
                 for row, prefix in enumerate(batch):
-                    mine = None if own is None else own[row]
-                    self._add(prefix, self._make(states[row], kept[row], mine, None if likely is None else likely[row]))
+                    # Clones: a view would keep the whole pass alive when its neighbours are dropped.
+                    node = Node(states[row].clone(), None if own is None else own[row].clone())
+                    self._nodes[prefix] = node
+                    self.used += node.bytes
                 self.misses += len(batch)
         for prefix in wanted:
             self._touch(prefix)
         self._trim(self.limit, set(wanted))
 
+    def _filter(self, wanted: Sequence[Prefix]) -> None:
+        """Compute the kept sets of a chunk that are not known yet, in passes of the reader's shape."""
+        bare = [prefix for prefix in wanted if self._node(prefix).kept is None]
+        rows = self.reader.rows
+        for first in range(0, len(bare), rows):
+            batch = bare[first : first + rows]
+            nodes = [self._node(prefix) for prefix in batch]
+            states = torch.stack([nodes[min(row, len(nodes) - 1)].state for row in range(rows)])
+            before = sum(node.bytes for node in nodes)
+            self._fill(nodes, batch, states)
+            self.used += sum(node.bytes for node in nodes) - before
+        if bare:
+            self._trim(self.limit, set(wanted))
+
+    def _fill(self, nodes: Sequence[Node], prefixes: Sequence[Prefix], states: Tensor) -> None:
+        """Give nodes their kept sets, and the LM's distribution over them where it is wanted."""
+        kept = self.keep(prefixes, states)
+        likely = None if self.likely is None else self.likely(states)
+        for row, node in enumerate(nodes):
+            node.kept = np.packbits(kept[row].cpu().numpy())
+            node.mu = None if likely is None else torch.softmax(likely[row][kept[row]], -1)
+
     def _plant(self) -> None:
         """Read the empty prefix, which all others hang on; it is never dropped."""
         state = self.reader.root()
-        likely = None if self.likely is None else self.likely(state)[0]
-        self._root = self._make(state[0], self.keep([()], state)[0], None, likely)
+        self._root = Node(state[0].clone(), None)
+        self._fill([self._root], [()], state)
         self._node_bytes = self._root.bytes + self.reader.own_bytes
         self.misses += 1
 
@@ -199,16 +224,6 @@ class PrefixTree:
         assert own is not None
         return own
 
-    def _make(self, state: Tensor, kept: Tensor, own: Tensor | None, likely: Tensor | None) -> Node:
-        # Clones: a view would keep the whole pass alive when its neighbours are dropped.
-        packed = np.packbits(kept.cpu().numpy())
-        mu = None if likely is None else torch.softmax(likely[kept], -1)
-        return Node(state.clone(), packed, None if own is None else own.clone(), mu)
-
-    def _add(self, prefix: Prefix, node: Node) -> None:
-        self._nodes[prefix] = node
-        self.used += node.bytes
-
     def _touch(self, prefix: Prefix) -> None:
         """Mark as used, ancestors last: so a leaf is always dropped before what it hangs on."""
         for end in range(len(prefix), 0, -1):
@@ -225,3 +240,8 @@ class PrefixTree:
                 return
             if prefix not in spared:
                 self.used -= self._nodes.pop(prefix).bytes
+
+
+def _packed(node: Node) -> NDArray[np.uint8]:
+    assert node.kept is not None, "kept sets are computed before they are read"
+    return node.kept

@@ -133,6 +133,16 @@ class QLearningSettings(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _a_replay_that_can_be_warm(self) -> QLearningSettings:
+        needed = max(self.batch, self.warmup or 0)
+        if self.replay and self.capacity < needed:
+            raise ValueError(
+                f"a replay of {self.capacity} episodes never holds the {needed} that an update waits for "
+                "(batch, or warmup), so nothing would be learnt; raise capacity or lower them"
+            )
+        return self
+
 
 # Settings of the methods that PIN is compared with. The defaults are the published ones where there are any.
 
@@ -404,7 +414,12 @@ class StyleTransferSettings(Section):
     )
     lower: bool | None = Field(None, description="Lower-case the outputs; none: as the dataset's texts are.")
     rows: int = Field(64, ge=4, description="Rows of every pass of the task model; fixed, so that grouping is moot.")
-    sources: int = Field(2, ge=1, description="Source texts that every prompt is scored on.")
+    sources: int = Field(2, ge=1, description="Source texts that prompts are scored on, see draw.")
+    draw: Literal["step", "fixed"] = Field(
+        "step",
+        description="Which sources: step draws new ones at each step of Q-learning, and each prompt is scored on one of "
+        "them (as published); fixed scores every prompt on the same ones, as every other method always does.",
+    )
     samples: int = Field(32, ge=1, description="Outputs of which the best counts.")
     bootstraps: int = Field(4, ge=1, description="Blocks of `samples` outputs; the score is the mean of their best.")
     dev_sources: int = Field(16, ge=1, description="Source texts that prompts are chosen on.")

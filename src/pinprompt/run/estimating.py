@@ -103,7 +103,8 @@ def _calls_per_prompt(recipe: Recipe) -> tuple[int, int] | None:
             return None
         return rows, rows
     if settings.kind == "style-transfer":
-        on_train = settings.sources * settings.samples * settings.bootstraps
+        one = settings.draw == "step" and METHODS[recipe.method].kind == "rl"  # each prompt gets one of its step's
+        on_train = (1 if one else settings.sources) * settings.samples * settings.bootstraps
         return on_train, settings.dev_sources * settings.samples * (settings.dev_bootstraps or settings.bootstraps)
     return (1, 0) if settings.kind == "inversion" else None
 

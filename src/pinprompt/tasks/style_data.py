@@ -149,7 +149,8 @@ def _divide(
             path=settings.source or settings.data,
         )
     few = max(1, len(lines) // 5)  # of a short file no part takes more than a fifth
-    train = min(settings.sources, few)
+    # To draw from, all that may be taken; every method but Q-learning takes the first `sources` of them.
+    train = few if settings.draw == "step" else min(settings.sources, few)
     dev = min(settings.dev_sources, few)
     held = min(settings.test_sources or HELD_OUT, few) if test is None and len(lines) > 2 else 0
     cuts = np.cumsum([train, dev, held]).tolist()

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from pinprompt.errors import DataError, SettingError, did_you_mean
 from pinprompt.judges.fluency import LanguageModel
 from pinprompt.models.generator import Generator, Request
@@ -69,7 +71,10 @@ class StyleTransferTask(Task):
         """The generator, if it is behind an API: it counts tokens."""
         if self._server is not None:
             self.chunk = 1  # so that each prompt has its own bill; its requests are still sent side by side
-        self.sources = _fitting(data, generator)
+        fitting = _fitting(data, generator)
+        self.pool = fitting["train"]
+        """Training texts that the sources of a step are drawn from; the first ones are those of the split itself."""
+        self.sources = {**fitting, "train": self.pool[: settings.sources]}
         self.splits = tuple(self.sources)
         facts = {
             "settings": settings.model_dump(mode="json", exclude={"data", "source", "target", "test", "references"}),
@@ -121,11 +126,11 @@ class StyleTransferTask(Task):
         return cls(settings, data, generator, build_judges(settings, data, device, lm), revision)
 
     def score(self, prompts: Sequence[Prompt], seeds: Sequence[int], split: str = "train") -> list[Score]:
-        """The mean over the split's sources of the mean over blocks of the best of the block's outputs, 0 to 100.
+        """The mean over a prompt's sources of the mean over blocks of the best of the block's outputs, 0 to 100.
 
-        Every prompt is measured on the same sources; `details` has its score on each (`input/<i>`), for a z-score
-        per source, and the mean content and style of the outputs that counted. A server's prompts are scored one by
-        one, so that each has its own bill.
+        `details` has the best of each block by source (`input/<source>/<block>`), for a z-score per source, and the
+        mean content and style of the outputs that counted. A server's prompts are scored one by one, so that each has
+        its own bill.
         """
         if self._server is None:
             return self._scores(prompts, seeds, split)
@@ -139,30 +144,46 @@ class StyleTransferTask(Task):
         return found
 
     def _scores(self, prompts: Sequence[Prompt], seeds: Sequence[int], split: str) -> list[Score]:
-        sources, blocks = self._sources(split), self._blocks(split)
+        blocks = self._blocks(split)
         count = self._samples(split) * blocks
-        asked = [
-            Request(prompt.text, source, count, derive(seed, split, place))
-            for prompt, seed in zip(prompts, seeds, strict=True)
-            for place, source in enumerate(sources)
-        ]
-        judged = self._judged(asked)
+        drawn = [self._drawn(prompt, split) for prompt in prompts]
+        judged = iter(
+            self._judged(
+                [
+                    Request(prompt.text, source, count, derive(seed, split, place))
+                    for prompt, seed, sources in zip(prompts, seeds, drawn, strict=True)
+                    for place, source in sources.items()
+                ]
+            )
+        )
         scores = []
-        for first in range(0, len(asked), len(sources)):
+        for sources in drawn:
             details: dict[str, float] = {}
             failures: list[str] = []
             counted: list[Rewrite] = []
-            for place in range(len(sources)):
-                rewrites, failure = judged[first + place]
-                value, places = best_of_blocks([rewrite.score for rewrite in rewrites], blocks)
-                details[f"input/{place}"] = value
-                counted += [rewrites[one] for one in places]
+            for place in sources:
+                rewrites, failure = next(judged)
+                _, best_ones = best_of_blocks([rewrite.score for rewrite in rewrites], blocks)
+                for block, one in enumerate(best_ones):
+                    details[f"input/{place}/{block}"] = rewrites[one].score
+                    counted.append(rewrites[one])
                 failures += [f"{split} text {place}: {failure}"] if failure else []
             details["content"] = sum(rewrite.content for rewrite in counted) / len(counted)
             details["style"] = sum(rewrite.style for rewrite in counted) / len(counted)
-            mean = sum(details[f"input/{place}"] for place in range(len(sources))) / len(sources)
-            scores.append(Score(mean, count * len(sources), split, details, tuple(failures)))
+            mean = sum(rewrite.score for rewrite in counted) / len(counted)
+            group = f"{split} {', '.join(map(str, sources))}"
+            scores.append(Score(mean, count * len(sources), group, details, tuple(failures)))
         return scores
+
+    def _drawn(self, prompt: Prompt, split: str) -> dict[int, str]:
+        """The sources that a prompt is scored on by their place: the split's own, or one of those of its step."""
+        own = self._sources(split)
+        if split != "train" or self.settings.draw == "fixed" or prompt.draw is None:
+            return dict(enumerate(own))
+        step, place = prompt.draw
+        random = np.random.Generator(np.random.Philox(derive(self.settings.split, "sources of a step", step)))
+        chosen = int(random.choice(len(self.pool), len(own), replace=False)[place % len(own)])
+        return {chosen: self.pool[chosen]}
 
     def evaluate(self, prompt: Prompt, split: str, seed: int = 0) -> Evaluation:
         """The best of `test_samples` outputs per source by the search's judges, measured by the report's judges."""
@@ -232,7 +253,7 @@ class StyleTransferTask(Task):
     def tokens(self, prompt: Prompt, split: str = "train") -> tuple[int, int]:
         """The most tokens in and out that a score can take; a request's text is read once for all its samples."""
         count = self._samples(split) * self._blocks(split)
-        sources = self._sources(split)
+        sources = list(self._drawn(prompt, split).values())
         if self._server is not None:
             most = [self._server.most_tokens(prompt.text, source, count) for source in sources]
             return sum(one for one, _ in most), sum(one for _, one in most)

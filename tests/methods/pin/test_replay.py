@@ -109,6 +109,22 @@ def test_memory_doubles_up_to_the_capacity_and_no_further() -> None:
     assert [seen.index(size) for size in (256, 512, 700)] == [0, 256, 512]
 
 
+def test_repeats_are_dropped_but_for_the_first_and_the_ring_goes_on() -> None:
+    replay = Replay(6, 2)
+    replay.add([Episode((n, n), float(n), n / 10) for n in (0, 1, 2, 3)])
+    replay.add([Episode((2, 2), 2.0, 0.0)] * 4)
+    # In the ring, oldest first: 2, 3, and four copies of 2 whose reward among themselves is 0.
+    replay.drop_repeats()
+    assert len(replay) == 2
+    ids, rewards = replay.sample(100, stream())
+    assert {(*row, round(reward, 6)) for row, reward in zip(ids.tolist(), rewards.tolist(), strict=True)} == {
+        (2, 2, 0.2), (3, 3, 0.3)
+    }  # fmt: skip
+    replay.add([Episode((n, n), float(n), 0.0) for n in (4, 5, 6, 7, 8)])
+    assert len(replay) == 6
+    assert set(replay.sample(200, stream())[0][:, 0].tolist()) == {3, 4, 5, 6, 7, 8}, "the oldest still go first"
+
+
 def test_an_empty_replay_says_so() -> None:
     with pytest.raises(ValueError, match=r"^the replay is empty$"):
         Replay(5, 2).sample(1, stream())

@@ -33,3 +33,13 @@ def test_per_input_compares_prompts_on_the_same_input_only() -> None:
 def test_per_input_falls_back_on_groups() -> None:
     scores = [Score(90, group="a"), Score(10, group="b"), Score(80, group="a"), Score(20, group="b")]
     assert normalise(scores, "input") == pytest.approx([5 / 5.0001, -5 / 5.0001, -5 / 5.0001, 5 / 5.0001])
+
+
+def test_the_maxima_of_blocks_are_pooled_by_input() -> None:
+    # One source, two prompts with two maxima each: the mean of all four is 5, their population deviation sqrt(5).
+    scores = [Score(3, details={"input/7/0": 2, "input/7/1": 4}), Score(7, details={"input/7/0": 6, "input/7/1": 8})]
+    deviation = 5**0.5 + 1e-4
+    assert normalise(scores, "input") == pytest.approx([-2 / deviation, 2 / deviation])
+    # Between the prompts' means the deviation would be 2, and the rewards -1 and 1.
+    # A prompt of another source is not compared with them.
+    assert normalise([*scores, Score(50, details={"input/8/0": 50, "input/8/1": 50})], "input")[2] == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -37,13 +38,15 @@ def search_prompts(search: Search, settings: QLearningSettings) -> Outcome:
                     explore=settings.explore,
                 )
             # Observe R(y(z, x)) from the task model.
+            # Each prompt tells the task its step and place, for tasks that draw new inputs at each step.
+            prompts = [replace(prompt, draw=(step, place)) for place, prompt in enumerate(written.prompts)]
             with book.phase("score"):
-                scores = book.score(written.prompts)
+                scores = book.score(prompts)
         except BudgetSpent:
             stopped = "budget"
             break
         # Add {z_0 ... z_{L-1}, R} to D.
-        episodes = run.add(written.prompts, scores)
+        episodes = run.add(prompts, scores)
         # Sample from D, estimate the targets with F_I[Q_theta'], step on theta, let theta' follow.
         with book.phase("learn"):
             updates = run.learn(episodes)
@@ -68,7 +71,9 @@ class _Run:
         self.replay = Replay(settings.capacity, writer.length, settings.keep_best)
         self.learner = Learner(writer, settings)
         self.greedy: list[Candidate] = []
-        self.restarts = 0
+        self.restarts: list[int] = []
+        """How many prompts had been scored at each restart."""
+        self.scored = 0
         self.stale = 0
 
     def begin(self) -> int:
@@ -81,7 +86,11 @@ class _Run:
         self.learner.restore(tensors)
         self.greedy = [Candidate(Prompt(text, tuple(ids)), "greedy", score) for text, ids, score in state["greedy"]]
         self.restarts, self.stale = state["restarts"], state["stale"]
-        self.replay.add([Episode(tuple(row["ids"]), row["score"], row["reward"]) for row in self.book.rows()])
+        for row in self.book.rows():
+            self._drop_repeats()
+            self.replay.add([Episode(tuple(row["ids"]), row["score"], row["reward"])])
+            self.scored += 1
+        self._drop_repeats()
         return self.book.step
 
     def remember(self, step: int) -> None:
@@ -99,6 +108,7 @@ class _Run:
         ]
         self.book.annotate([{"reward": episode.reward} for episode in episodes])
         self.replay.add(episodes)
+        self.scored += len(episodes)
         self.stale = 0 if self.book.new else self.stale + 1
         return episodes
 
@@ -133,11 +143,17 @@ class _Run:
         return self.stale >= self.settings.patience
 
     def restart(self, step: int) -> None:
-        """Start again from a fresh psi; the replay and the book stay."""
-        self.restarts += 1
+        """Start again from a fresh psi; the book stays, and the replay but for its repeats."""
+        self.restarts.append(self.scored)
         self.stale = 0
-        self.learner.restart(derive(self.search.seed, "psi", self.restarts))
+        self._drop_repeats()
+        self.learner.restart(derive(self.search.seed, "psi", len(self.restarts)))
         self.search.emit(Event("restart", step, {"reason": f"no new prompt for {self.settings.patience} steps"}))
+
+    def _drop_repeats(self) -> None:
+        """The replay as a restart leaves it, if one came after as many prompts as there are now."""
+        if self.scored in self.restarts:
+            self.replay.drop_repeats()
 
     def tell(self, step: int, scores: list[Score], support: list[float], updates: list[Update]) -> None:
         """Emit what this step showed: the book's facts, and what the learner saw."""
@@ -160,4 +176,4 @@ class _Run:
         with contextlib.suppress(BudgetSpent):
             self.try_greedy(self.book.step)
         candidates = self.greedy + self.book.best(self.settings.finalists)
-        return Outcome(candidates, stopped, self.book.step, {"restarts": self.restarts})
+        return Outcome(candidates, stopped, self.book.step, {"restarts": len(self.restarts)})

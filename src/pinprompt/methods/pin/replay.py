@@ -18,7 +18,7 @@ EPSILON = 1e-4
 """Added to the standard deviation, as published, so that equal scores give reward 0 instead of a division by zero."""
 
 INPUT = "input/"
-"""Keys of `Score.details` that hold a prompt's score on one single input."""
+"""Keys of `Score.details` that hold a prompt's values on one single input: `input/<name>`, or `input/<name>/<n>` each."""
 
 
 def z_scores(values: Sequence[float]) -> list[float]:
@@ -31,8 +31,10 @@ def z_scores(values: Sequence[float]) -> list[float]:
 def normalise(scores: Sequence[Score], how: Literal["batch", "input", "none"]) -> list[float]:
     """The rewards of one step's prompts, before scaling.
 
-    `batch` compares all prompts with each other; `input` compares, for each input, the prompts measured on it (single
-    inputs where the task reports them, else the scores of one group) and averages over a prompt's inputs.
+    `batch` compares all prompts with each other; `input` compares, for each input, all values measured on it (single
+    inputs where the task reports them, else the scores of one group) and averages over a prompt's values. Where a
+    prompt has several values on an input, as the best outputs of several blocks, they are pooled as published: mean and
+    deviation are those of all values, not of the prompts' means.
     """
     values = [score.value for score in scores]
     if how == "none":
@@ -43,7 +45,7 @@ def normalise(scores: Sequence[Score], how: Literal["batch", "input", "none"]) -
     for place, score in enumerate(scores):
         inputs = {key: value for key, value in score.details.items() if key.startswith(INPUT)}
         for key, value in (inputs or {score.group: score.value}).items():
-            columns[key].append((place, value))
+            columns["/".join(key.split("/")[:2])].append((place, value))
     gathered: list[list[float]] = [[] for _ in scores]
     for column in columns.values():
         for (place, _), z in zip(column, z_scores([value for _, value in column]), strict=True):
@@ -101,6 +103,20 @@ class Replay:
         if renormalise:
             rewards = (scores[rows] - scores.mean()) / (scores.std(correction=0) + EPSILON)
         return ids[rows], rewards.float()
+
+    def drop_repeats(self) -> None:
+        """Keep each prompt once, as it was first met: a collapsed policy fills the ring with copies of one prompt.
+
+        The first copy stays, since the reward of a prompt that was scored among its own copies says nothing.
+        """
+        start = self._added % self.capacity if self._added > self.capacity else 0
+        places = [(start + age) % self.capacity for age in range(len(self))]
+        first: dict[tuple[int, ...], int] = {}
+        for place in places:
+            first.setdefault(tuple(self._ids[place].tolist()), place)
+        rows = torch.tensor(list(first.values()), dtype=torch.long)
+        self._ids, self._scores, self._rewards = self._ids[rows], self._scores[rows], self._rewards[rows]
+        self._added = len(rows)
 
     def _retire(self, place: int) -> None:
         """The episode at a place has to go; if it is among the best that had to, it stays beside the ring."""
