@@ -13,8 +13,8 @@ class Prompt:
 
     `offsets` are what its score on train measured for tasks that calibrate: one number a class, see
     `tasks.calibration`. Without them such a task measures them itself, which costs calls.
-    `draw` is the step of the search that wrote it and its place there, for tasks that draw inputs for each step; without
-    it such a task takes the same inputs for every prompt.
+    `draw` is the step of the search that wrote it and its place there, for tasks that draw inputs for each step;
+    without it such a task takes the same inputs for every prompt.
     """
 
     text: str

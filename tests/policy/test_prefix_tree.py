@@ -83,7 +83,7 @@ def test_states_alone_cost_no_filter_and_the_filter_comes_when_it_is_asked_for(b
     kept = tree.kept(prefixes)
     assert sorted(asked) == sorted({(), *prefixes}), "each once, and no ancestor that was not asked about"
     assert tree.used > bare
-    assert tree.used == sum(tree._nodes[prefix].bytes for prefix in tree.keys())
+    assert tree.used == sum(node.bytes for node in tree._nodes.values())
     assert torch.equal(kept, tree_of(backbone).kept(prefixes)), "the same bits as when both came at once"
 
 

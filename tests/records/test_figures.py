@@ -23,6 +23,7 @@ from pinprompt.records.figures import (
     ablation,
     against_readability,
     averaged,
+    greedy_progress,
     learning_curves,
     progress,
     write_figures,
@@ -38,6 +39,14 @@ def test_progress_is_the_best_so_far() -> None:
     assert progress(record, "time") == [(1, 3), (2, 3), (3, 5)]
     with pytest.raises(SettingError, match="no axis"):
         progress(record, "money")
+
+
+def test_the_greedy_prompt_stands_at_the_calls_of_the_steps_before_it() -> None:
+    steps = [{"event": "step", "step": n, "calls": 10 * (n + 1), "score_best": 1.0} for n in range(4)]
+    greedy = [{"event": "greedy", "step": n, "dev": dev} for n, dev in ((2, 7.0), (3, None), (4, 9.0))]
+    # Tried before step 2, that is after 20 calls; without a dev score there is no point; the last one after the end.
+    assert greedy_progress(RunRecord(Path("run"), events=[*steps, *greedy])) == [(20, 7.0), (40, 9.0)]
+    assert greedy_progress(RunRecord(Path("run"), events=steps)) == []
 
 
 def test_averaged_stays_where_all_runs_are() -> None:

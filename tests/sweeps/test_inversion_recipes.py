@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ SHORT = ["policy.hidden=16", "budget.calls=24", "q_learning.prompts=8", "q_learn
     ("name", "setting", "values"),
     [
         ("inversion-length", "policy.length", {4, 8, 16, 32}),
-        ("inversion-k", "policy.k", {100, 256, 1024, 10_000, 20_000}),
+        ("inversion-k", "policy.k", {100, 256, 1024, 10_000, 20_000, 49_152}),
         ("inversion-scale", "q_learning.alpha", {1.0, 0.2, 0.05, 0.0125}),
         ("inversion-filter", "method", {"pin", "pin-no-fluency"}),
     ],
@@ -39,10 +40,13 @@ def test_each_varies_one_thing_over_the_same_pictures(name: str, setting: str, v
         own = [cell for cell in cells if cell.recipe.method == method]
         for value in {cell.varied[setting] for cell in own}:
             shown = {cell.recipe.task.images for cell in own if cell.varied[setting] == value}  # type: ignore[union-attr]
-            assert shown == {(f"runs/pictures/noto/{picture}.png",) for picture in PICTURES}
+            assert shown == {(f"recipes/small/noto/{picture}.png",) for picture in PICTURES}
     assert {cell.recipe.policy.model for cell in cells} == {"smollm2"}
     assert {cell.recipe.task.model for cell in cells} == {"emoji-clip"}  # type: ignore[union-attr]
     assert len({cell.recipe.budget.calls for cell in cells}) == 1, "runs of other budgets share no table"
+    assert min(cell.recipe.budget.calls or 0 for cell in cells) >= 1000, "fewer prompts say nothing of learning"
+    order = [cell.recipe.task.images for cell in cells]  # type: ignore[union-attr]
+    assert len(list(groupby(order))) == len(PICTURES), "picture by picture: what is finished is a whole table"
 
 
 def test_the_filter_is_what_the_filter_recipe_varies() -> None:
@@ -59,7 +63,7 @@ def test_the_length_recipe_gives_means_over_pictures_and_figures(
     torch.set_num_threads(1)
     monkeypatch.chdir(tmp_path)
     for place, name in enumerate(PICTURES):
-        path = tmp_path / "runs" / "pictures" / "noto" / f"{name}.png"
+        path = tmp_path / "recipes" / "small" / "noto" / f"{name}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (32, 32), ("red", "blue", "lime", "gold", "grey")[place]).save(path)
     over = [f"policy.model={make_lm(tmp_path)}", "policy.constraints.no_repeats=false", *SHORT]

@@ -21,7 +21,9 @@ def sweep(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the cells.")] = None,
     sets: Annotated[list[str] | None, typer.Option("--set", help="A setting under all cells.")] = None,
     seed: Seed = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cells with an estimate, and stop.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the cells with an estimate and what they lack, and stop.")
+    ] = False,
 ) -> None:
     """Run many recipes; finished cells are never run again, killed ones resume."""
     with door(options) as console:
@@ -32,6 +34,8 @@ def sweep(
         if dry_run:
             cells = api.plan_sweep(file, out=out, seed=seed, settings=settings, device=options.device)
             console.answer(*_planned(cells))
+            if any(cell["missing"] for cell in cells):
+                raise typer.Exit(1)
             return
         swept = api.sweep(
             file, out=out, engine=engine, address=address, workers=workers, gpus=gpus, seed=seed, settings=settings,
@@ -45,7 +49,7 @@ def sweep(
             raise typer.Exit(1)
 
 
-def _planned(cells: list[dict[str, Any]]) -> tuple[dict[str, Any], Any, str]:
+def _planned(cells: list[dict[str, Any]]) -> tuple[Any, ...]:
     from rich.table import Table
 
     table = Table("cell", "varied", "prompts", "calls", "minutes", "", show_edge=False)
@@ -54,13 +58,18 @@ def _planned(cells: list[dict[str, Any]]) -> tuple[dict[str, Any], Any, str]:
         counts = ["?" if cell[name] is None else f"{cell[name]:,}" for name in ("prompts", "calls")]
         spent = cell["minutes"]
         minutes = "?" if spent is None else "under 1" if spent < 1 else f"{spent:,.0f}"
-        table.add_row(cell["cell"], varied, *counts, minutes, "finished" if cell["done"] else "")
+        state = "finished" if cell["done"] else "cannot run" if cell["missing"] else ""
+        table.add_row(cell["cell"], varied, *counts, minutes, state)
     left = [cell for cell in cells if not cell["done"]]
     calls, total_minutes = (sum(cell[name] or 0 for cell in left) for name in ("calls", "minutes"))
     unknown = "" if all(cell["minutes"] is not None for cell in left) else ", and more for cells marked ?"
     ahead = f"at most {calls:,} calls, roughly {total_minutes / 60:,.1f} hours{unknown}"
     total = f"{len(cells)} cells, {len(left)} to run: {ahead}"
-    return {"cells": cells, "calls": calls, "minutes": total_minutes}, table, total
+    lacking: dict[str, int] = {}
+    for sentence in (sentence for cell in cells for sentence in cell["missing"]):
+        lacking[sentence] = lacking.get(sentence, 0) + 1
+    told = [f"missing for {count} of them: {sentence}" for sentence, count in lacking.items()]
+    return {"cells": cells, "calls": calls, "minutes": total_minutes}, table, total, *told
 
 
 def ls(

@@ -56,11 +56,19 @@ _ON_PICTURES = {"inversion": {"q_learning": {"alpha": 0.0125, "steps": 20_000}}}
 _REPLAYED_ON_PICTURES = {"inversion": {"q_learning": {"steps": 20_000}}}
 # What makes a method the method it is stays, however short the schedule.
 _UNFILTERED = {"policy": {"k": None}}
-# A tenth of the tokens by chance, or the first good words end the search; and a replay of the newest and of the best,
-# for z-scores over all those bad first prompts would not tell good from better.
-_EXPLORING = {
-    "inversion": {"q_learning": {"alpha": 0.7, "explore": 0.1, "updates": 8, "capacity": 128, "keep_best": 256}}
-}
+# The published scale of 20 belongs to raw cosines, whose deviation is about 0.05; short searches measure z-scores, with
+# a deviation of 1. For other tasks the scale is that of RLPrompt, which has z-scores there.
+_Z_SCORED = {"q_learning": {"alpha": 0.2}}
+# Short searches for words of a picture, the same for every Q-learning method: a tenth of the tokens by chance, or the
+# first good words end the search, and eight updates a step. Those with a replay keep the newest and the best in it, for
+# z-scores over all those bad first prompts would not tell good from better.
+_CARE = {"explore": 0.1, "updates": 8}
+_CARE_WITH_REPLAY = {**_CARE, "capacity": 128, "keep_best": 256}
+
+
+def _short_pictures(**learning: float | int) -> dict[str, Tree]:
+    return {"inversion": {"q_learning": learning}}
+
 
 ROWS = (
     MethodRow(
@@ -70,7 +78,7 @@ ROWS = (
         _LOOP,
         _PIN,
         "q_learning",
-        quick_on_task=_EXPLORING,
+        quick_on_task=_short_pictures(alpha=0.7, **_CARE_WITH_REPLAY),
     ),
     MethodRow(
         "pin-no-fluency",
@@ -81,7 +89,7 @@ ROWS = (
         "q_learning",
         presets={"policy": {"k": None}, "q_learning": {"filter": "off"}},
         quick=_UNFILTERED,
-        quick_on_task=_EXPLORING,
+        quick_on_task=_short_pictures(alpha=0.7, **_CARE_WITH_REPLAY),
     ),
     MethodRow(
         "pin-lm",
@@ -92,6 +100,7 @@ ROWS = (
         "q_learning",
         # Over n tokens that the LM finds alike, alpha/n is what alpha is to pin; a context leaves a few tens of those.
         presets={"policy": {"context": "task"}, "q_learning": {"prior": "lm", "alpha": 0.05}},
+        quick_on_task=_short_pictures(**_CARE_WITH_REPLAY),
     ),
     MethodRow(
         "rlprompt",
@@ -107,7 +116,10 @@ ROWS = (
             },
             **_ON_PICTURES,
         },
-        quick=_UNFILTERED,
+        # As many prompts without the cut as a replay waits for, or it tries little but 256 tokens that are the same
+        # in every state.
+        quick={**_UNFILTERED, "q_learning": {"top_q_from": 64}},
+        quick_on_task=_short_pictures(**_CARE),
     ),
     MethodRow(
         "rlprompt-fluency",
@@ -118,6 +130,7 @@ ROWS = (
         "q_learning",
         presets={"policy": {"k": 10_000}, "q_learning": {**_SOFT, "alpha": 0.2, "filter": "sampling"}},
         on_task=_ON_PICTURES,
+        quick_on_task=_short_pictures(**_CARE),
     ),
     MethodRow(
         "rlprompt-rb",
@@ -128,7 +141,8 @@ ROWS = (
         "q_learning",
         presets={"policy": {"k": None}, "q_learning": _REPLAYED},
         on_task=_REPLAYED_ON_PICTURES,
-        quick=_UNFILTERED,
+        quick={**_UNFILTERED, **_Z_SCORED},
+        quick_on_task=_short_pictures(alpha=1.0, **_CARE_WITH_REPLAY),
     ),
     MethodRow(
         "rlprompt-rb-fluency",
@@ -139,6 +153,8 @@ ROWS = (
         "q_learning",
         presets={"policy": {"k": 256}, "q_learning": {**_REPLAYED, "filter": "sampling"}},
         on_task=_REPLAYED_ON_PICTURES,
+        quick=_Z_SCORED,
+        quick_on_task=_short_pictures(alpha=1.0, **_CARE_WITH_REPLAY),
     ),
     MethodRow(
         "manual", "a hand-written prompt", "handwritten", f"{_BASELINES}.handwritten:manual", "the dataset's card"

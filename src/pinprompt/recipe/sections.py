@@ -88,6 +88,11 @@ class QLearningSettings(Section):
         "values", description="Where the filter of unlikely tokens works: policy and values, sampling only, or nowhere."
     )
     top_q: int | None = Field(None, ge=1, description="Sample among the tokens with the largest Q only; none: all.")
+    top_q_from: int = Field(
+        0,
+        ge=0,
+        description="Prompts written before top_q applies: at the start the largest Q are the same tokens everywhere.",
+    )
     explore: float = Field(
         0.0, ge=0, lt=1, description="Share of tokens drawn evenly from the kept ones instead of from the policy."
     )
@@ -417,8 +422,8 @@ class StyleTransferSettings(Section):
     sources: int = Field(2, ge=1, description="Source texts that prompts are scored on, see draw.")
     draw: Literal["step", "fixed"] = Field(
         "step",
-        description="Which sources: step draws new ones at each step of Q-learning, and each prompt is scored on one of "
-        "them (as published); fixed scores every prompt on the same ones, as every other method always does.",
+        description="Which sources: step draws new ones at each step of Q-learning, and each prompt is scored on one "
+        "of them (as published); fixed scores every prompt on the same ones, as every other method always does.",
     )
     samples: int = Field(32, ge=1, description="Outputs of which the best counts.")
     bootstraps: int = Field(4, ge=1, description="Blocks of `samples` outputs; the score is the mean of their best.")

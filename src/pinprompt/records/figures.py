@@ -81,6 +81,29 @@ def progress(record: RunRecord, axis: str = "calls") -> list[Point]:
     return sorted(found)
 
 
+def greedy_curves(table: ScoreTable, column: str) -> list[Curve]:
+    """The dev score of each row's greedy prompt over calls, as the paper's training curves have it."""
+    found = []
+    for row in drawn_order(table.rows):
+        runs = [read_run(entry.folder, prompts=False) for entry in table.runs.get((row, column), ())]
+        drawn = [points for record in runs if len(points := greedy_progress(record)) > 1]
+        if drawn:
+            found.append(averaged(row, drawn))
+    return found
+
+
+def greedy_progress(record: RunRecord) -> list[Point]:
+    """The dev score of one run's greedy prompt whenever it was tried, over the calls of the steps before."""
+    calls = {event.get("step"): number(event.get("calls")) for event in record.of("step")}
+    found: list[Point] = []
+    for event in record.of("greedy"):
+        step, value = event.get("step"), number(event.get("dev"))
+        at = calls.get(step - 1) if isinstance(step, int) else None
+        if at is not None and value is not None:
+            found.append((at, value))
+    return sorted(found)
+
+
 def averaged(name: str, runs: Sequence[Sequence[Point]]) -> Curve:
     """Runs as steps on a common axis, from where all have begun to where the first ends: nothing is made up."""
     start, end = max(run[0][0] for run in runs), min(run[-1][0] for run in runs)
@@ -161,6 +184,10 @@ def write_figures(folders: Iterable[Path | str], out: Path | str) -> list[Path]:
                 curves = learning_curves(table, column, axis)
                 if curves:
                     written += save(out / f"curve-{axis}{end}", partial(draw_curves, curves=curves, axis=axis))
+            greedy = greedy_curves(table, column)
+            if greedy:
+                draw = partial(draw_curves, curves=greedy, axis="calls", score="dev score of the greedy prompt")
+                written += save(out / f"curve-greedy{end}", draw)
             for setting in ABLATIONS:
                 lines = ablation(table, column, setting)
                 if lines:
@@ -175,7 +202,7 @@ def write_figures(folders: Iterable[Path | str], out: Path | str) -> list[Path]:
     return written
 
 
-def draw_curves(axes: Any, curves: Sequence[Curve], axis: str) -> None:
+def draw_curves(axes: Any, curves: Sequence[Curve], axis: str, score: str = "best score so far") -> None:
     """Lines with the standard error shaded."""
     for place, curve in enumerate(curves):
         style = _style(place)
@@ -184,7 +211,7 @@ def draw_curves(axes: Any, curves: Sequence[Curve], axis: str) -> None:
     axes.xaxis.set_major_locator(_locator(5))
     axes.xaxis.set_major_formatter(lambda value, _: compact(value))
     axes.set_xlabel("calls to the task model" if axis == "calls" else "minutes")
-    axes.set_ylabel("best score so far")
+    axes.set_ylabel(score)
     _legend(axes, [curve.name for curve in curves])
 
 

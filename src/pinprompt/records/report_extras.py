@@ -6,7 +6,7 @@ from typing import Any
 
 from pinprompt.errors import RunError
 from pinprompt.records.charts import Point, Series, line_chart, scatter, stacked_bar
-from pinprompt.records.figures import progress
+from pinprompt.records.figures import greedy_progress, progress
 from pinprompt.records.reading import RunRecord, inside, mapping, number, sequence
 from pinprompt.records.report_parts import PICTURES, Part, perplexity_of, picture
 from pinprompt.records.usage import sent_of
@@ -217,29 +217,18 @@ def curves(record: RunRecord) -> list[Part]:
         for event in steps
         if (calls := number(event.get("calls"))) is not None and (score := number(event.get("score_mean"))) is not None
     ]
-    calls_at = {event.get("step"): number(event.get("calls")) for event in steps if isinstance(event.get("step"), int)}
     found = [
         ("Score against calls", "Score of each step's prompts on the training examples.",
          line_chart([Series("best so far", best), Series("mean of the step", mean)], title="Score against calls", x="calls", y="score")),  # noqa: E501
         ("Score against time", "The best score so far, by the clock.",
          line_chart([Series("best so far", clock)], title="Score against time", x="minutes", y="score")),
         ("The greedy prompt", "What the policy would answer if it stopped there, scored on dev.",
-         line_chart([Series("greedy prompt", _greedy(record, calls_at), dots=True)], title="Greedy prompt on dev", x="calls", y="dev score")),  # noqa: E501
+         line_chart([Series("greedy prompt", greedy_progress(record), dots=True)], title="Greedy prompt on dev", x="calls", y="dev score")),  # noqa: E501
         ("Support per position", "How many tokens still have a chance; one means the search has settled.",
          line_chart(_support(steps), title="Support size per position", x="step", y="tokens", log_y=True)),
         ("Where the time went", "", _phases(record)),
     ]  # fmt: skip
     return [{"title": name, "note": note, "svg": svg} for name, note, svg in found if svg]
-
-
-def _greedy(record: RunRecord, calls_at: dict[Any, float | None]) -> list[Point]:
-    found = []
-    for event in record.of("greedy"):
-        step = event.get("step")
-        at, value = calls_at.get(step) if isinstance(step, int) else None, number(event.get("dev"))
-        if at is not None and value is not None:
-            found.append((at, value))
-    return found
 
 
 def _support(steps: list[dict[str, Any]]) -> list[Series]:

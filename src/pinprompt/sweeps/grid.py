@@ -79,12 +79,19 @@ def read_sweep(path: Path | str, out: Path | str | None = None, settings: Mappin
 
 
 def plan(sweep: Sweep, device: str | None = None) -> list[dict[str, Any]]:
-    """Each cell with what varies, a rough estimate, and whether it is finished."""
+    """Each cell with what varies, a rough estimate, whether it is finished, and what it needs that cannot be had."""
     from pinprompt.run.estimating import multiplications, rough
+    from pinprompt.run.needs import Known, missing
 
-    speed = multiplications(device)
+    speed, known = multiplications(device), Known()
     return [
-        {"cell": cell.folder.name, "varied": dict(cell.varied), **rough(cell.recipe, speed), "done": cell.done}
+        {
+            "cell": cell.folder.name,
+            "varied": dict(cell.varied),
+            **rough(cell.recipe, speed),
+            "done": cell.done,
+            "missing": [] if cell.done else missing(cell.recipe, known),
+        }
         for cell in sweep.cells
     ]
 

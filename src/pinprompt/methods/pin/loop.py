@@ -32,7 +32,7 @@ def search_prompts(search: Search, settings: QLearningSettings) -> Outcome:
                     settings.prompts,
                     book.streams["policy"],
                     settings.entropy,
-                    top_q=settings.top_q,
+                    top_q=settings.top_q if step * settings.prompts >= settings.top_q_from else None,
                     logit_bias=settings.logit_bias,
                     filtered=settings.filter != "off",
                     explore=settings.explore,

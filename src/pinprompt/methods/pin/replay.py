@@ -18,7 +18,7 @@ EPSILON = 1e-4
 """Added to the standard deviation, as published, so that equal scores give reward 0 instead of a division by zero."""
 
 INPUT = "input/"
-"""Keys of `Score.details` that hold a prompt's values on one single input: `input/<name>`, or `input/<name>/<n>` each."""
+"""Keys of `Score.details` that hold a prompt's values on one input: `input/<name>`, or `input/<name>/<n>` for each."""
 
 
 def z_scores(values: Sequence[float]) -> list[float]:
