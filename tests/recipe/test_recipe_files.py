@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from pinprompt.errors import SettingError
+from pinprompt.models import sources
 from pinprompt.recipe.recipe import resolve
 from pinprompt.run.estimating import multiplications, parameters, rough
+from pinprompt.run.needs import Known, missing
 from pinprompt.sweeps.grid import read_sweep
 
 ROOT = Path(__file__).parents[2]
-SWEEPS = sorted((ROOT / "recipes").rglob("*.toml"))
+SWEEPS = sorted([*(ROOT / "recipes").rglob("*.toml"), *(ROOT / "tools" / "search_trials").glob("*.toml")])
 
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
@@ -22,6 +24,23 @@ def test_the_sweeps_that_come_along_can_be_read(path: Path) -> None:
     assert len({cell.folder for cell in sweep.cells}) == len(sweep.cells)
     figures = [rough(cell.recipe, speed=1e9) for cell in sweep.cells]
     assert all(row["prompts"] > 0 and row["calls"] > 0 and row["minutes"] > 0 for row in figures)
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_what_comes_along_runs_without_a_hub_and_the_papers_own_says_what_it_lacks(
+    path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(ROOT)  # recipes name pictures from the top of the repository
+    monkeypatch.setattr(sources, "unreachable", lambda: "the hub is down")
+    for name in ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE"):
+        monkeypatch.setenv(name, str(tmp_path))
+    known = Known()
+    told = {sentence for cell in read_sweep(path).cells for sentence in missing(cell.recipe, known)}
+    if path.parent.name in ("small", "search_trials"):
+        assert told == set(), "a fresh clone and pip are enough"
+    else:
+        assert told, "the paper's models and data are nobody's by default"
+        assert all(sentence.split(" ")[0].rstrip(":") in ("model", "data", "texts", "picture") for sentence in told)
 
 
 def test_a_dry_run_counts_calls_and_multiplications() -> None:

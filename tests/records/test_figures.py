@@ -108,7 +108,8 @@ def test_files_are_written_the_same_twice(tmp_path: Path) -> None:
     folders = sample.sweep(tmp_path / "runs", methods=("pin", "a $x$ <b>"), splits=(13, 21))
     first = write_figures(folders, tmp_path / "one")
     names = [path.name for path in first]
-    assert names == [f"{stem}.{end}" for stem in ("curve-calls", "curve-time", "readability") for end in ("svg", "png")]
+    stems = ("curve-calls", "curve-time", "curve-greedy", "readability")
+    assert names == [f"{stem}.{end}" for stem in stems for end in ("svg", "png")]
     for path, again in zip(first, write_figures(folders, tmp_path / "two"), strict=True):
         assert path.read_bytes() == again.read_bytes(), path.name
     svg = first[0].read_text("utf-8")

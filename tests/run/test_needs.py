@@ -38,12 +38,16 @@ def test_each_thing_that_cannot_be_had_is_named() -> None:
     [model] = lacking(kind="classification", dataset="rotten-tomatoes", model="nobody/no-such-model")
     assert model == "model 'nobody/no-such-model': not in the hub's cache on this machine, and the hub is down"
     [folder] = lacking(kind="classification", dataset="sst-2", model="smollm2", data="/no/such/folder")
-    assert folder.startswith("data 'sst-2' in '/no/such/folder': ")
-    assert "no such folder" in folder
+    assert folder.startswith("data: there is no folder '/no/such/folder'; ")
+    [split] = lacking(kind="classification", dataset="sst-2", model="smollm2", data=str(Path(__file__).parent))
+    assert split.startswith(f"data 'sst-2' in '{Path(__file__).parent}': ")
+    assert "no split '16-13'" in split
     [texts] = lacking(kind="style-transfer", dataset="yelp", model="smollm2")
     assert texts == "texts 'yelp': give the folder that holds them as task.data"
-    [picture] = lacking(kind="inversion", model="emoji-clip", images=["/no/such.png"])
-    assert picture == "picture '/no/such.png': there is no such file or folder"
+    [picture] = lacking(kind="inversion", model="emoji-clip", images=["/no/such.png", "/no/other.png"])
+    assert picture == "picture: there is no '/no'", "one thing is missing, however many pictures are in it"
+    [picture] = lacking(kind="inversion", model="emoji-clip", images=["/no-such.png"])
+    assert picture == "picture: there is no '/no-such.png'"
     [gguf] = lacking(kind="classification", dataset="rotten-tomatoes", model="/no/such.gguf")
     assert gguf == "model '/no/such.gguf': there is no such file or folder"
 

@@ -43,7 +43,7 @@ def _models(recipe: Recipe) -> list[str]:
 
 def _model(name: str, known: Known) -> str | None:
     """Why a model cannot be had."""
-    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub import HfApi, try_to_load_from_cache
 
     from pinprompt.models.clip import EMOJI_CLIP
     from pinprompt.models.sources import ALIASES, looks_like_id
@@ -55,7 +55,13 @@ def _model(name: str, known: Known) -> str | None:
     if isinstance(try_to_load_from_cache(name, "config.json"), str):
         return None
     reason = _hub(known)
-    return None if reason is None else f"model '{name}': not in the hub's cache on this machine, and {reason}"
+    if reason is not None:
+        return f"model '{name}': not in the hub's cache on this machine, and {reason}"
+    try:
+        HfApi().model_info(name, timeout=10)
+    except Exception as error:  # not found, gated, or anything of the network below it
+        return f"model '{name}': the hub does not give it ({(str(error).splitlines() or [type(error).__name__])[0]})"
+    return None
 
 
 def _hub(known: Known) -> str | None:
@@ -72,8 +78,11 @@ def _data(recipe: Recipe, known: Known) -> Iterator[str | None]:
         yield _texts(task)
     elif task.kind == "inversion":
         for name in task.images:
-            if not Path(name).expanduser().exists():
-                yield f"picture '{name}': there is no such file or folder"
+            path = Path(name).expanduser()
+            if not path.exists():
+                # A folder that is not there is one thing that is missing, however many pictures it should hold.
+                lost = path if path.parent.is_dir() else path.parent
+                yield f"picture: there is no '{lost}'"
         if not task.images:
             yield "pictures: none are named (task.images)"
 
@@ -128,6 +137,8 @@ def _texts(task: Any) -> str | None:
 
 def _folder(dataset: str, folder: str, read: Callable[[], Any]) -> str | None:
     """Why the files of a dataset in a folder cannot be read."""
+    if not Path(folder).expanduser().is_dir():
+        return f"data: there is no folder '{folder}'; name the one that holds the files with --set task.data=FOLDER"
     try:
         read()
     except PinpromptError as error:
