@@ -179,7 +179,7 @@ def test_varied_settings_get_a_figure(tmp_path: Path, monkeypatch: pytest.Monkey
     )
     names = [path.name for path in write_figures(folders, tmp_path / "out")]
     # One prompt's perplexity alone makes no figure.
-    assert names == ["curve-calls", "curve-time", "ablation-k"]
+    assert names == ["curve-calls", "curve-time", "curve-greedy", "ablation-k"]
 
 
 def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
