@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ def missing(recipe: Recipe, known: Known | None = None) -> list[str]:
     Nothing is downloaded. What comes from the package index counts as had; a model server is not asked.
     """
     known = {} if known is None else known
-    needed = [*(_once(f"model {name}", lambda name=name: _model(name, known), known) for name in _models(recipe))]
+    needed = [_once(f"model {name}", partial(_model, name, known), known) for name in _models(recipe)]
     needed += _data(recipe, known)
     return list(dict.fromkeys(sentence for sentence in needed if sentence is not None))
 
