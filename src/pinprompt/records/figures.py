@@ -94,7 +94,10 @@ def greedy_curves(table: ScoreTable, column: str) -> list[Curve]:
 
 def greedy_progress(record: RunRecord) -> list[Point]:
     """The dev score of one run's greedy prompt whenever it was tried, over the calls of the steps before."""
-    calls = {event.get("step"): number(event.get("calls")) for event in record.of("step")}
+    # A folder may be a stranger's: a step that is no number has no place.
+    calls = {
+        step: number(event.get("calls")) for event in record.of("step") if isinstance(step := event.get("step"), int)
+    }
     found: list[Point] = []
     for event in record.of("greedy"):
         step, value = event.get("step"), number(event.get("dev"))
