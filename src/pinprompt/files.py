@@ -1,4 +1,4 @@
-"""Opening a file where it stands: never through a link, never a pipe or a device. For folders that may be a stranger's.
+"""Files of a run: opened where they stand, written whole or not at all, checked when read, locked by one process.
 
 A run folder can come from anywhere. A link in it would let it read or write a file outside, a pipe would make a reader
 wait for ever; so both are refused, by the opening itself: between a check and an opening there is time for a change.
@@ -8,14 +8,38 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
+import re
 import stat
-from collections.abc import Iterator, Mapping
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pinprompt.errors import RunError
+from pinprompt.errors import FolderInUse, RunError
+
+CHUNK = 1 << 20
+
+
+def opener(path: str, flags: int) -> int:
+    """For `open(..., opener=opener)`: a regular file or a new one, else an OSError that says what it is."""
+    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    try:
+        handle = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK):
+            raise OSError(error.errno, "it is a link, and files are used where they stand", path) from None
+        if error.errno == errno.ENXIO:
+            raise OSError(error.errno, "it is no regular file", path) from None
+        raise
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is no regular file", path)
+    return handle
+
 
 # Writing files so that a reader never sees half of one: a temporary name, synced, then renamed.
 
@@ -40,8 +64,13 @@ def write_atomically(path: Path, data: bytes | str) -> None:
 def rename(temporary: Path, path: Path) -> None:
     """Put a finished file or folder in its place, also for a machine that loses power now: the folder is synced."""
     os.replace(temporary, path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make sure that a folder's entries (new names, renames, removals) are on the disk."""
     if os.name == "posix":
-        handle = os.open(path.parent, os.O_RDONLY)
+        handle = os.open(folder, os.O_RDONLY)
         try:
             with contextlib.suppress(OSError):  # some network file systems cannot sync a folder
                 os.fsync(handle)
@@ -49,8 +78,8 @@ def rename(temporary: Path, path: Path) -> None:
             os.close(handle)
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Any], about: dict[str, str] | None = None) -> None:
-    """Replace `path` by tensors as safetensors, or leave it as it was."""
+def write_tensors(path: Path, tensors: Mapping[str, Any], about: dict[str, str] | None = None) -> str:
+    """Replace `path` by tensors as safetensors, or leave it as it was; returns the file's SHA-256."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -60,7 +89,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Any], about: dict[str, str] 
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, temporary, about)
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
         rename(temporary, path)
+        return digest
     except (OSError, SafetensorError) as error:  # the library wraps what the system says in an error of its own
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -73,9 +104,47 @@ def write_json(path: Path, value: Any) -> None:
     write_atomically(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
+# Checksums: a row carries its own, so that a changed byte is noticed before its value is used.
+
+
+def dumps(value: Any) -> str:
+    """JSON on one line: ASCII only, so that lone surrogates and line separators of strange prompts cannot break it."""
+    return json.dumps(value, ensure_ascii=True, separators=(",", ":"))
+
+
+def checksum(data: bytes, before: str = "") -> str:
+    """CRC-32 of bytes in hexadecimal; `before` is that of the bytes in front of them."""
+    return f"{zlib.crc32(data, int(before, 16) if before else 0):08x}"
+
+
+def sealed(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row with its checksum as its last field, `crc`."""
+    return {**row, "crc": checksum(dumps(row).encode())}
+
+
+def unsealed(row: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A row without its checksum; None where it has none or is not what was sealed."""
+    plain = {name: value for name, value in row.items() if name != "crc"}
+    return plain if row.get("crc") == checksum(dumps(plain).encode()) else None
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file's bytes in hexadecimal; the file must be a regular one."""
+    with open(path, "rb", opener=opener) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# JSON lines: files that only grow.
+
+
 def json_line(value: Any) -> bytes:
     """One line of JSON; the same bytes for the same value."""
     return (json.dumps(value, ensure_ascii=False, separators=(", ", ": ")) + "\n").encode()
+
+
+def sealed_line(row: Mapping[str, Any]) -> bytes:
+    """One line of JSON with a checksum."""
+    return (dumps(sealed(row)) + "\n").encode("ascii")
 
 
 def read_lines(path: Path, end: int | None = None) -> Iterator[dict[str, Any]]:
@@ -85,11 +154,8 @@ def read_lines(path: Path, end: int | None = None) -> Iterator[dict[str, Any]]:
             for line in file:
                 if end is not None and file.tell() > end:
                     return
-                try:
-                    row = json.loads(line)
-                except (ValueError, RecursionError):
-                    continue
-                if isinstance(row, dict):
+                row = object_of(line)
+                if row is not None:
                     yield row
     except FileNotFoundError:
         return
@@ -97,53 +163,220 @@ def read_lines(path: Path, end: int | None = None) -> Iterator[dict[str, Any]]:
         raise RunError(f"{path} cannot be read: {error.strerror}") from None
 
 
-class AppendOnly:
-    """A file that only grows; `size` is how much of it counts."""
+def object_of(line: bytes) -> dict[str, Any] | None:
+    """The JSON object of a line, or None where it holds anything else."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
 
-    def __init__(self, path: Path, size: int | None = None) -> None:
-        """Open for appending; with `size`, first cut the file back to that many bytes."""
-        self.path = path
+
+def whole_lines(path: Path) -> list[bytes]:
+    """The lines of a file with their newlines; a last one that a kill tore is left out, a missing file has none."""
+    try:
+        with open(path, "rb", opener=opener) as file:
+            return [line + b"\n" for line in file.read().split(b"\n")[:-1]]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+class AppendOnly:
+    """A file of JSON lines that only grows; `size` and `crc` are those of all that counts."""
+
+    def __init__(
+        self, path: Path, size: int | None = None, line: Callable[[dict[str, Any]], bytes] = json_line
+    ) -> None:
+        """Open for appending, cut back to `size` bytes; without a size, to the end of the last whole line."""
+        self.path, self._line = path, line
         try:
-            self._file = open(path, "ab", opener=opener)  # noqa: SIM115  # it stays open as long as the run
-            if size is not None and size < os.fstat(self._file.fileno()).st_size:
-                self._file.truncate(size)
+            # Unbuffered: what could not be written must not wait in a buffer and follow later.
+            self._file = open(path, "ab", buffering=0, opener=opener)  # noqa: SIM115  # open as long as the run
+            self.size, self.crc = _measure(path, size)
+            if self.size < os.fstat(self._file.fileno()).st_size:
+                self._file.truncate(self.size)
         except OSError as error:
             raise RunError(f"{path} cannot be written: {error.strerror}") from None
 
     def append(self, rows: list[dict[str, Any]]) -> None:
-        """Add rows; they are safe after the next `sync`."""
+        """Add rows, all or none; they survive a killed process, and after the next `sync` a dead machine."""
+        data = b"".join(map(self._line, rows))
+        left = memoryview(data)
         try:
-            self._file.write(b"".join(map(json_line, rows)))
-            self._file.flush()
+            while left:
+                left = left[self._file.write(left) :]
         except OSError as error:
-            raise RunError(f"{self.path} cannot be written: {error.strerror}; free some space, then --resume") from None
+            with contextlib.suppress(OSError):
+                self._file.truncate(self.size)
+            raise self._refusal(error) from None
+        self.size += len(data)
+        self.crc = checksum(data, self.crc)
 
-    def sync(self) -> int:
-        """Force the file to disk and return its size."""
+    def sync(self) -> None:
+        """Force the file to disk."""
         try:
-            self._file.flush()
             os.fsync(self._file.fileno())
         except OSError as error:
-            raise RunError(f"{self.path} cannot be written: {error.strerror}; free some space, then --resume") from None
-        return self._file.tell()
+            raise self._refusal(error) from None
 
     def close(self) -> None:
         """No more rows."""
         self._file.close()
 
+    def _refusal(self, error: OSError) -> RunError:
+        return RunError(
+            f"{self.path} cannot be written: {error.strerror}; make room or make it writable, then resume the run: "
+            "nothing that stood in it is lost"
+        )
 
-def opener(path: str, flags: int) -> int:
-    """For `open(..., opener=opener)`: a regular file or a new one, else an OSError that says what it is."""
-    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+
+def _measure(path: Path, size: int | None) -> tuple[int, str]:
+    """How many bytes of a file count (at most `size`, or all whole lines), and their checksum."""
+    crc, seen, whole, whole_crc = checksum(b""), 0, 0, checksum(b"")
+    with open(path, "rb", opener=opener) as file:
+        while size is None or seen < size:
+            block = file.read(CHUNK if size is None else min(CHUNK, size - seen))
+            if not block:
+                break
+            end = block.rfind(b"\n") + 1
+            if end:
+                whole, whole_crc = seen + end, checksum(block[:end], crc)
+            seen, crc = seen + len(block), checksum(block, crc)
+    return (seen, crc) if size is not None else (whole, whole_crc)
+
+
+def checksum_of(path: Path, size: int) -> str | None:
+    """The checksum of a file's first bytes; None where it has fewer."""
     try:
-        handle = os.open(path, flags, 0o666)
+        seen, crc = _measure(path, size)
+    except FileNotFoundError:
+        seen, crc = 0, checksum(b"")
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.EMLINK):
-            raise OSError(error.errno, "it is a link, and files are used where they stand", path) from None
-        if error.errno == errno.ENXIO:
-            raise OSError(error.errno, "it is no regular file", path) from None
-        raise
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        raise RunError(f"{path} cannot be read: {error.strerror}") from None
+    return crc if seen == size else None
+
+
+# A folder that one process works in.
+
+LOCK = ".lock"
+_TRIES, _PAUSE = 10, 0.02  # whoever asks whether a folder is held, holds it for a moment
+
+
+class FolderLock:
+    """A folder held by this process; the second to ask is told which process has it.
+
+    Two locks: one on the folder itself, which stays when somebody deletes `.lock`, and one on `.lock`, which says who
+    holds it and also works where a folder cannot be locked.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder: int | None = None
+        try:
+            self._file = open(folder / LOCK, "a+", opener=opener)  # noqa: SIM115  # held as long as the run
+        except OSError as error:
+            raise RunError(f"{folder} cannot be written: {error.strerror}; choose another folder with --out") from None
+        try:
+            if os.name == "posix":
+                self._folder = os.open(folder, os.O_RDONLY)
+                _lock_patiently(self._folder, unsupported_is_fine=True)
+            _lock_patiently(self._file.fileno())
+        except BlockingIOError:
+            self._file.seek(0)
+            owner = self._file.read(40).strip() or "another process"
+            self.close()
+            raise FolderInUse(
+                f"{folder} is in use by {owner}; wait for it to end, or choose another folder with --out"
+            ) from None
+        self._file.seek(0)
+        self._file.truncate()
+        self._file.write(f"process {os.getpid()}")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        self._file.close()
+        if self._folder is not None:
+            os.close(self._folder)
+            self._folder = None
+
+
+def is_held(folder: Path) -> bool:
+    """Does a process hold the folder? Asked of the lock itself, and only where its process is alive."""
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    try:
+        handle = os.open(folder / LOCK, flags)
+    except FileNotFoundError:
+        return _is_folder_locked(folder)
+    except OSError:
+        return False
+    try:
+        said = re.search(rb"\d+", os.read(handle, 64))
+        return said is not None and _alive(int(said[0])) and _is_locked(handle)
+    finally:
         os.close(handle)
-        raise OSError(errno.EINVAL, "it is no regular file", path)
-    return handle
+
+
+def _lock_patiently(handle: int, unsupported_is_fine: bool = False) -> None:
+    """Lock an open file or folder; BlockingIOError where another process has it."""
+    for left in range(_TRIES - 1, -1, -1):
+        try:
+            return _lock(handle)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES, errno.EDEADLK):
+                if unsupported_is_fine:
+                    return None
+                raise BlockingIOError(error.errno, error.strerror) from None
+            if not left:
+                raise BlockingIOError(error.errno, error.strerror) from None
+        time.sleep(_PAUSE)
+    return None
+
+
+def _lock(handle: int) -> None:
+    try:
+        import fcntl
+    except ImportError:
+        import msvcrt  # Windows
+
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+    else:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _is_folder_locked(folder: Path) -> bool:
+    if os.name != "posix":
+        return False
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        return _is_locked(handle)
+    finally:
+        os.close(handle)
+
+
+def _is_locked(handle: int) -> bool:
+    try:
+        import fcntl
+    except ImportError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    return False
+
+
+def _alive(process: int) -> bool:
+    if not 0 < process < 1 << 31:
+        return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

@@ -71,7 +71,10 @@ def test_resume_goes_back_to_the_checkpoint(tmp_path: Path) -> None:
         run.checkpoint.save(2, {}, {"psi": torch.zeros(1)})
     assert [row["n"] for row in read_lines(tmp_path / "events.jsonl")] == [0]
     assert len(list(read_lines(tmp_path / "costs.jsonl"))) == 1
-    assert [row["ids"] for row in Checkpoint(tmp_path / "checkpoint").stream("episodes")] == [[1, 2], [5, 6]]
+    assert [row["ids"] for row in Checkpoint(tmp_path / "checkpoint", run=run.run).stream("episodes")] == [
+        [1, 2],
+        [5, 6],
+    ]
     assert [path.name for path in (tmp_path / "checkpoint").glob("*.safetensors")] == ["state-2.safetensors"]
 
 
@@ -97,8 +100,9 @@ def test_a_damaged_checkpoint_is_a_sentence(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
     folder.mkdir()
     (folder / "state.json").write_text("{")
+    assert "damaged" in Checkpoint(folder).damage()
     with pytest.raises(RunError, match="damaged"):
-        Checkpoint(folder)
+        Checkpoint(folder).load()
     (folder / "state.json").write_text(
         json.dumps({"step": 1, "tensors": "../../x", "sizes": {"events": -5}, "state": {}, "provided": {}})
     )
@@ -191,7 +195,7 @@ def test_what_cannot_be_written_is_a_sentence(tmp_path: Path, monkeypatch: pytes
 
     file = AppendOnly(tmp_path / "events.jsonl")
     monkeypatch.setattr(files.os, "fsync", broken)
-    with pytest.raises(RunError, match=r"Input/output error.*--resume"):
+    with pytest.raises(RunError, match=r"Input/output error.*resume the run"):
         file.sync()
     monkeypatch.undo()
     file.close()

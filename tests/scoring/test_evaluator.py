@@ -334,7 +334,7 @@ def test_an_executor_that_stops_early_without_a_reason_is_a_sentence() -> None:
 def test_a_journal_with_an_endless_sum_is_a_sentence(tmp_path: Path, spent: dict[str, Any]) -> None:
     path = tmp_path / "scores.jsonl"
     path.write_text(json.dumps(GOOD | {"spent": GOOD["spent"] | spent}) + "\n")
-    with pytest.raises(RunError, match="start the run anew"):
+    with pytest.raises(RunError, match="start the run again"):
         make(Toy(), journal=Journal(path)).score(prompts("a"))
 
 
@@ -497,5 +497,5 @@ def test_damaged_places_and_journals_are_sentences(tmp_path: Path) -> None:
     for row in ({"n": 0}, {"kind": "score", "n": 0, "place": 0, "split": "train", "text": "a", "value": None}):
         path.write_text(json.dumps(row) + "\n")
         Journal(path).spare_path.unlink(missing_ok=True)
-        with pytest.raises(RunError, match="start the run anew"):
+        with pytest.raises(RunError, match="start the run again"):
             make(Toy(), journal=Journal(path)).score(prompts("a"))

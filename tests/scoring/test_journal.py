@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from children import child
 
 from pinprompt.errors import RunError
-from pinprompt.scoring.journal import Journal, count_rows, read_rows
+from pinprompt.files import AppendOnly, whole_lines
+from pinprompt.scoring.journal import Journal, read_rows
 
 
 def row(number: int, text: str = "x") -> dict[str, object]:
@@ -41,11 +44,62 @@ def test_a_torn_last_line_is_forgotten_and_written_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"\xff\xfe\n", b"nonsense\n", b"[1]\n", b"[" * 100_000 + b"\n"])
-def test_damage_elsewhere_is_a_sentence_with_the_line(tmp_path: Path, damage: bytes) -> None:
+def test_a_damaged_row_is_named_and_left_out(tmp_path: Path, damage: bytes) -> None:
     path = tmp_path / "scores.jsonl"
     path.write_bytes(json.dumps(row(0)).encode() + b"\n" + damage)
-    with pytest.raises(RunError, match=r"scores.jsonl:2: .*start the run anew"):
-        read_rows(path)
+    journal = Journal(path)
+    assert journal.split_at(0) == ([], [row(0)])
+    assert [problem.split(": ")[0] for problem in journal.problems] == [f"{path}:2"]
+    path.write_bytes(json.dumps(row(0)).encode() + b"\n" + damage)
+    with pytest.raises(RunError, match=r"scores.jsonl:2: the row was changed"):
+        Journal(path).split_at(2)
+
+
+def written(path: Path, run: str, count: int = 3) -> list[bytes]:
+    journal = Journal(path, run)
+    journal.append([row(number) for number in range(count)])
+    journal.close()
+    return whole_lines(path)
+
+
+def test_every_row_is_checked(tmp_path: Path) -> None:
+    """Any changed byte of any row is noticed: the row comes back as it was, or not at all."""
+    path = tmp_path / "scores.jsonl"
+    line = written(path, "one", 1)[0]
+    for place in range(len(line) - 1):
+        path.write_bytes(line[:place] + bytes([line[place] ^ 1]) + line[place + 1 :])
+        Journal(path).spare_path.unlink(missing_ok=True)
+        _, spare = Journal(path, "one").split_at(0)
+        assert spare in ([], [row(0)])
+
+
+def test_rows_of_another_run_are_refused(tmp_path: Path) -> None:
+    foreign = written(tmp_path / "other" / "scores.jsonl", "two")
+    path = tmp_path / "scores.jsonl"
+    mine = written(path, "one")
+    path.write_bytes(mine[0] + foreign[1] + mine[2])
+    path.with_name("scores.spare.jsonl").write_bytes(foreign[2])
+    with pytest.raises(RunError, match=r"scores.jsonl:2: .* of another run"):
+        Journal(path, "one").split_at(3)
+    journal = Journal(path, "one")
+    history, spare = journal.split_at(1)
+    assert [entry["n"] for entry in history + spare] == [0, 2]
+    assert sum("of another run" in problem for problem in journal.problems) == 2
+
+
+def test_a_row_that_was_taken_out_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "scores.jsonl"
+    journal = Journal(path, "one")
+    journal.append([row(0), row(1)])
+    crc = journal.crc
+    journal.append([row(2)])
+    journal.close()
+    lines = whole_lines(path)
+    path.write_bytes(lines[0] + lines[2])
+    with pytest.raises(RunError, match="was changed"):
+        Journal(path, "one").split_at(2, crc)
+    path.write_bytes(b"".join(lines))
+    assert [entry["n"] for entry in Journal(path, "one").split_at(2, crc)[0]] == [0, 1]
 
 
 def test_what_follows_the_checkpoint_becomes_spare(tmp_path: Path) -> None:
@@ -55,7 +109,7 @@ def test_what_follows_the_checkpoint_becomes_spare(tmp_path: Path) -> None:
     history, spare = Journal(journal.path).split_at(2)
     assert [entry["n"] for entry in history] == [0, 1]
     assert [entry["n"] for entry in spare] == [2, 3, 4]
-    assert count_rows(journal.path) == 2
+    assert len(whole_lines(journal.path)) == 2
 
 
 def test_kills_one_after_the_other_lose_and_double_nothing(tmp_path: Path) -> None:
@@ -83,12 +137,17 @@ def test_killed_between_copy_and_cut(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("pinprompt.scoring.journal._cut", die)
+        patch.setattr("pinprompt.scoring.journal.AppendOnly", _only_spare(die))
         with pytest.raises(KeyboardInterrupt):
             Journal(journal.path).split_at(1)
     _, spare = Journal(journal.path).split_at(1)
     assert [entry["n"] for entry in spare] == [1, 2]
-    assert count_rows(journal.spare_path) == 2
+    assert len(whole_lines(journal.spare_path)) == 2
+
+
+def _only_spare(instead: Callable[..., Any]) -> Callable[..., Any]:
+    """Opens spare files as ever, and does something else with the journal itself."""
+    return lambda path, *more, **named: (AppendOnly if "spare" in path.name else instead)(path, *more, **named)
 
 
 def test_a_journal_shorter_than_its_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -125,7 +184,7 @@ def test_a_full_disk_is_a_sentence_and_tears_nothing(tmp_path: Path) -> None:
     path = tmp_path / "scores.jsonl"
     done = subprocess.run([sys.executable, "-c", FULL_DISK, str(path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "cannot write" in done.stdout
+    assert "cannot be written" in done.stdout
     assert "make room" in done.stdout
 
 
@@ -135,14 +194,17 @@ def test_no_space_left_is_a_sentence_and_the_next_row_is_written(
     journal = Journal(tmp_path / "scores.jsonl")
     journal.append([row(0)])
     journal.close()
-    with monkeypatch.context() as patch, Path("/dev/full").open("ab") as full:  # the kernel's own full disk
-        patch.setattr("pinprompt.scoring.journal._open_to_append", lambda _: full)
-        with pytest.raises(RunError, match=r"scores\.jsonl: No space left on device; make room"):
-            journal.append([row(1)])
-    assert journal.rows == 1
+    with Path("/dev/full").open("ab", buffering=0) as full:  # the kernel's own full disk
+        journal.append([row(1)])
+        assert journal._file is not None
+        whole, journal._file._file = journal._file._file, full  # type: ignore[assignment]
+        with pytest.raises(RunError, match=r"scores\.jsonl cannot be written: No space left on device; make room"):
+            journal.append([row(9)])
+        journal._file._file = whole
+    assert journal.rows == 2
     journal.append([row(2)])
     journal.close()
-    assert [entry["n"] for entry in read_rows(journal.path)] == [0, 2]
+    assert [entry["n"] for entry in read_rows(journal.path)] == [0, 1, 2]
 
 
 def test_rows_reach_the_disk_itself_about_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +223,7 @@ def test_rows_reach_the_disk_itself_about_once_a_second(tmp_path: Path, monkeypa
 def test_a_folder_in_the_way_is_a_sentence(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "file" / "scores.jsonl")
     (tmp_path / "file").write_text("no folder")
-    with pytest.raises(RunError, match="cannot write"):
+    with pytest.raises(RunError, match="cannot be written"):
         journal.append([row(0)])
     for reader in (Journal, read_rows):
         with pytest.raises(RunError, match="cannot read"):
@@ -173,12 +235,12 @@ def test_a_journal_that_cannot_be_cut_is_left_as_it_was(tmp_path: Path, monkeypa
     journal.append([row(0), row(1)])
     journal.close()
 
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+    def full(path: Path, *_: object) -> None:
+        raise RunError(f"{path} cannot be written: No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("pinprompt.scoring.journal._cut", full)
-        with pytest.raises(RunError, match="No space left on device; the run was left as it was"):
+        patch.setattr("pinprompt.scoring.journal.AppendOnly", _only_spare(full))
+        with pytest.raises(RunError, match="No space left on device"):
             Journal(journal.path).split_at(1)
     assert [entry["n"] for entry in read_rows(journal.path)] == [0, 1]
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from pinprompt.files import is_held
 from pinprompt.records.reading import read_run
-from pinprompt.studio.shelf import is_busy
 from tests.studio.conftest import PATIENCE, Studio, environment, settings, table, until
 
 pytestmark = pytest.mark.timeout(1200)  # searches in processes of their own, on a machine that may be busy
@@ -258,7 +258,7 @@ def test_a_second_ctrl_c_leaves_no_search_behind(tab: Any, studio: Studio, tiny:
         studio.process.send_signal(signal.SIGINT)
     studio.process.wait(120)
     deadline = time.monotonic() + PATIENCE / 1000
-    while is_busy(studio.folder / "left"):
+    while is_held(studio.folder / "left"):
         assert time.monotonic() < deadline
         time.sleep(0.2)
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import run_samples as sample
 
+from pinprompt.files import is_held
 from pinprompt.run.folder import RunFolder
 from pinprompt.studio import pages, shelf
 from pinprompt.studio.guard import Refused
@@ -89,7 +90,7 @@ def test_a_lock_of_a_process_that_is_gone_or_made_up_holds_nothing(tmp_path: Pat
     sample.write(tmp_path / "a", {"recipe.toml": ""})
     for said in (f"process {2**31 - 1}", "process 99999999999999999999", "", "process -1", f"process {os.getpid()}"):
         (tmp_path / "a" / ".lock").write_text(said)
-        assert not shelf.is_busy(tmp_path / "a")
+        assert not is_held(tmp_path / "a")
 
 
 def test_the_first_page_of_five_hundred_runs_reads_one_page_of_results(

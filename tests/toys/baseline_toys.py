@@ -241,9 +241,9 @@ def opened(
         record.begin("")
         record.checkpoint.due = lambda: saving  # type: ignore[method-assign]
         budget = Budget(BudgetSettings(calls=calls))
-        evaluator = Evaluator(task, budget, seed=seed, journal=Journal(record.path / "scores.jsonl"))
+        evaluator = Evaluator(task, budget, seed=seed, journal=Journal(record.path / "scores.jsonl", record.run))
         evaluator.restore(record.checkpoint.provided("evaluator"))
-        record.checkpoint.providers["evaluator"] = evaluator.position
+        record.checkpoint.marked["evaluator"] = evaluator.position
 
         def emit(event: Event) -> None:
             record.record(event)

@@ -42,8 +42,9 @@ class Trial:
 class Book:
     """The trials and the place of one search.
 
-    A step counts as a whole or not at all: `save` writes what `remember` was told last, so a resumed run repeats a
-    step that the budget cut short. What such a step paid for still counts among the candidates.
+    A step counts as a whole or not at all: `save` writes what `remember` was told last, with the events and scores up
+    to then, so a resumed run repeats a step that the budget cut short. What such a step paid for still counts among
+    the candidates.
 
     `source` names the candidates; `streams` names the random streams, by default one that is called like the source.
     """
@@ -62,6 +63,7 @@ class Book:
         self._places = self._stream_places()
         self._since = time.perf_counter()
         self._phases: dict[str, float] = {}
+        search.checkpoint.mark()
 
     def __len__(self) -> int:
         return len(self._trials)
@@ -153,6 +155,7 @@ class Book:
         self._places = self._stream_places()
         self.search.checkpoint.append(TRIALS, self._pending)
         self._pending = []
+        self.search.checkpoint.mark()
 
     def save_if_due(self) -> None:
         """Save where enough time has passed."""

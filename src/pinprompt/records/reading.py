@@ -95,6 +95,11 @@ def read_result(folder: Path) -> dict[str, Any]:
     return _json(folder, "result.json")
 
 
+def read_environment(folder: Path) -> dict[str, Any]:
+    """A run's environment.json alone; empty where there is none."""
+    return _json(folder, "environment.json")
+
+
 def number(value: object) -> float | None:
     """A float, from a number or from a number's text; None for the rest: booleans, NaN, what no run can measure."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):

@@ -114,6 +114,7 @@ def build_evaluator(
     from pinprompt.scoring.memo import Memo
 
     settings = recipe.scoring
+    journal = Journal(record.path / "scores.jsonl", record.run)
     memo = Memo(home() / "memo.sqlite", warn=notes) if settings.memo else None
     executor = None
     if settings.engine == "ray":
@@ -133,30 +134,37 @@ def build_evaluator(
         memo,
         executor,
         recipe.seed,
-        Journal(record.path / "scores.jsonl"),
+        journal,
         settings.memoise_stochastic,
     )
-    evaluator.restore(record.checkpoint.provided("evaluator"))
-    record.checkpoint.providers["evaluator"] = evaluator.position
+    evaluator.restore(record.checkpoint.provided("evaluator"), record.checkpoint.provided("spent"))
+    for problem in journal.problems:
+        notes(problem)
+    record.checkpoint.marked["evaluator"] = evaluator.position
+    record.checkpoint.providers["spent"] = evaluator.spent
+    record.checkpoint.syncs.append(journal.sync)
     return evaluator
 
 
 def hold_for_dev(recipe: Recipe, task: Task, budget: Budget) -> Reservation | None:
-    """Set aside what scoring the finalists on dev will cost, so that the search can't spend it."""
+    """Set aside what scoring the finalists on dev will cost, so that the search can't spend it.
+
+    How much depends on the recipe alone, never on what is left: a resumed run sets aside the same.
+    """
     if recipe.budget.calls is None or "dev" not in task.splits:
         return None
-    wanted = getattr(recipe.method_settings, "finalists", 0) * task.calls("dev")
-    if not wanted:
-        return None
-    left = int(budget.remaining()["calls"])
-    if left <= 0 or budget.expired():
-        return None  # a resumed run may have spent all that it is allowed now
     # A budget too small for that still leaves most of itself to the search.
-    return budget.reserve(min(wanted, left // 4))
+    wanted = min(getattr(recipe.method_settings, "finalists", 0) * task.calls("dev"), recipe.budget.calls // 4)
+    left = int(budget.remaining()["calls"])
+    if wanted <= 0 or left <= 0 or budget.expired():
+        return None  # a resumed run may have spent all that it is allowed now
+    return budget.reserve(min(wanted, left))
 
 
 def environment(device: str, threads: int) -> dict[str, Any]:
     """What a reader needs to know of the machine, for environment.json and the report."""
+    import torch
+
     from pinprompt.policy.bans import seal
 
     packages = ("pinprompt", "torch", "transformers", "tokenizers", "numpy", "safetensors")
@@ -172,6 +180,7 @@ def environment(device: str, threads: int) -> dict[str, Any]:
         "machine": platform.machine(),
         "device": device,
         "threads": threads,
+        "cpu": torch.backends.cpu.get_cpu_capability(),
         "packages": versions,
         **({} if banned is None else {"ban_list": banned}),
     }

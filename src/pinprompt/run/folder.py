@@ -6,22 +6,39 @@ import contextlib
 import csv
 import io
 import os
+import secrets
 import shutil
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
-from pinprompt.errors import FolderInUse, RunError
-from pinprompt.files import AppendOnly, opener, write_atomically, write_json
+from pinprompt.errors import RunError
+from pinprompt.files import LOCK, AppendOnly, FolderLock, sync_folder, write_atomically, write_json
+from pinprompt.records import identity as identities
+from pinprompt.records.identity import Identity
+from pinprompt.records.reading import read_text
 from pinprompt.run.checkpoint import Checkpoint
+from pinprompt.scoring.journal import journal_damage
 from pinprompt.values import Event
 
-OURS = ("recipe.toml", "events.jsonl", "costs.jsonl", "prompts.csv", "result.json", "report.html", "environment.json",
-        "scores.jsonl", "rows.json", "checkpoint", "vectors.safetensors", "drawings")  # fmt: skip
+OURS = ("run.json", "recipe.toml", "scores.jsonl", "scores.spare.jsonl", "checkpoint", "events.jsonl", "costs.jsonl",
+        "result.json", "prompts.csv", "environment.json", "rows.json", "vectors.safetensors", "judgements.json",
+        "drawings", "report.html")  # fmt: skip
 """What --force removes; anything else in the folder is the user's and stays."""
+RUN = ("run.json", "recipe.toml")
+"""A folder with any of these holds a run."""
+REMAINS = ("scores.jsonl", "scores.spare.jsonl", "checkpoint")
+"""What only a run leaves: a folder with any of these and no more holds what is left of one."""
+ASIDE = ".removed-"
+"""How the folder is called in which the parts of a removed run wait for their deletion."""
 
+FINISHED = ("recipe.toml", "events.jsonl", "costs.jsonl", "scores.jsonl", "scores.spare.jsonl", "result.json",
+            "prompts.csv", "environment.json", "rows.json", "vectors.safetensors", "checkpoint/state.json",
+            "checkpoint/trials.jsonl", "report.html")  # fmt: skip
+"""What run.json has the checksums of."""
 FOREVER = 1e12
 """More seconds than any run has taken: a number beyond it was not measured."""
 
@@ -38,15 +55,26 @@ class RunFolder:
             raise RunError(
                 f"the run folder {path} cannot be made: {error.strerror}; choose another with --out"
             ) from None
-        self._lock = _hold(self.path)
+        self.identity: Identity | None = None
+        self.earlier = False
+        """Is it a run of an earlier version, which has no run.json?"""
+        self.notes: list[str] = []
+        """What was found and done on opening, for the user."""
+        self._lock = FolderLock(self.path)
         try:
-            if (self.path / "recipe.toml").exists() and not resume:
-                if not force:
-                    raise RunError(
-                        f"{path} holds a run already; go on with it by --resume, or start anew by --force (removes it)"
-                    )
+            holds, left = self._has(RUN), self._has(REMAINS)
+            taken_up = resume and (holds or left)
+            if holds and not resume and not force:
+                raise RunError(
+                    f"{path} holds a run already; continue it with --resume, or remove it and start again with --force"
+                )
+            if taken_up:
+                self._read_identity()
+            elif holds or left or any(self.path.glob(ASIDE + "*")):
                 self._clear()
-            self.checkpoint = Checkpoint(self.path / "checkpoint")
+            self.checkpoint = Checkpoint(self.path / "checkpoint", run=self.run)
+            if taken_up:
+                self._check()
         except BaseException:
             self._lock.close()
             raise
@@ -56,13 +84,40 @@ class RunFolder:
         self._opened = time.monotonic()
         self.checkpoint.providers["seconds"] = self.seconds
 
-    def begin(self, recipe: str) -> None:
-        """Make this folder hold a run of that recipe: events and costs go on from where the checkpoint left them."""
+    @property
+    def run(self) -> str:
+        """The id of this folder's run, which its rows carry; '' for a run of an earlier version."""
+        return "" if self.identity is None else self.identity.run
+
+    def begin(self, recipe: str, fingerprint: str = "") -> None:
+        """Make this folder hold a run of that recipe and task: events go on from where the checkpoint left them.
+
+        A run whose prompts were scored by another task is refused: its scores say nothing of this one's.
+        """
+        known = self.identity
+        if known is not None and not _same_task(known, fingerprint):
+            raise RunError(
+                f"{self.path} was scored by another task ({known.fingerprint[:16] or known.run}; this one is "
+                f"{fingerprint[:16]}): its data, model or function changed. Resume it with those that it was started "
+                "with, or start again with --force"
+            )
+        if known is None:
+            self.identity = identities.new(fingerprint, recipe)
+        else:
+            self.identity = replace(known, fingerprint=fingerprint, recipe=recipe, files=None)
+        self.checkpoint.run = self.identity.run
+        # In this order: run.json without a recipe is no run, and a resumed run is unfinished from here on.
+        identities.write(self.path, self.identity)
         write_atomically(self.path / "recipe.toml", recipe)
         self._begun = True
         for name in ("events", "costs"):
             self._files[name] = AppendOnly(self.path / f"{name}.jsonl", self.checkpoint.size(name))
         self.checkpoint.growing |= self._files
+
+    def finish(self) -> None:
+        """Complete run.json with what the files of the finished run hold."""
+        assert self.identity is not None
+        self.identity = identities.complete(self.path, self.identity, FINISHED)
 
     def seconds(self) -> float:
         """How long the run has taken, earlier sessions included."""
@@ -98,7 +153,7 @@ class RunFolder:
         if self._made and not self._begun:
             # A start that failed leaves nothing; a folder that has anything else in it stays.
             with contextlib.suppress(OSError):
-                (self.path / ".lock").unlink(missing_ok=True)
+                (self.path / LOCK).unlink(missing_ok=True)
                 if (self.path / "checkpoint").is_dir():
                     (self.path / "checkpoint").rmdir()
                 self.path.rmdir()
@@ -111,44 +166,56 @@ class RunFolder:
     ) -> None:
         self.close()
 
+    def _has(self, names: Iterable[str]) -> bool:
+        return any(os.path.lexists(self.path / name) for name in names)
+
+    def _read_identity(self) -> None:
+        """Take up the run of this folder; what is damaged is repaired from what is left, and noted."""
+        text = read_text(self.path, "recipe.toml")
+        found, damage = identities.read(self.path)
+        if found is None:
+            # A folder of an earlier version has no ids at all, and goes on without.
+            found = Identity(identities.run_of_rows(self.path), "", text or "")
+            self.earlier = not found.run and not damage
+            if not self.earlier:
+                self.notes.append(f"{damage or f'{self.path / identities.FILE} is missing'}; it is written again")
+        elif found.recipe != text:
+            self.notes.append(f"{self.path / 'recipe.toml'} is not what the run wrote; it is written again")
+            write_atomically(self.path / "recipe.toml", found.recipe)
+        self.identity = found
+
+    def _check(self) -> None:
+        """Look at all that a resumed run would go on from; a damaged checkpoint is left out, and noted."""
+        damage = self.checkpoint.damage() or journal_damage(
+            self.path / "scores.jsonl", self.run, self.checkpoint.provided("evaluator")
+        )
+        if not damage and not self._has(RUN):
+            damage = f"{self.path} has lost its recipe"
+        if damage:
+            self.checkpoint.forget()
+            self.notes.append(
+                f"{damage}; the run repeats its steps from the beginning, and pays for nothing that its journal has"
+            )
+
     def _clear(self) -> None:
+        """Remove the run of this folder, or what is left of one.
+
+        Its files first leave their places, those that make it a run before the others, and are then deleted: a kill in
+        between leaves a run that is whole or none, and what is left is removed by the next start.
+        """
+        aside = self.path / f"{ASIDE}{secrets.token_hex(4)}"
         for name in OURS:
             target = self.path / name
-            if target.is_dir() and not target.is_symlink():
-                shutil.rmtree(target)
-            else:
-                target.unlink(missing_ok=True)
+            if os.path.lexists(target):
+                aside.mkdir(exist_ok=True)
+                os.replace(target, aside / name)
+        sync_folder(self.path)
+        for left in self.path.glob(f"{ASIDE}*"):
+            if left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left)
 
 
-def _hold(folder: Path) -> IO[str]:
-    """Lock the folder for this process; the second to ask is told which process has it."""
-    path = folder / ".lock"
-    try:
-        file = open(path, "a+", opener=opener)  # noqa: SIM115  # held as long as the run
-    except OSError as error:
-        raise RunError(f"{folder} cannot be written: {error.strerror}; choose another folder with --out") from None
-    try:
-        _lock(file)
-    except OSError:
-        file.seek(0)
-        owner = file.read(40).strip() or "another process"
-        file.close()
-        raise FolderInUse(
-            f"{folder} is in use by {owner}; wait for it to end, or choose another folder with --out"
-        ) from None
-    file.seek(0)
-    file.truncate()
-    file.write(f"process {os.getpid()}")
-    file.flush()
-    return file
-
-
-def _lock(file: IO[str]) -> None:
-    try:
-        import fcntl
-    except ImportError:
-        import msvcrt  # Windows
-
-        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-    else:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+def _same_task(known: Identity, fingerprint: str) -> bool:
+    if known.fingerprint:
+        return known.fingerprint == fingerprint
+    return not known.run or known.run.endswith(identities.task_mark(fingerprint))

@@ -15,7 +15,8 @@ from pinprompt.methods.selection import announce, select
 from pinprompt.recipe import recipe as recipes
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.recipe.sections import MANNERS
-from pinprompt.records.reading import read_run
+from pinprompt.records.identity import changed_files
+from pinprompt.records.reading import read_environment, read_run, sequence
 from pinprompt.run import build
 from pinprompt.run.conclusion import conclude
 from pinprompt.run.folder import RunFolder
@@ -96,20 +97,22 @@ def run(
     threads = build.set_threads(threads)
     device = build.choose_device(device)
     with RunFolder(folder, resume=resume, force=force) as record:
-        if resume and not (record.path / "recipe.toml").is_file():
+        if resume and record.identity is None:
             notes(f"there is nothing to resume in {record.path}; this is a new run")
-        if resume and _finished(recipe, record.path):
+        for note in record.notes:
+            notes(note)
+        if _finished(recipe, record, notes):
             return result_of(record.path)
         task = complete(task or build.build_task(recipe, device))
         for note in task.notes:
             notes(note)
         task.check_window(recipe.policy.length)
         # Only now is there a run: what could not even be built leaves a folder that can be used again.
-        record.begin(recipes.to_toml(recipe))
+        record.begin(recipes.to_toml(recipe), task.fingerprint)
         rows = task.shown_rows()
         if rows:
             record.save_json("rows.json", rows)
-        record.save_json("environment.json", build.environment(device, threads))
+        _keep_environment(record, build.environment(device, threads), notes)
         evaluator = build.build_evaluator(recipe, task, record, device, threads, notes)
 
         told: list[str] = []
@@ -142,7 +145,40 @@ def run(
         from pinprompt.records.report import write_report
 
         write_report(record.path)
+        record.finish()
         return result_of(record.path)
+
+
+def _keep_environment(record: RunFolder, here: dict[str, Any], notes: Callable[[str], None]) -> None:
+    """Say aloud where a run is resumed on another machine or with other libraries; environment.json keeps them all."""
+    try:
+        kept = read_environment(record.path)
+    except RunError as error:
+        notes(f"{error} It is written again.")
+        kept = {}
+    if not kept:
+        record.save_json("environment.json", here)
+        return
+    later = [one for one in sequence(kept.get("resumed_on")) if isinstance(one, dict)]
+    last = dict(kept)
+    for one in later:
+        last |= one
+    changed = {name: value for name, value in here.items() if last.get(name) != value}
+    if changed:
+        told = ", ".join(f"{name} {_said(last.get(name), value)}" for name, value in changed.items())
+        notes(
+            f"this run is resumed where something is different ({told}); numbers may differ in their last digits, and "
+            "the run may go another way than it would have gone"
+        )
+        record.save_json("environment.json", {**kept, "resumed_on": [*later, changed]})
+
+
+def _said(before: Any, now: Any) -> str:
+    """How a fact of the environment changed; of versions only those that did."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        return ", ".join(f"{name} {_said(before.get(name), value)}" for name, value in now.items()
+                         if before.get(name) != value)  # fmt: skip
+    return f"{'unknown' if before is None else before} -> {now}"
 
 
 def _search(method: Callable[[Search], Outcome], search: Search, told: Sequence[str]) -> Outcome:
@@ -157,25 +193,32 @@ def _search(method: Callable[[Search], Outcome], search: Search, told: Sequence[
         if (evaluator.requests, len(told)) != (asked, heard):
             raise
         raise RunError(
-            f"the run in {search.folder} cannot be gone on with ({type(error).__name__}: {str(error)[:200]}): its "
-            "checkpoint is damaged or not this recipe's; start anew with --force"
+            f"the run in {search.folder} cannot be resumed ({type(error).__name__}: {str(error)[:200]}): its "
+            "checkpoint is damaged or not this recipe's; start again with --force"
         ) from error
 
 
-def _finished(recipe: Recipe, folder: Path) -> bool:
+def _finished(recipe: Recipe, record: RunFolder, notes: Callable[[str], None]) -> bool:
     """True where the folder's run is complete for this recipe; a recipe that computes something else is refused."""
-    path = folder / "recipe.toml"
-    if not path.is_file():
+    folder, known = record.path, record.identity
+    if known is None or not (folder / "recipe.toml").is_file():
         return False
-    earlier = recipes.validate(recipes.read_toml(path))
+    earlier = recipes.validate(recipes.read_toml(folder / "recipe.toml"))
     ours, theirs = _computed(recipe), _computed(earlier)
     changed = [name for name in ours if ours[name] != theirs.get(name)]
     if changed:
         raise RunError(
             f"{folder} was made with other settings ({', '.join(changed)}); resume it with its own recipe, "
-            "change only the budget, or start anew with --force"
+            "change only the budget, or start again with --force"
         )
-    return (folder / "result.json").exists() and recipe.budget == earlier.budget
+    if recipe.budget != earlier.budget:
+        return False
+    if known.files is None:
+        return record.earlier and (folder / "result.json").exists()
+    damage = changed_files(folder, known.files)
+    if damage:
+        notes(f"{folder} was finished, but {', '.join(damage)}; what is damaged is made again")
+    return not damage
 
 
 def _computed(recipe: Recipe) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from decimal import Decimal
 from typing import Any
 
 from pinprompt.errors import BudgetSpent, RunError, SettingError, TaskError, did_you_mean
+from pinprompt.files import dumps
 from pinprompt.scoring import journal
 from pinprompt.scoring.budget import Budget
 from pinprompt.scoring.executors import Executor, Inline
@@ -161,29 +162,35 @@ class Evaluator:
                 self._table.enter(self.requests, split, [(0, prompt, score)])
 
     def position(self) -> dict[str, Any]:
-        """Where the run stands, as JSON values for a checkpoint; what the journal holds by now is made durable."""
+        """Where the run stands, as JSON values for a checkpoint."""
         self._begin("train")
-        if self.journal is not None:
-            self.journal.sync()
         return {
             "requests": self.requests,
             "rows": 0 if self.journal is None else self.journal.rows,
+            "crc": None if self.journal is None else self.journal.crc,
             "paid_calls": self.paid_calls,
             "memo_hits": self.memo_hits,
             "repeats": self.repeats,
             "budget": self.budget.state(),
         }
 
-    def restore(self, position: Mapping[str, Any] | None) -> None:
+    def spent(self) -> dict[str, Any]:
+        """Money, seconds and calls that were really spent so far, as JSON values for a checkpoint."""
+        spent: dict[str, Any] = self._billing.really_spent()["spent"]
+        return spent
+
+    def restore(self, position: Mapping[str, Any] | None, spent: Mapping[str, Any] | None = None) -> None:
         """Go on from a checkpoint's position, or with None from the beginning with what a killed session paid for.
 
-        To be called before anything is scored; a run that has a journal and no checkpoint does it by itself.
+        To be called before anything is scored; a run that has a journal and no checkpoint does it by itself. `spent` is
+        what the checkpoint says was really spent, which may be more than at its position.
         """
         if self._begun:
             raise RunError("an evaluator can be restored only before it has scored anything")
-        rows = 0
+        rows, crc = 0, None
         if position is not None:
             try:
+                crc = position.get("crc")
                 rows, self.requests = int(position["rows"]), int(position["requests"])
                 self._billing.paid_calls = int(position["paid_calls"])
                 self._known.hits, self.repeats = int(position["memo_hits"]), int(position["repeats"])
@@ -194,13 +201,15 @@ class Evaluator:
         self._begun = True
         if self.journal is None:
             return
-        history, spare = self.journal.split_at(rows)
+        history, spare = self.journal.split_at(rows, crc)
         try:
             self._rebuild(history)
             self._known.take(spare)
-            self._restore_spent([row["spent"] for row in history + spare])
+            self._restore_spent([row["spent"] for row in history + spare] + ([] if spent is None else [dict(spent)]))
         except (KeyError, TypeError, ValueError, ArithmeticError) as error:
-            raise RunError(f"{self.journal.path} cannot be read ({error!r}); start the run anew") from error
+            raise RunError(
+                f"{self.journal.path} cannot be read ({error!r}); start the run again with --force"
+            ) from error
 
     def close(self) -> None:
         """Let go of workers, journal and memo."""
@@ -308,7 +317,7 @@ class Evaluator:
             given = type(evaluation).__name__
             raise TaskError(f"the task '{self.task.name}' gave {given} where an Evaluation is due ({prompt.text!r})")
         try:
-            return journal.unpack_evaluation(json.loads(journal.dumps(journal.pack_evaluation(evaluation))))
+            return journal.unpack_evaluation(json.loads(dumps(journal.pack_evaluation(evaluation))))
         except (TypeError, ValueError) as error:
             name = self.task.name
             raise TaskError(f"the evaluation of the task '{name}' is not plain numbers and tables: {error}") from error

@@ -10,17 +10,14 @@ since spare rows are only ever looked up. So no sequence of kills loses a row, o
 from __future__ import annotations
 
 import base64
-import contextlib
-import json
 import math
-import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from pinprompt.errors import RunError, TaskError
-from pinprompt.files import opener
+from pinprompt.files import AppendOnly, checksum, dumps, object_of, sealed_line, unsealed, whole_lines
 from pinprompt.values import Evaluation, Score, pack_outcomes
 
 # Scores and evaluations as plain JSON values, and back: what the journal and the memo keep.
@@ -123,76 +120,65 @@ def unpack_evaluation(row: Mapping[str, Any]) -> Evaluation:
         raise ValueError(f"not an evaluation: {error}") from error
 
 
-def dumps(value: Any) -> str:
-    """JSON on one line: ASCII only, so that lone surrogates and line separators of strange prompts cannot break it."""
-    return json.dumps(value, ensure_ascii=True, separators=(",", ":"))
-
-
 SYNC_SECONDS = 1.0
 Row = dict[str, Any]
 
 
 class Journal:
-    """Rows on disk: `append` while the run works, `split_at` when it is resumed."""
+    """Rows on disk: `append` while the run works, `split_at` when it is resumed.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    Every row carries the id of its run and a checksum. A row of another run, or one that was changed, is left out, and
+    `problems` names it; what it answered is asked for again.
+    """
+
+    def __init__(self, path: Path, run: str = "") -> None:
+        self.path, self.run = path, run
         self.spare_path = path.with_name(f"{path.stem}.spare{path.suffix}")
-        self.rows = count_rows(path)
-        self._file: IO[bytes] | None = None
+        self.problems: list[str] = []
+        lines = whole_lines(path)
+        self.rows, self.crc = len(lines), checksum(b"".join(lines))
+        self._file: AppendOnly | None = None
         self._synced = time.monotonic()
 
     def append(self, rows: Sequence[Row]) -> None:
         """Add rows at the end; they survive a killed process at once, and a dead machine within about a second."""
         if not rows:
             return
-        data = "".join(dumps(row) + "\n" for row in rows).encode("ascii")
-        try:
-            if self._file is None:
-                self._file = _open_to_append(self.path)
-            self._file.write(data)
-            self._file.flush()
-            if time.monotonic() - self._synced >= SYNC_SECONDS:
-                self.sync()
-        except OSError as error:
-            self._repair()
-            raise RunError(
-                f"cannot write {self.path}: {error.strerror or error}; make room or make it writable, then resume the "
-                "run: nothing that stood in it is lost"
-            ) from error
-        self.rows += len(rows)
+        if self._file is None:
+            self._file = _open_to_append(self.path)
+        self._file.append(self._marked(rows))
+        self.rows, self.crc = self.rows + len(rows), self._file.crc
+        if time.monotonic() - self._synced >= SYNC_SECONDS:
+            self.sync()
 
     def sync(self) -> None:
         """Make sure that every row is on the disk itself; done before a checkpoint counts them."""
         if self._file is not None:
-            os.fsync(self._file.fileno())
+            self._file.sync()
             self._synced = time.monotonic()
 
-    def split_at(self, rows: int) -> tuple[list[Row], list[Row]]:
+    def split_at(self, rows: int, crc: str | None = None) -> tuple[list[Row], list[Row]]:
         """Make the first `rows` rows the run's history again; gives them, and all rows that are spare."""
-        history = read_rows(self.path)
-        if len(history) < rows:
-            raise RunError(
-                f"{self.path} has {len(history)} rows but the checkpoint counts {rows}; it was cut or replaced, and "
-                "the run cannot go on from it: start it anew in another folder"
-            )
-        history, tail = history[:rows], history[rows:]
-        spare = read_rows(self.spare_path)
+        lines = whole_lines(self.path)
+        damage = journal_damage(self.path, self.run, {"rows": rows, "crc": crc})
+        if damage:
+            raise RunError(f"{damage}; remove the checkpoint folder and resume: the scores are kept")
+        history = [row for line in lines[:rows] if (row := row_of(line, self.run)) is not None]
+        tail = self._good(self.path, lines[rows:], rows + 1)
+        spare = self._good(self.spare_path, whole_lines(self.spare_path), 1)
         known = {_place(row) for row in spare}
         fresh = [row for row in tail if _place(row) not in known]
-        try:
-            if fresh:
-                with _open_to_append(self.spare_path) as file:
-                    file.write("".join(dumps(row) + "\n" for row in fresh).encode("ascii"))
-                    file.flush()
-                    os.fsync(file.fileno())
-            self.close()
-            if tail or self.path.exists():
-                _cut(self.path, rows)
-        except OSError as error:
-            raise RunError(
-                f"cannot write {self.path}: {error.strerror or error}; the run was left as it was"
-            ) from error
+        self.close()
+        if fresh:
+            file = _open_to_append(self.spare_path)
+            file.append(self._marked(fresh))
+            file.sync()
+            file.close()
+        if len(lines) > rows or self.path.exists():
+            file = AppendOnly(self.path, sum(map(len, lines[:rows])), sealed_line)
+            file.sync()
+            self.crc = file.crc
+            file.close()
         self.rows = rows
         return history, spare + fresh
 
@@ -203,14 +189,20 @@ class Journal:
             self._file.close()
             self._file = None
 
-    def _repair(self) -> None:
-        """After a failed write: drop what was half written, so that the file ends with a whole row again."""
-        file, self._file = self._file, None
-        if file is not None:
-            with contextlib.suppress(OSError):
-                file.close()
-        with contextlib.suppress(OSError):
-            _cut(self.path, self.rows)
+    def _marked(self, rows: Sequence[Row]) -> list[Row]:
+        return [{**row, "run": self.run} for row in rows] if self.run else list(rows)
+
+    def _good(self, path: Path, lines: Sequence[bytes], first: int) -> list[Row]:
+        """The rows among lines that can be used; the others are named."""
+        found: list[Row] = []
+        for number, line in enumerate(lines, first):
+            row = row_of(line, self.run)
+            if row is None:
+                what = "is of another run" if _foreign(line, self.run) else "was changed"
+                self.problems.append(f"{path}:{number}: the row {what}, so it is left out, and asked for again")
+            else:
+                found.append(row)
+        return found
 
 
 def _place(row: Row) -> str:
@@ -218,57 +210,48 @@ def _place(row: Row) -> str:
     return dumps([row.get(name) for name in ("kind", "n", "place", "split", "text")])
 
 
-def read_rows(path: Path) -> list[Row]:
-    """All rows of a journal; a last line that a kill tore is left out, any other damage is a RunError."""
-    try:
-        with open(path, "rb", opener=opener) as file:
-            data = file.read()
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise RunError(f"cannot read {path}: {error.strerror or error}") from error
-    lines = data.split(b"\n")
-    # What follows the last newline is empty, or was being written when the process died.
-    rows: list[Row] = []
-    for number, line in enumerate(lines[:-1], start=1):
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise RunError(
-                f"{path}:{number}: not a line of JSON; the journal was damaged, start the run anew"
-            ) from error
-        if not isinstance(row, dict):
-            raise RunError(f"{path}:{number}: not a JSON object; the journal was damaged, start the run anew")
-        rows.append(row)
-    return rows
+def row_of(line: bytes, run: str = "") -> Row | None:
+    """The row of a journal's line, without id and checksum; None where it was changed or is of another run."""
+    row = object_of(line)
+    if row is not None and (run or "crc" in row):  # earlier versions wrote neither id nor checksum
+        row = unsealed(row)
+    if row is None or row.pop("run", "") != run:
+        return None
+    return row
 
 
-def count_rows(path: Path) -> int:
-    """How many whole lines a file has; 0 where there is none."""
-    try:
-        with open(path, "rb", opener=opener) as file:
-            return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
-    except FileNotFoundError:
-        return 0
-    except OSError as error:
-        raise RunError(f"cannot read {path}: {error.strerror or error}") from error
+def _foreign(line: bytes, run: str) -> bool:
+    row = object_of(line)
+    whole = None if row is None else unsealed(row)
+    return whole is not None and whole.get("run", "") != run
 
 
-def _open_to_append(path: Path) -> IO[bytes]:
+def journal_damage(path: Path, run: str, position: Any) -> str:
+    """What is wrong with the rows that a checkpoint's position counts, '' if nothing."""
+    rows = position.get("rows") if isinstance(position, Mapping) else 0
+    if not isinstance(rows, int) or rows < 0:
+        return f"the checkpoint's count of {path} cannot be read"
+    lines = whole_lines(path)
+    if len(lines) < rows:
+        return f"{path} has {len(lines)} rows but the checkpoint counts {rows}"
+    bad = next((number for number, line in enumerate(lines[:rows], 1) if row_of(line, run) is None), None)
+    if bad is not None:
+        return f"{path}:{bad}: the row was changed or is of another run"
+    crc = position.get("crc") if isinstance(position, Mapping) else None
+    if crc is not None and crc != checksum(b"".join(lines[:rows])):
+        return f"{path} was changed"
+    return ""
+
+
+def read_rows(path: Path, run: str = "") -> list[Row]:
+    """All rows of a journal that can be used."""
+    return [row for line in whole_lines(path) if (row := row_of(line, run)) is not None]
+
+
+def _open_to_append(path: Path) -> AppendOnly:
     """The file opened at its end, after any torn last line was cut off."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if os.path.lexists(path):
-        _cut(path, count_rows(path))
-    return open(path, "ab", opener=opener)
-
-
-def _cut(path: Path, rows: int) -> None:
-    """Keep the first `rows` lines of a file and drop the rest, durably."""
-    with open(path, "r+b", opener=opener) as file:
-        end = 0
-        for _ in range(rows):
-            end += len(file.readline())
-        if end != os.fstat(file.fileno()).st_size:
-            file.truncate(end)
-            file.flush()
-            os.fsync(file.fileno())
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error.strerror}; make room or choose another folder") from None
+    return AppendOnly(path, line=sealed_line)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pinprompt.errors import RunError
-from pinprompt.scoring.journal import dumps
+from pinprompt.files import dumps
 
 APPLICATION = 0x50494E31
 """SQLite's application_id of our files ('PIN1'), so that somebody else's database is never written to."""

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from pinprompt.errors import PinpromptError, RunError
+from pinprompt.files import is_held
 from pinprompt.maths.bootstrap import compare_rows, mcnemar
 from pinprompt.records import report, report_extras, report_parts
 from pinprompt.records.charts import Series, line_chart, scatter
@@ -22,7 +23,7 @@ from pinprompt.records.usage import TOOLS
 from pinprompt.records.verdict import outcomes_of, reported_split, shown_p
 from pinprompt.records.wording import LOWER_IS_BETTER, digits, metric, plain, text, title
 from pinprompt.studio.following import Book, Library, readable_points
-from pinprompt.studio.shelf import Card, Place, Shelf, is_busy, what_happened
+from pinprompt.studio.shelf import Card, Place, Shelf, what_happened
 
 PAGE = 60
 SORTS = {"when": "latest first", "figure": "best figure first", "name": "by name"}
@@ -169,7 +170,7 @@ def _record(folder: Path) -> RunRecord:
 def _alive(folder: Path, record: RunRecord, library: Library) -> dict[str, Any]:
     from markupsafe import Markup
 
-    book, busy = library.book(folder), is_busy(folder)
+    book, busy = library.book(folder), is_held(folder)
     contents = report.contents(record)
     header = contents["header"]
     if not record.result:

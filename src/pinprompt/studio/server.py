@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from pinprompt.errors import MissingExtra, PinpromptError, SettingError
+from pinprompt.files import is_held
 from pinprompt.records import report
 from pinprompt.records.reading import inside, number, read_result, read_run, read_text
 from pinprompt.records.usage import TOOLS, export, sent_of
@@ -24,7 +25,7 @@ from pinprompt.studio import intake, orders, pages, trying
 from pinprompt.studio.following import Library, Tail
 from pinprompt.studio.guard import Guard, Refused, bounded_body, shown_host
 from pinprompt.studio.jobs import Jobs, ask_once
-from pinprompt.studio.shelf import Shelf, is_busy
+from pinprompt.studio.shelf import Shelf
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -287,7 +288,7 @@ async def _events(studio: Studio, run: str | None, offset: int) -> AsyncIterator
                     yield _message("again", {})
                 if new:
                     yield _message("run", [_shown_event(event) for _, event in new[-200:]], tail.offset)
-                now = "running" if is_busy(tail.path.parent) else "finished" if _done(tail.path.parent) else "stopped"
+                now = "running" if is_held(tail.path.parent) else "finished" if _done(tail.path.parent) else "stopped"
                 if now != state and not (state is None and new):
                     state = now
                     yield _message("state", {"state": now})
@@ -462,7 +463,7 @@ async def _stop(studio: Studio, request: Request) -> Response:
 async def _resume(studio: Studio, request: Request) -> Response:
     form = await _form(request)
     folder = studio.shelf.path(str(form.get("run")))
-    if is_busy(folder):
+    if is_held(folder):
         raise Refused(409, "That run is being searched already.")
     return _json(studio.jobs.add(orders.resumption(studio.root, folder, form)).data())
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pinprompt.errors import PinpromptError
+from pinprompt.files import is_held
 from pinprompt.records import report_parts
 from pinprompt.records.reading import MARKS, RunRecord, inside, mapping, number, read_result, read_text
 from pinprompt.records.wording import metric, plain, text, title
@@ -103,7 +104,7 @@ class Shelf:
     def card(self, place: Place) -> Card:
         """The card of a run, read again only where a file of it has changed."""
         stamp = tuple(_stamp(place.path / name) for name in ("result.json", "events.jsonl", "recipe.toml"))
-        busy = is_busy(place.path)
+        busy = is_held(place.path)
         known = self._cards.get(place.id)
         if known is not None and known[0] == (*stamp, busy):
             return known[1]
@@ -135,29 +136,6 @@ class Shelf:
             for entry in below:
                 if "\\" not in entry.name:
                     yield from self._walk(Path(entry.path), f"{name}/{entry.name}" if name else entry.name, depth + 1)
-
-
-def is_busy(folder: Path) -> bool:
-    """Does a process hold the run folder? Asked of the lock itself, and only where its process is alive."""
-    try:
-        handle = os.open(folder / ".lock", os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
-    except OSError:
-        return False
-    try:
-        said = re.search(rb"\d+", os.read(handle, 64))
-        if said is None or not _alive(int(said[0])):
-            return False
-        try:
-            import fcntl
-        except ImportError:
-            return False
-        try:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return True
-        return False
-    finally:
-        os.close(handle)
 
 
 def last_event(folder: Path) -> dict[str, Any]:
@@ -258,15 +236,3 @@ def _stamp(path: Path) -> int:
     except OSError:
         return 0
     return found.st_mtime_ns ^ found.st_size
-
-
-def _alive(process: int) -> bool:
-    if not 0 < process < 1 << 31:
-        return False
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True

@@ -1,0 +1,108 @@
+"""Which run a folder holds: run.json, sealed at the start, completed at the end by the checksums of the run's files."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pinprompt.errors import RunError
+from pinprompt.files import object_of, opener, sealed, sha256_of, unsealed, whole_lines, write_json
+
+FILE = "run.json"
+LARGEST = 8 << 20
+"""The most that is read of run.json."""
+KEPT = ("scores.jsonl", "scores.spare.jsonl")
+"""The journal: its rows carry the run's id."""
+FORMAT = 2
+"""Of the folder: runs of earlier versions have no run.json, and their rows no id."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A run's id, the task that scores its prompts, its recipe as text, and once it is finished its files' SHA-256."""
+
+    run: str
+    fingerprint: str
+    recipe: str
+    files: Mapping[str, str] | None = None
+
+
+def new(fingerprint: str, recipe: str) -> Identity:
+    """A run that begins now. The end of its id tells tasks apart, so that every row says what scored it."""
+    return Identity(f"{secrets.token_hex(6)}-{task_mark(fingerprint)}", fingerprint, recipe)
+
+
+def task_mark(fingerprint: str) -> str:
+    """A task's fingerprint in eight digits."""
+    return hashlib.sha256(fingerprint.encode()).hexdigest()[:8]
+
+
+def write(folder: Path, identity: Identity) -> None:
+    """Keep run.json."""
+    write_json(folder / FILE, sealed({"format": FORMAT, **asdict(identity)}))
+
+
+def read(folder: Path) -> tuple[Identity | None, str]:
+    """A folder's run.json (None where there is none that can be used), and what is wrong with it ('' if nothing)."""
+    path = folder / FILE
+    try:
+        with open(path, "rb", opener=opener) as file:
+            found = json.loads(file.read(LARGEST))
+    except FileNotFoundError:
+        return None, ""
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        found = None
+    found = unsealed(found) if isinstance(found, dict) else None
+    if found is None:
+        return None, f"{path} is damaged"
+    if found.get("format") != FORMAT:
+        raise RunError(f"{path} was written by a newer pinprompt (format {found.get('format')}); upgrade pinprompt")
+    names = ("run", "fingerprint", "recipe")
+    files = found.get("files")
+    if not all(isinstance(found.get(name), str) for name in names) or not isinstance(files, dict | None):
+        return None, f"{path} is damaged"
+    return Identity(found["run"], found["fingerprint"], found["recipe"], files), ""
+
+
+def run_of_rows(folder: Path) -> str:
+    """The id that the checkpoint and the journal carry, '' where they carry none or more than one."""
+    lines = [line for name in KEPT for line in whole_lines(folder / name)]
+    # state.json is one line without an end.
+    with contextlib.suppress(OSError), open(folder / "checkpoint" / "state.json", "rb", opener=opener) as file:
+        lines.append(file.read(LARGEST))
+    rows = [unsealed(row) for row in map(object_of, lines) if row is not None]
+    ids = {str(row.get("run", "")) for row in rows if row is not None}
+    return ids.pop() if len(ids) == 1 else ""
+
+
+def complete(folder: Path, identity: Identity, names: tuple[str, ...]) -> Identity:
+    """Write down what the files of a finished run hold."""
+    files = {name: sha256_of(folder / name) for name in names if (folder / name).is_file()}
+    done = replace(identity, files=files)
+    write(folder, done)
+    return done
+
+
+def changed_files(folder: Path, files: Mapping[str, Any]) -> list[str]:
+    """The files of a finished run that are missing or hold something else now, each with what happened to it."""
+    found = []
+    for name, digest in files.items():
+        path = folder / Path(name)
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            continue  # a stranger's run.json cannot make us read elsewhere
+        try:
+            if sha256_of(path) != digest:
+                found.append(f"{name} was changed")
+        except FileNotFoundError:
+            found.append(f"{name} is missing")
+        except OSError as error:
+            found.append(f"{name} cannot be read: {error.strerror}")
+    return found
