@@ -12,8 +12,9 @@ import pytest
 from baseline_toys import Killed, opened, planted, writer
 
 from pinprompt.errors import SettingError
+from pinprompt.methods import race as race_module
 from pinprompt.methods.protocol import Outcome, Search
-from pinprompt.methods.race import Runner, cut, plan, race, race_cost
+from pinprompt.methods.race import Runner, cut, plan, prune, race, race_cost
 from pinprompt.methods.selection import chances_of_best
 from pinprompt.recipe.sections import RaceSettings
 from pinprompt.tasks.protocol import Task
@@ -74,7 +75,7 @@ def run(task: Any, folder: Path, settings: RaceSettings = SETTINGS, **more: Any)
 
 def test_the_plan_by_hand() -> None:
     # Ten prompts on 8 rows, then ceil(10/3) = 4 on 8 more, 4 on 16, 4 on 32: 80 + 32 + 64 + 128.
-    settings = RaceSettings()
+    settings = RaceSettings(prune=0)
     assert race_cost([8, 8, 16, 32], 10, 0, settings) == 304
     # Two hand-written prompts may go on beside the best four.
     assert race_cost([8, 8, 16, 32], 10, 2, settings) == 80 + 6 * 8 + 6 * 16 + 6 * 32
@@ -87,6 +88,9 @@ def test_the_plan_by_hand() -> None:
     assert plan([8, 8, 16, 32], 511, 0, settings)[0] == 3
     assert plan([8, 8, 16, 32], 512, 0, settings)[0] == 4
     assert plan([8, 8], None, 0, settings) == (2, settings.prompts)
+    # A tenth of 765 calls, 76, is kept for pruning: 689 are left, and 721 of 801.
+    assert plan([8, 8, 16, 32], 765, 0, RaceSettings(prune=0.1)) == (4, 45)
+    assert plan([8, 8, 16, 32], 801, 0, RaceSettings(prune=0.1)) == (4, 46)
     with pytest.raises(SettingError, match="needs 32 calls for 4 prompts"):
         plan([8, 8], 31, 0, settings)
 
@@ -138,6 +142,80 @@ def test_a_killed_race_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> Non
         assert after.evaluator.charged_calls == search.evaluator.charged_calls
         name = f"torn-{die_at}/events.jsonl"
         assert (tmp_path / name).read_bytes() == (tmp_path / "whole/events.jsonl").read_bytes()
+
+
+class Cluttered(Noisy):
+    """A word that is not good spoils a prompt."""
+
+    def worth(self, text: str) -> float:
+        good = super().worth(text)
+        return good - 0.8 * (len(text.split()) - good)
+
+
+def test_needless_words_are_taken_out_where_that_pays(tmp_path: Path) -> None:
+    task = Cluttered(noise=0.3)
+    made = writer(length=6)
+    with opened(task, tmp_path / "run", calls=400) as (search, _):
+        long = Runner(made.prompt(made.vocabulary.tokens.encode(" w7 w3 w8 w3")), "pool")
+        for block in ROWS:
+            race_module._ask(search, [long], block)
+        asked = len(task.asked)
+        short = prune(search, made, None, tuple(ROWS), long)
+        assert short.prompt.text.split() == ["w7", "w8"]
+        assert short.source == "pruned"
+        # No word of what is left may go: each is worth something.
+        assert prune(search, made, None, tuple(ROWS), short) is short
+        assert len(task.asked) > asked
+        assert len(task.asked) == len(set(task.asked))
+
+
+def test_pruning_needs_more_than_chance(tmp_path: Path) -> None:
+    kept = 0
+    for number in range(12):
+        task = Noisy(noise=1.0)  # words that are worth nothing: every gain is luck
+        made = writer(length=6)
+        with opened(task, tmp_path / str(number), calls=400) as (search, _):
+            long = Runner(made.prompt(made.vocabulary.tokens.encode(f" w{number + 20} w{number + 40}")), "pool")
+            for block in ROWS:
+                race_module._ask(search, [long], block)
+            kept += prune(search, made, None, tuple(ROWS), long) is long
+    assert kept >= 5  # by a higher mean alone about a quarter would be left
+
+
+def test_pruning_ends_with_the_budget(tmp_path: Path) -> None:
+    task = Cluttered()
+    made = writer(length=6)
+    with opened(task, tmp_path / "run", calls=16 + 7) as (search, _):
+        long = Runner(made.prompt(made.vocabulary.tokens.encode(" w7 w3 w8")), "pool")
+        for block in ROWS:
+            race_module._ask(search, [long], block)
+        assert prune(search, made, None, tuple(ROWS), long) is long
+        assert search.evaluator.charged_calls <= 23
+
+
+def test_what_was_pruned_is_told(tmp_path: Path) -> None:
+    found = []
+    for seed in range(6):
+        settings = SETTINGS.model_copy(update={"prune": 0.4})
+        outcome, search = run(Cluttered(), tmp_path / str(seed), settings, seed=seed, calls=400)
+        assert search.evaluator.charged_calls <= 400
+        if outcome.extras:
+            best = outcome.candidates[0]
+            assert best.source == "pruned"
+            assert len(best.prompt.text.split()) < len(outcome.extras["pruned"]["from"].split())
+            assert best.score > outcome.extras["pruned"]["score"]
+            found.append(seed)
+    assert found
+
+
+def test_in_another_language_there_are_no_stock_phrases(tmp_path: Path) -> None:
+    task = Noisy()
+    task.language = "de"
+    settings = SETTINGS.model_copy(update={"cores": ("w4 w5",), "heads": ("w3 w3",)})
+    run(task, tmp_path / "run", settings, calls=300)
+    texts = {text for text, _ in task.asked}
+    assert texts
+    assert not any(text.lower().startswith(("w4 w5", "w3 w3")) for text in texts)
 
 
 def test_screening_can_be_switched_off(tmp_path: Path) -> None:

@@ -52,7 +52,10 @@ def classify(
     test: Annotated[Path | None, typer.Option("--test", help="Examples to report on.")] = None,
     text_column: Annotated[str | None, typer.Option("--text-column", help="Column with the text.")] = None,
     label_column: Annotated[str | None, typer.Option("--label-column", help="Column with the label.")] = None,
-    word: Annotated[list[str] | None, typer.Option("--word", help="label=word, once per label.")] = None,
+    word: Annotated[
+        list[str] | None, typer.Option("--word", help="label=word, once per label; default: by the labels' names.")
+    ] = None,
+    prompt: Annotated[str | None, typer.Option("--prompt", help="Your own prompt, to start from and compare.")] = None,
     task_model: Annotated[str | None, typer.Option("--task-model", help="The model to find a prompt for.")] = None,
     split: Annotated[int | None, typer.Option("--split", min=0, help="Which k-shot split.")] = None,
     test_rows: Annotated[int | None, typer.Option("--test-rows", min=1, help="At most N test rows.")] = None,
@@ -66,7 +69,7 @@ def classify(
         given = {
             "dataset": dataset, "data": data, "train": train, "dev": dev, "test": test, "text_column": text_column,
             "label_column": label_column, "words": words or None, "model": task_model, "split": split,
-            "test_rows": test_rows, "template": template,
+            "test_rows": test_rows, "template": template, "manual": prompt,
         }  # fmt: skip
         _search(console, _tree("classification", "smollm2", options, given), options, options.force)
 

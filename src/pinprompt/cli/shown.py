@@ -39,6 +39,8 @@ def shown_result(result: Result) -> Iterator[Any]:
     verdict = judge_result(data, primary)
     if verdict is not None:
         yield f"{verdict.sentence} {verdict.details}"
+    if data.get("pruned"):
+        yield Text(f"shortened from '{data['pruned']['from']}': without these words it scores more on train and dev")
     yield from _shown_rewrites(data)
     spent = f"{data.get('calls', 0):,} calls, {data.get('prompts', 0):,} prompts, {data.get('seconds', 0):.0f} seconds"
     yield f"searched with {data.get('method')}: {spent}; stopped: {data.get('stopped')}"

@@ -7,6 +7,9 @@
 3. After each block the best third goes on to the next, and the hand-written prompts with it. A prompt's score is
    computed from all rows that it was asked on, so its calibration improves as it goes; no row is asked twice.
 4. The best mean over all rows wins. A bootstrap over the rows says how likely each finalist is to be the best.
+5. Words that the winner is better without are taken out, one at a time, as long as that pays on all rows.
+
+Where the texts are in another language than English there are no stock phrases: the LM continues examples of the texts.
 
 The method needs no checkpoint: pool and order follow from the seed, and a resumed run finds its scores in the journal.
 """
@@ -16,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -56,6 +60,8 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
     task, made, blocks = search.task, search.writer(), blocks_of(search.task)
     hand = [Runner(Prompt(text), name) for name, text in task.baselines().items() if name != "in-context"]
     costs = [task.calls(block) for block in blocks]
+    if task.language != "en":
+        settings = settings.model_copy(update={"heads": (), "openers": (), "cores": ()})
     rounds, count = plan(costs, search.evaluator.budget.settings.calls, len(hand), settings)
     candidates = [*stock(made, settings), *written(made, settings, max(settings.written, 3 * count), search.seed)]
     if not candidates:
@@ -65,16 +71,22 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
         )
     pool = Pool(made, candidates, task.answers(), settings.max_perplexity)
     runners = list(hand)
-    stopped = "finished"
+    stopped, pruned = "finished", {}
     try:
         _first_block(search, settings, blocks[0], runners, pool, count)
         for step, block in enumerate(blocks[1:rounds], 1):
             runners = cut(runners, settings)
             _ask(search, runners, block)
             _tell(search, step, block, runners)
+        best = max(runners, key=lambda runner: runner.mean)
+        if settings.prune and best.source == "pool":
+            shorter = prune(search, made, settings.max_perplexity, blocks[:rounds], best)
+            if shorter is not best:
+                runners = [shorter, *runners]
+                pruned = {"pruned": {"from": best.prompt.text, "score": best.mean}}
     except BudgetSpent:
         stopped = "budget"
-    return _outcome(search, made, settings, runners, stopped)
+    return _outcome(search, made, settings, runners, stopped, pruned)
 
 
 def plan(costs: Sequence[int], calls: int | None, hand: int, settings: RaceSettings) -> tuple[int, int]:
@@ -96,8 +108,8 @@ def plan(costs: Sequence[int], calls: int | None, hand: int, settings: RaceSetti
             f"a race needs {race_cost(costs[:1], least, hand, settings)} calls for {least} prompts on {costs[0]} rows, "
             f"but the budget is {calls}; raise --calls"
         )
-    count = least
-    while race_cost(costs[:blocks], count + 1, hand, settings) <= calls:
+    count, racing = least, calls - int(calls * settings.prune)
+    while race_cost(costs[:blocks], count + 1, hand, settings) <= racing:
         count += 1
     return blocks, count
 
@@ -236,6 +248,48 @@ def _first_block(
         _tell(search, 0, block, runners)
 
 
+def prune(search: Search, writer: Writer, limit: float | None, blocks: Sequence[str], best: Runner) -> Runner:
+    """The best prompt without the words that it is better without, one at a time, while calls are left.
+
+    A shorter prompt stays while it is ahead on all rows so far, and replaces the longer one if it ends ahead of it by
+    more than the standard error of their difference; otherwise chance alone would shorten every prompt.
+    """
+    try:
+        while True:
+            shorter = [Runner(prompt, "pruned") for prompt in without_a_word(writer, best.prompt, limit)]
+            for number, block in enumerate(blocks, 1):
+                if not shorter:
+                    return best
+                _ask(search, shorter, block)
+                mark = float(np.mean(search.task.pooled(best.scores[:number])))
+                shorter = [runner for runner in shorter if runner.mean > mark]
+            ahead = [runner for runner in shorter if _surely_ahead(runner.values - best.values)]
+            if not ahead:
+                return best
+            best = max(ahead, key=lambda runner: runner.mean)
+    except BudgetSpent:
+        return best
+
+
+def without_a_word(writer: Writer, prompt: Prompt, limit: float | None) -> list[Prompt]:
+    """The prompt with one word left out, for each word; what breaks a constraint or reads badly is no such prompt."""
+    words = prompt.text.split()
+    found: dict[str, Prompt] = {}
+    for place in range(len(words) if len(words) > 1 else 0):
+        text = " ".join((*words[:place], *words[place + 1 :]))
+        if prompt.text.strip()[:1].isupper():
+            text = text[:1].upper() + text[1:]
+        made = writer.prompt(writer.vocabulary.tokens.encode(" " + text))
+        readable = limit is None or writer.backbone.perplexity(made.text) <= limit
+        if len(made.ids) < writer.length and _allowed(writer, made) and readable:
+            found.setdefault(made.text, made)
+    return list(found.values())
+
+
+def _surely_ahead(gains: Floats) -> bool:
+    return len(gains) > 1 and bool(gains.mean() > gains.std(ddof=1) / math.sqrt(len(gains)))
+
+
 def _noise(runners: Sequence[Runner]) -> float:
     """The variance of a first score by its few rows: what is left when rows' and prompts' means are taken out."""
     table = np.stack([runner.values for runner in runners])
@@ -274,7 +328,12 @@ def _tell(search: Search, step: int, block: str, runners: Sequence[Runner]) -> N
 
 
 def _outcome(
-    search: Search, writer: Writer, settings: RaceSettings, runners: Sequence[Runner], stopped: str
+    search: Search,
+    writer: Writer,
+    settings: RaceSettings,
+    runners: Sequence[Runner],
+    stopped: str,
+    pruned: dict[str, Any],
 ) -> Outcome:
     """The runners of the last block, best first, with how likely each is to be the best."""
     last = max((len(runner.scores) for runner in runners), default=0)
@@ -294,7 +353,7 @@ def _outcome(
         dev = search.task.whole_splits(runner.scores).get("dev")
         candidate = Candidate(runner.prompt, runner.source, runner.mean)
         found.append(Finalist(candidate, None if dev is None else dev.value, chance, len(runner.values)))
-    return Outcome([one.candidate for one in found], stopped, last - 1, finalists=found)
+    return Outcome([one.candidate for one in found], stopped, last - 1, pruned, finalists=found)
 
 
 def _within_error(values: Floats) -> list[int]:

@@ -96,9 +96,9 @@ class CausalLabels:
         """Sequences that one text and prompt cost: one, or one per distinct beginning of the label words."""
         return len({ids[:-1] for ids in self.words.ids})
 
-    def words_for(self, frame: Frame) -> LabelWords:
-        """The label words' ids after another template."""
-        return words_after(self.encoder, self.words.words, frame.around("it")[0])
+    def words_for(self, frame: Frame, words: Mapping[str, str] | None = None) -> LabelWords:
+        """The ids of the label words, or of others, after another template."""
+        return words_after(self.encoder, words or self.words.words, frame.around("it")[0])
 
     def prepare(self, texts: Sequence[str], keep: bool = False) -> Inputs:
         """Texts made ready for many prompts."""

@@ -59,9 +59,9 @@ class MaskedLabels:
         """Sequences that one text and prompt cost: one per number of masks that the label words need."""
         return len({len(ids) for ids in self.words.ids})
 
-    def words_for(self, frame: Frame) -> LabelWords:
-        """The label words' ids in another template, as the tokenizer reads them there."""
-        return words_in_mask(self.encoder, self.words.words, frame, self.mask_token)
+    def words_for(self, frame: Frame, words: Mapping[str, str] | None = None) -> LabelWords:
+        """The ids of the label words, or of others, in another template, as the tokenizer reads them there."""
+        return words_in_mask(self.encoder, words or self.words.words, frame, self.mask_token)
 
     def prepare(self, texts: Sequence[str], keep: bool = False) -> Inputs:
         """Texts made ready for many prompts."""

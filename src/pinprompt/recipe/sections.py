@@ -179,6 +179,12 @@ class RaceSettings(Section):
     max_perplexity: float | None = Field(
         400.0, gt=0, description="Prompts that the LM finds less likely than this stay out; none: all may enter."
     )
+    prune: float = Field(
+        0.1,
+        ge=0,
+        lt=1,
+        description="Share of the calls that is kept to take needless words out of the answer; 0: none.",
+    )
     choose: Literal["score", "readable"] = Field(
         "score", description="The answer: the best score, or the likeliest of those within a standard error of it."
     )

@@ -83,6 +83,9 @@ def facts(record: RunRecord) -> list[tuple[str, str]]:
         found.append(("time", duration(seconds)))
     if record.prompts:
         found.append(("distinct prompts", plain(len(record.prompts))))
+    longer = mapping(result.get("pruned")).get("from")
+    if longer:
+        found.append(("shortened from", text(longer, 200)))
     if result.get("stopped"):
         found.append(("stopped", text(result["stopped"], 40)))
     for name, value in mapping(result.get("readability")).items():

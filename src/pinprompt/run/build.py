@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
+from pinprompt.data.language import name_of
 from pinprompt.errors import SettingError
 from pinprompt.methods.protocol import Method, Outcome, Search
 from pinprompt.methods.table import METHODS
@@ -84,6 +85,22 @@ def build_task(recipe: Recipe, device: str, contact: bool = True) -> Task:
     return CustomTask.build(settings)
 
 
+def lacks_words(recipe: Recipe) -> bool:
+    """Does a classification of the user's own file leave the choice of label words to the task?"""
+    settings: Any = recipe.task
+    return settings.kind == "classification" and settings.dataset is None and not settings.words
+
+
+def with_words(recipe: Recipe, words: Mapping[str, str]) -> Recipe:
+    """The recipe with these label words."""
+    return recipe.model_copy(update={"task": recipe.task.model_copy(update={"words": dict(words)})})
+
+
+def with_label_words(recipe: Recipe, task: Any) -> Recipe:
+    """The recipe with the label words that its task chose, so that they are written down with the run."""
+    return with_words(recipe, task.data.words) if lacks_words(recipe) else recipe
+
+
 def build_writer(recipe: Recipe, task: Task, device: str) -> Any:
     """The writer of prompts, with the context that the recipe asks for."""
     from pinprompt.policy.writer import Writer
@@ -91,9 +108,25 @@ def build_writer(recipe: Recipe, task: Task, device: str) -> Any:
 
     asked = recipe.policy.context
     context = "" if asked == "none" else task.context() if asked == "task" else asked
+    policy = recipe.policy
+    if task.language != "en" and policy.constraints.dictionary:  # the dictionary is an English one
+        constraints = policy.constraints.model_copy(update={"dictionary": False})
+        policy = policy.model_copy(update={"constraints": constraints})
     # Tokens carry their own leading space; one left at the end of the context would make every word unlikely.
     prior = recipe.q_learning.prior if METHODS[recipe.method].kind == "rl" else "uniform"
-    return Writer.build(recipe.policy, context.rstrip(" "), derive(recipe.seed, "psi"), device, prior=prior)
+    return Writer.build(policy, context.rstrip(" "), derive(recipe.seed, "psi"), device, prior=prior)
+
+
+def language_notes(recipe: Recipe, task: Task) -> list[str]:
+    """A sentence where prompts are to be written in another language than English."""
+    if task.language == "en" or METHODS[recipe.method].kind == "handwritten":
+        return []
+    name = name_of(task.language)
+    known = "knows little but English" if recipe.policy.model == "smollm2" else f"has to know {name} for that"
+    return [
+        f"the texts look {name}: prompts are written in {name}, after examples of the texts. The writer "
+        f"{recipe.policy.model} {known}; --set policy.model=MODEL names one that does"
+    ]
 
 
 def build_method(recipe: Recipe) -> Callable[[Search], Outcome]:

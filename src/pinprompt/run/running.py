@@ -99,12 +99,15 @@ def run(
     with RunFolder(folder, resume=resume, force=force) as record:
         if resume and record.identity is None:
             notes(f"there is nothing to resume in {record.path}; this is a new run")
+        if resume:
+            recipe = _with_earlier_words(recipe, record.path)
         for note in record.notes:
             notes(note)
         if _finished(recipe, record, notes):
             return result_of(record.path)
         task = complete(task or build.build_task(recipe, device))
-        for note in task.notes:
+        recipe = build.with_label_words(recipe, task)
+        for note in (*task.notes, *build.language_notes(recipe, task)):
             notes(note)
         task.check_window(recipe.policy.length)
         # Only now is there a run: what could not even be built leaves a folder that can be used again.
@@ -196,6 +199,15 @@ def _search(method: Callable[[Search], Outcome], search: Search, told: Sequence[
             f"the run in {search.folder} cannot be resumed ({type(error).__name__}: {str(error)[:200]}): its "
             "checkpoint is damaged or not this recipe's; start again with --force"
         ) from error
+
+
+def _with_earlier_words(recipe: Recipe, folder: Path) -> Recipe:
+    """The recipe with the label words that the folder's run chose, where this one leaves the choice open too."""
+    path = folder / "recipe.toml"
+    if not path.is_file() or not build.lacks_words(recipe):
+        return recipe
+    earlier: Any = recipes.validate(recipes.read_toml(path)).task
+    return build.with_words(recipe, getattr(earlier, "words", {}))
 
 
 def _finished(recipe: Recipe, record: RunFolder, notes: Callable[[str], None]) -> bool:

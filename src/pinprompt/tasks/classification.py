@@ -18,7 +18,7 @@ from pinprompt.models.label_text import Frame
 from pinprompt.recipe.sections import ClassificationSettings, RemoteSettings
 from pinprompt.remote.open import is_remote, open_classifier
 from pinprompt.seeds import derive
-from pinprompt.tasks import calibration, metrics, prompts
+from pinprompt.tasks import calibration, label_words, metrics, prompts
 from pinprompt.tasks.labelled_data import LabelledData, load_data
 from pinprompt.tasks.prompts import Template, parse, whole
 from pinprompt.tasks.protocol import Task
@@ -81,6 +81,7 @@ class ClassificationTask(Task):
         self._asked: dict[str, tuple[float, ...]] = {}
         """Offsets by prompt text that were not given and had to be measured, for whoever asks again."""
         self.splits = tuple(name for name in ("train", "dev", "test") if data.splits.get(name))
+        self.language = data.language
         self.notes = list(data.notes)
         """What a reader should know of data and texts: overlaps, draws, texts that were cut."""
         self._targets = {
@@ -129,6 +130,8 @@ class ClassificationTask(Task):
         """
         data = data or load_data(settings)
         model, template, revision = _open_model(settings, data, device, remote or RemoteSettings(), contact)
+        if data.proposed:
+            data = _with_words(settings, data, model, template)
         return cls(settings, data, template, model, revision, seed)
 
     def score(self, prompts: Sequence[Prompt], seeds: Sequence[int] = (), split: str = "train") -> list[Score]:
@@ -530,7 +533,7 @@ class ClassificationTask(Task):
         return self.data.words[label] if label.lstrip("-").isdigit() else label
 
     def _manual(self) -> tuple[str, Template]:
-        return prompts.manual_prompt(self.data.card, self.template, self.model.kind, self.settings.manual)
+        return _manual(self.settings, self.data, self.template, self.model.kind)
 
     def _block_rows(self, first: int) -> dict[str, list[tuple[str, int]]]:
         """Blocks by name: rows of train, then of dev, classes in turn; the total doubles until a split is used up."""
@@ -579,6 +582,37 @@ class ClassificationTask(Task):
             "calibration": [self.calibration, *(map(float, self.prior) if self.calibrates else ())],
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
+
+
+def _manual(
+    settings: ClassificationSettings, data: LabelledData, template: Template, kind: str
+) -> tuple[str, Template]:
+    own = settings.manual
+    if own is None and data.card is None:
+        own = label_words.fitting_prompt(list(data.words.values()), settings.label_column, data.language)
+    return prompts.manual_prompt(data.card, template, kind, own)
+
+
+def _with_words(settings: ClassificationSettings, data: LabelledData, model: Any, template: Template) -> LabelledData:
+    """The data with the best of the proposed label words, by the hand-written prompt on the training rows.
+
+    A model behind an API is not asked: its calls belong to the search, and the first proposal is good enough to begin.
+    """
+    words, tried = dict(data.words), ""
+    if model.billed is None:
+        rows = data.splits["train"]
+        candidates = list(dict.fromkeys(word for own in data.proposed.values() for word in own))
+        frame = _manual(settings, data, template, model.kind)[0]
+        ids = model.words_for(template.frame("it"), {word: word for word in candidates})
+        inputs = model.prepare([row.text for row in rows])
+        logs = model.log_probs([template.frame(frame)], inputs, ids)[0].double().numpy()
+        targets = np.array([list(words).index(row.label) for row in rows], dtype=np.int64)
+        words = label_words.chosen(data.proposed, candidates, logs, targets)
+        model.words = model.words_for(template.frame("it"), words)
+        tried = f", the best of {len(candidates)} words on {len(rows)} training rows"
+    pairs = ", ".join(f"{label}={word}" for label, word in words.items())
+    note = f"label words by the labels' names: {pairs}{tried}; --word label=word sets your own"
+    return replace(data, words=words, notes=(*data.notes, note), proposed={})
 
 
 def _open_model(

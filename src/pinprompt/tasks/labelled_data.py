@@ -5,15 +5,18 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from pinprompt.data import datasets
 from pinprompt.data.datasets import DatasetCard, lookup
+from pinprompt.data.language import guess
 from pinprompt.data.readers import Example, check_labels, read_examples
 from pinprompt.data.splits import k_shot
 from pinprompt.errors import DataError, SettingError, did_you_mean
 from pinprompt.recipe.sections import ClassificationSettings
 from pinprompt.seeds import derive
+from pinprompt.tasks import label_words
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,13 @@ class LabelledData:
     words: Mapping[str, str]
     card: DatasetCard | None
     notes: tuple[str, ...]
+    proposed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Where the user gave no label words: several for each label, to be tried on the training rows."""
+
+    @cached_property
+    def language(self) -> str:
+        """The language of the training texts; those of the catalogue are English."""
+        return "en" if self.card is not None else guess([row.text for row in self.splits.get("train", ())])
 
 
 def load_data(settings: ClassificationSettings) -> LabelledData:
@@ -33,11 +43,15 @@ def load_data(settings: ClassificationSettings) -> LabelledData:
             f"both a dataset ('{settings.dataset}') and a training file ('{settings.train}') are given; give one."
         )
     card, words = _card_and_words(settings)
+    proposed: Mapping[str, tuple[str, ...]] = {}
     if card is not None:
         found = datasets.load(card.name, settings.data, settings.split, settings.shots)
         splits = {"train": found.train, "dev": found.dev, "test": found.test or []}
         notes, paths = list(found.notes), dict.fromkeys(("train", "dev", "test"), settings.data or card.name)
     elif settings.train is not None:
+        if not words:
+            proposed = _proposed(settings)
+            words = {label: own[0] for label, own in proposed.items()}
         splits, notes, paths = _own_files(settings, words)
     else:
         raise SettingError(
@@ -58,7 +72,7 @@ def load_data(settings: ClassificationSettings) -> LabelledData:
         for name, rows in splits.items()
         if rows
     }
-    return LabelledData(stripped, words, card, tuple(notes))
+    return LabelledData(stripped, words, card, tuple(notes), proposed)
 
 
 def with_test(data: LabelledData, path: str, text_column: str, label_column: str) -> LabelledData:
@@ -103,12 +117,6 @@ def _own_files(
 
     assert settings.train is not None
     train = read(settings.train)
-    if not words:
-        labels = sorted({example.label for example in train})
-        raise SettingError(
-            f"no label words: '{settings.train}' has the labels {', '.join(labels[:8])}; say which word a model would "
-            f'say for each, such as words = {{"{labels[0]}": "terrible", ...}} (--word {labels[0]}=terrible).'
-        )
     check_labels(train, list(words), settings.train)
     test = read(settings.test) if settings.test else []
     paths = {"train": settings.train, "dev": settings.dev or settings.train, "test": settings.test or settings.train}
@@ -140,6 +148,20 @@ def _own_files(
         notes.append("test is what train and dev leave of the training file")
         test = rest
     return {"train": chosen, "dev": dev, "test": test}, notes, paths
+
+
+def _proposed(settings: ClassificationSettings) -> dict[str, tuple[str, ...]]:
+    """Label words from the labels' names, or a refusal where these say nothing."""
+    assert settings.train is not None
+    rows = read_examples(settings.train, settings.text_column, settings.label_column)
+    labels = sorted({row.label for row in rows})
+    found = label_words.proposed(labels, guess([row.text for row in rows]))
+    if not found:
+        raise SettingError(
+            f"no label words: '{settings.train}' has the labels {', '.join(labels[:8])}; say which word a model would "
+            f'say for each, such as words = {{"{labels[0]}": "terrible", ...}} (--word {labels[0]}=terrible).'
+        )
+    return found
 
 
 def _at_most(examples: Sequence[Example], shots: int, seed: int) -> list[Example]:

@@ -159,7 +159,6 @@ def _ending_bare(template: Template) -> Template:
     return Template(template.source, (*template.parts[:-1], *([("", bare)] if bare else [])), template.spacing)
 
 
-_MANUAL = "It was"
 _CONTEXT_WORDS = 60  # of each example's text; more would crowd out the examples
 
 
@@ -171,11 +170,9 @@ def default_template(card: DatasetCard | None, kind: str) -> str:
 
 
 def manual_prompt(card: DatasetCard | None, template: Template, kind: str, own: str | None) -> tuple[str, Template]:
-    """The hand-written prompt and the template that it stands in: the user's, the dataset's, or 'It was'."""
-    if own is not None:
-        return own, template
-    if card is None:
-        return _MANUAL, template
+    """The hand-written prompt and the template that it stands in: the user's own, or the dataset's."""
+    if own is not None or card is None:
+        return own or "", template
     prompt, source = card.manual(kind)
     # A user's own template replaces the dataset's, unless the hand-written prompt has a place of its own.
     if source == card.template(kind):

@@ -70,6 +70,9 @@ class Task(BareTask, Protocol):
     calibrates: bool = False
     """True where a score on dev or test needs the prompt's `offsets`, which its score on train has."""
 
+    language: str = "en"
+    """What prompts should be written in: a code of `data/language.py`, or a language's name."""
+
     def check_window(self, length: int) -> None:
         """Raise a SettingError where prompts of `length` tokens cannot be scored; called before anything is spent."""
         return
@@ -129,7 +132,7 @@ def blocks_of(task: Task) -> tuple[str, ...]:
 
 
 OPTIONAL = (
-    *("notes", "chunk", "billed", "fingerprints", "calibrates", "blocks"),
+    *("notes", "chunk", "billed", "fingerprints", "calibrates", "blocks", "language"),
     *("check_window", "tokens", "judges", "exhibits", "sent", "shown_rows", "differentiable", "row_values"),
     *("pooled", "whole_splits", "answers"),
 )
