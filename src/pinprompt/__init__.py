@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,12 @@ if TYPE_CHECKING:
     from pinprompt.run.running import Result
     from pinprompt.tasks.protocol import check_task
     from pinprompt.values import Evaluation, Event, Prompt, Score
+
+# OpenMP's threads spin while they wait, unless told otherwise before torch is loaded. On a machine with other work they
+# then take the time that the thread they wait for needs: a step took up to ten times as long beside one busy process.
+# On a quiet machine sleeping costs a tenth at most (`pinprompt bench neighbour`). Whoever chose a policy keeps it.
+if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & os.environ.keys():
+    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 
 # Imported when first used, so that `import pinprompt` and `pinprompt --help` do not pay for torch.
 _HOMES = {
