@@ -12,6 +12,7 @@ from pinprompt.errors import SettingError, TaskError
 from pinprompt.models.causal_labels import CausalLabels
 from pinprompt.models.label_text import Frame
 from pinprompt.models.shared_prefixes import SharedPrefixes
+from pinprompt.models.whole_prompts import WholePrompts
 
 PROMPTS = [" It was", " It was truly", " It felt", " the answer is one word", " It was"]
 FRAMES = [Frame("", prompt) for prompt in PROMPTS]
@@ -29,10 +30,10 @@ def plain(model: Any, tokenizer: Any, whole: str, words: list[str]) -> torch.Ten
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "opt", "gemma2"])
-@pytest.mark.parametrize("keep", [True, False])
-def test_equals_plain_forward(name: str, keep: bool) -> None:
+@pytest.mark.parametrize(("keep", "read"), [(True, "prompts"), (True, "prefixes"), (False, "prompts")])
+def test_equals_plain_forward(name: str, keep: bool, read: Any) -> None:
     model, tokenizer = make(name)
-    labels = CausalLabels(model, tokenizer, WORDS, FRAMES[0])
+    labels = CausalLabels(model, tokenizer, WORDS, FRAMES[0], read=read)
     answers = labels.log_probs(FRAMES, labels.prepare(TEXTS, keep=keep))
     for prompt, answer in zip(PROMPTS, answers, strict=True):
         for text, row in zip(TEXTS, answer, strict=True):
@@ -47,11 +48,11 @@ def test_soft_capped_attention_falls_back_to_whole_passes() -> None:
     assert inputs.shared == {"": None}
 
 
-@pytest.mark.parametrize("keep", [True, False])
-def test_words_of_several_tokens(keep: bool) -> None:
+@pytest.mark.parametrize(("keep", "read"), [(True, "prompts"), (True, "prefixes"), (False, "prompts")])
+def test_words_of_several_tokens(keep: bool, read: Any) -> None:
     model, tokenizer = make("llama")
     words = {"a": "great", "b": "awfully slow", "c": "unforgettable"}
-    labels = CausalLabels(model, tokenizer, words, FRAMES[0])
+    labels = CausalLabels(model, tokenizer, words, FRAMES[0], read=read)
     assert [len(ids) > 1 for ids in labels.words.ids] == [False, True, True]
     assert labels.sequences == 3
     answer = labels.log_probs(FRAMES[:2], labels.prepare(TEXTS, keep=keep))[1]
@@ -61,16 +62,39 @@ def test_words_of_several_tokens(keep: bool) -> None:
         CausalLabels(model, tokenizer, words, FRAMES[0], strict=True)
 
 
-def test_a_score_is_the_same_bits_alone_and_in_company_and_when_nodes_are_forgotten() -> None:
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_score_is_the_same_bits_alone_and_in_company(keep: bool) -> None:
     model, tokenizer = make("llama")
-    labels = CausalLabels(model, tokenizer, WORDS, FRAMES[0])
+    labels = CausalLabels(model, tokenizer, WORDS, FRAMES[0], tokens=64)
+    inputs = labels.prepare(TEXTS, keep=keep)
+    together = labels.log_probs(FRAMES, inputs)
+    for frame, answer in reversed(list(zip(FRAMES, together, strict=True))):
+        assert torch.equal(labels.log_probs([frame], inputs)[0], answer)
+
+
+def test_a_score_is_the_same_bits_when_nodes_are_forgotten() -> None:
+    model, tokenizer = make("llama")
+    labels = CausalLabels(model, tokenizer, WORDS, FRAMES[0], read="prefixes")
     inputs = labels.prepare(TEXTS, keep=True)
     together = labels.log_probs(FRAMES, inputs)
     tree = inputs.shared[""]
-    assert tree is not None
+    assert isinstance(tree, SharedPrefixes)
     tree.forget()
     for frame, answer in reversed(list(zip(FRAMES, together, strict=True))):
         assert torch.equal(labels.log_probs([frame], inputs)[0], answer)
+
+
+def test_prompts_are_read_in_as_many_passes_as_their_lengths_and_number_need() -> None:
+    model, tokenizer = make("llama")
+    rows = [tokenizer(text)["input_ids"] for text in TEXTS]
+    paths = [(300, 301), (300, 302, 303), (304,), (305, 306, 307, 308, 309), (300, 301)]
+    behind = WholePrompts(model, rows, 8, tokens=2 * 4 * len(rows), limit=1 << 30)
+    assert (behind.groups(4), behind.groups(8)) == (2, 1)
+    answers = behind.logits(paths, [5, 6, 7])
+    assert behind.passes == 3  # two of up to four tokens (three prompts, two at a time), one of up to eight
+    assert torch.equal(answers[0], answers[4])
+    with pytest.raises(MemoryError):
+        WholePrompts(model, rows, 8, tokens=64, limit=1000)
 
 
 def test_common_beginnings_are_read_once_and_memory_is_bounded() -> None:

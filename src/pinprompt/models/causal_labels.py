@@ -1,7 +1,8 @@
 """A causal LM as a labeller: how likely each label's word is as what comes next after text and prompt.
 
 Savings, all exact: hidden states at the last position only; the head for label words only; texts that stand before
-the prompt are read once; prompts that begin alike share their beginning (see `shared_prefixes`).
+the prompt are read once, and prompts are read behind them whole (`whole_prompts`) or token by token, so that those
+which begin alike share their beginning (`shared_prefixes`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import contextlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers import DynamicCache
@@ -28,7 +29,8 @@ from pinprompt.models.label_text import (
     window_of,
     words_after,
 )
-from pinprompt.models.shared_prefixes import Path, SharedPrefixes
+from pinprompt.models.shared_prefixes import SLOT_BYTES, Path, SharedPrefixes
+from pinprompt.models.whole_prompts import CHUNK, WholePrompts
 
 BATCH = 32
 DEPTH = 32  # tokens of prompt and label word for which room is kept behind each text
@@ -45,7 +47,10 @@ class Inputs:
     keep: bool = False
     cut: dict[int, int] = field(default_factory=dict)
     """Rows whose text was cut to the window, with its tokens before."""
-    shared: dict[str, SharedPrefixes | None] = field(default_factory=dict)
+    shared: dict[str, SharedPrefixes | WholePrompts | None] = field(default_factory=dict)
+    """What is kept of the texts behind which prompts are read, by what stands before the texts."""
+    heads: dict[str, list[list[int]]] = field(default_factory=dict)
+    """The texts' ids, by what stands before them."""
 
 
 def prepare(encoder: Encoder, texts: Sequence[str], keep: bool) -> Inputs:
@@ -79,14 +84,20 @@ class CausalLabels:
         *,
         strict: bool = False,
         share: bool = True,
+        read: Literal["prompts", "prefixes"] = "prompts",
+        tokens: int = 256,
     ) -> None:
-        """`frame` is any frame of the template (words follow it); `share` keeps texts that stand before the prompt."""
+        """`frame` is any frame of the template (words follow it); `share` keeps texts that stand before the prompt.
+
+        `read` says how prompts are read behind texts that are kept, and `tokens` how large a pass is.
+        """
         self.model, self.tokenizer = model, tokenizer
         self.encoder = Encoder(tokenizer, window_of(model, tokenizer), closing=False)
         self.words = words_after(self.encoder, words, frame.around("it")[0], strict=strict)
         # Texts are kept for one template only, always the same one: which way a prompt is read must not depend on what
         # was scored before it.
         self._kept = frame.before if share else None
+        self._prefixes, self._tokens = read == "prefixes", tokens
         self._shareable: bool | None = None
         self._pasts: OrderedDict[Path, torch.Tensor] = OrderedDict()
         self._pad = next(i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id, 0) if i is not None)
@@ -112,19 +123,36 @@ class CausalLabels:
         """
         words = words or self.words
         found: dict[Frame, torch.Tensor] = {}
-        shared: dict[str, list[tuple[Frame, Path]]] = {}
+        behind: dict[Path, list[Frame]] = {}
         for frame in dict.fromkeys(frames):
             path = self._path(frame, inputs, words)
             if path is None:
                 found[frame] = self._whole(frame, inputs, words)
             else:
-                shared.setdefault(frame.before, []).append((frame, path))
-        for before, group in shared.items():
-            tree = inputs.shared[before]
-            assert tree is not None
-            for (frame, _), answer in zip(group, self._tree(tree, [p for _, p in group], words), strict=True):
-                found[frame] = answer
+                behind.setdefault(path, []).append(frame)
+        for path, answer in self._behind(list(behind), inputs, words).items():
+            found |= dict.fromkeys(behind[path], answer)
         return [found[frame] for frame in frames]
+
+    def _behind(self, paths: list[Path], inputs: Inputs, words: LabelWords) -> dict[Path, torch.Tensor]:
+        """Answers [N, C] after each path, behind texts that are kept or that are read now for all paths together."""
+        if not paths:
+            return {}
+        assert self._kept is not None
+        if inputs.keep:
+            kept = inputs.shared[self._kept]
+            assert kept is not None
+            answers = self._tree(kept, paths, words)
+            return dict(zip(paths, answers, strict=True))
+        heads = inputs.heads[self._kept]
+        order = sorted(range(len(heads)), key=lambda row: len(heads[row]))
+        table = torch.empty(len(paths), len(heads), len(words.ids))
+        for start in range(0, len(order), CHUNK):
+            chosen = order[start : start + CHUNK]
+            texts = [heads[row] for row in chosen]
+            part = WholePrompts(self.model, texts, DEPTH, tokens=self._tokens, limit=SLOT_BYTES)
+            table[:, chosen] = torch.stack(self._tree(part, paths, words))
+        return dict(zip(paths, table, strict=True))
 
     def _path(self, frame: Frame, inputs: Inputs, words: LabelWords) -> Path | None:
         """The tokens that follow every text, or None where the texts cannot be read apart from what follows.
@@ -132,9 +160,11 @@ class CausalLabels:
         The whole string's ids must be the text's ids and then the same ids for every text: a tokenizer may merge
         across the seam, and then only a plain pass is right.
         """
-        if not inputs.keep or frame.before != self._kept or not frame.after or not inputs.texts:
+        if frame.before != self._kept or not frame.after or not inputs.texts:
             return None
-        heads = self.encoder.ids([frame.before + text for text in inputs.texts])
+        if frame.before not in inputs.heads:
+            inputs.heads[frame.before] = self.encoder.ids([frame.before + text for text in inputs.texts])
+        heads = inputs.heads[frame.before]
         whole = self.encoder.ids([frame.around(text)[0] for text in inputs.texts])
         path = tuple(whole[0][len(heads[0]) :])
         more = max(map(len, words.ids)) - 1
@@ -143,15 +173,23 @@ class CausalLabels:
         longest = max(map(len, heads)) + DEPTH
         if len(path) + more > DEPTH or longest > min(self.encoder.window, slot_window(self.model)):
             return None
-        return path if self._tree_of(frame.before, heads, inputs) is not None else None
+        if not inputs.keep:
+            return path if self._keeps([*heads[0], *heads[-1]]) else None
+        return path if self._reader(frame.before, heads, inputs) is not None else None
 
-    def _tree_of(self, before: str, heads: Sequence[Sequence[int]], inputs: Inputs) -> SharedPrefixes | None:
-        """The tree over these texts, made at the first use; None where the model or the memory does not allow it."""
+    def _reader(
+        self, before: str, heads: Sequence[Sequence[int]], inputs: Inputs
+    ) -> SharedPrefixes | WholePrompts | None:
+        """What is kept of these texts, made at the first use; None where the model or the memory does not allow it."""
         if before not in inputs.shared:
             inputs.shared[before] = None
             if self._keeps([*heads[0], *heads[-1]]):
                 with contextlib.suppress(MemoryError):
-                    inputs.shared[before] = SharedPrefixes(self.model, heads, DEPTH)
+                    inputs.shared[before] = (
+                        SharedPrefixes(self.model, heads, DEPTH, rows=self._tokens)
+                        if self._prefixes
+                        else WholePrompts(self.model, heads, DEPTH, tokens=self._tokens, limit=SLOT_BYTES)
+                    )
         return inputs.shared[before]
 
     def _keeps(self, ids: Sequence[int]) -> bool:
@@ -164,7 +202,11 @@ class CausalLabels:
                 self._shareable = False
         return self._shareable
 
-    def _tree(self, tree: SharedPrefixes, paths: Sequence[Path], words: LabelWords) -> list[torch.Tensor]:
+    def _tree(
+        self, tree: SharedPrefixes | WholePrompts, paths: Sequence[Path], words: LabelWords
+    ) -> list[torch.Tensor]:
+        if isinstance(tree, WholePrompts):
+            return self._after_paths(tree, paths, words)
         if words.single:
             return [probabilities(logits).cpu() for logits in tree.logits(paths, words.firsts)]
         needed = [path + ids[:n] for path in paths for ids in words.ids for n in range(len(ids))]
@@ -175,6 +217,18 @@ class CausalLabels:
             scores = [sequence_log_probs(s, ids) for s, ids in zip(stacked, words.ids, strict=True)]
             answers.append(probabilities(torch.stack(scores, 1)).cpu())
         return answers
+
+    def _after_paths(self, behind: WholePrompts, paths: Sequence[Path], words: LabelWords) -> list[torch.Tensor]:
+        if words.single:
+            return [probabilities(logits[:, 0]).cpu() for logits in behind.logits(paths, words.firsts)]
+        scores = torch.empty(len(paths), behind.rows, len(words.ids))
+        for beginning in dict.fromkeys(ids[:-1] for ids in words.ids):
+            # Words that differ in their last token only are read together.
+            every = behind.logits([path + beginning for path in paths], None, len(beginning) + 1)
+            for label, ids in enumerate(words.ids):
+                if ids[:-1] == beginning:
+                    scores[:, :, label] = torch.stack([sequence_log_probs(logits, ids).cpu() for logits in every])
+        return list(probabilities(scores))
 
     def _whole(self, frame: Frame, inputs: Inputs, words: LabelWords) -> torch.Tensor:
         """Plain passes over whole strings, rows of like length together."""

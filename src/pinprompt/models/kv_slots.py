@@ -32,23 +32,24 @@ def _grouped_attention(
     dropout: float = 0.0,
     **more: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention of one query per row, [R, H, 1, D] to [R, 1, H, D].
+    """Attention of a few queries per row, [R, H, n, D] to [R, n, H, D].
 
     Query heads that share a key head are read as several queries of that head. transformers' own way repeats keys and
     values for each query head, which costs more than the rest of the pass at these shapes.
     """
     if more.get("softcap") is not None or more.get("position_bias") is not None or more.get("s_aux") is not None:
         raise ModelError(f"attention with a soft cap, position bias or sinks cannot be read row by row: {_ADVICE}")
-    rows, heads, _, width = query.shape
+    rows, heads, queries, width = query.shape
     groups = heads // key.shape[1]
+    mask = attention_mask.expand(rows, groups, queries, key.shape[2])
     mixed = torch.nn.functional.scaled_dot_product_attention(
-        query.reshape(rows, key.shape[1], groups, width),
+        query.reshape(rows, key.shape[1], groups * queries, width),
         key,
         value,
-        attn_mask=attention_mask.expand(rows, 1, groups, key.shape[2]),
+        attn_mask=mask.reshape(rows, 1, groups * queries, key.shape[2]),
         scale=scaling,
     )
-    return mixed.reshape(rows, 1, heads, value.shape[-1]), None
+    return mixed.reshape(rows, heads, queries, value.shape[-1]).transpose(1, 2), None
 
 
 AttentionInterface.register(_ATTENTION, _grouped_attention)
@@ -99,6 +100,28 @@ def read(model: Any, ids: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
     return past, answer.logits[0, -1]
 
 
+READ = 16  # texts that are read together
+
+
+def read_many(model: Any, texts: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+    """The keys and values [layers, 2, H, n, D] of each text, read in batches of texts of like length.
+
+    Texts are padded on the right, where nothing that counts reads the padding. The batches depend on the list alone.
+    """
+    order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
+    found: dict[int, torch.Tensor] = {}
+    for start in range(0, len(order), READ):
+        chosen = order[start : start + READ]
+        longest = len(texts[chosen[-1]])
+        ids = torch.tensor([[*texts[p], *[texts[p][-1]] * (longest - len(texts[p]))] for p in chosen])
+        cache = DynamicCache()
+        with torch.no_grad():
+            model.base_model(input_ids=ids.to(model.device), past_key_values=cache, use_cache=True)
+        past = torch.stack([torch.stack([layer.keys, layer.values]) for layer in cache.layers])
+        found |= {place: past[:, :, row, :, : len(texts[place])] for row, place in enumerate(chosen)}
+    return [found[place] for place in range(len(texts))]
+
+
 class Slots:
     """R slots of L tokens each; `step` reads one token in every slot and gives the logits of the next."""
 
@@ -132,7 +155,7 @@ class Slots:
         hidden = self._places[None, :] > self._columns[:, None]
         mask = torch.zeros(hidden.shape, dtype=self._store.dtype, device=device)
         mask = mask.masked_fill(hidden, torch.finfo(mask.dtype).min)[:, None, None, :]
-        with torch.no_grad(), _row_attention(self.model):
+        with torch.no_grad(), row_attention(self.model):
             answer = self.model(
                 input_ids=torch.tensor(tokens, device=device)[:, None],
                 attention_mask=mask,
@@ -145,7 +168,7 @@ class Slots:
 
 
 @contextlib.contextmanager
-def _row_attention(model: Any) -> Iterator[None]:
+def row_attention(model: Any) -> Iterator[None]:
     """Our attention for one pass; the model is shared with others, so what was set is set again."""
     config = model.config
     before = config._attn_implementation

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from pinprompt.models.batches import for_tokens
-from pinprompt.models.kv_slots import Slots, read
+from pinprompt.models.kv_slots import Slots, read_many
 
 Path = tuple[int, ...]
 
-ROWS = 64  # rows of a pass below which a CPU waits for the weights rather than computes (measured on smollm2)
+ROWS = 256  # rows of a pass: a CPU is nearer its limit than with 64, and few nodes of a depth still fill it
 SLOT_BYTES = 2 << 30
 NODE_BYTES = 512 << 20
 
@@ -49,13 +49,14 @@ def fits(pasts: Sequence[torch.Tensor], depth: int, groups: int = 1) -> bool:
 class SharedPrefixes:
     """Answers after continuations of a fixed list of texts; `depth` is the longest continuation."""
 
-    def __init__(self, model: Any, texts: Sequence[Sequence[int]], depth: int, *, node_bytes: int = NODE_BYTES) -> None:
+    def __init__(
+        self, model: Any, texts: Sequence[Sequence[int]], depth: int, *, rows: int = ROWS, node_bytes: int = NODE_BYTES
+    ) -> None:
         self.model, self.depth = model, depth
-        # Each text is read alone: no padding, and nothing depends on its neighbours.
-        pasts = [read(model, ids)[0] for ids in texts]
+        pasts = read_many(model, texts)
         if not fits(pasts, depth):
             raise MemoryError("the texts' keys and values are too large to be kept")
-        groups = max(1, ROWS // len(texts))
+        groups = max(1, rows // len(texts))
         self.groups = groups if fits(pasts, depth, groups) else 1
         self.rows = len(texts)
         device = pasts[0].device

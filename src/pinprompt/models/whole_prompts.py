@@ -1,0 +1,122 @@
+"""Many prompts behind the same texts: the texts are read once, and each prompt is read whole in one pass.
+
+A pass has some prompts beside all texts, n tokens deep: a matrix product then has a few hundred rows, which is where a
+CPU is near its limit. Its shape depends on the texts and on the prompt's own length alone, so that what a prompt gets
+is the same bits whoever shares the pass with it. Prompts that begin alike share nothing here (`shared_prefixes` does
+that, one token at a time, which pays where a policy writes the same few beginnings again and again).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from pinprompt.models.batches import logits_of
+from pinprompt.models.kv_slots import read_many, row_attention
+
+Path = tuple[int, ...]
+
+STEP = 4  # prompts are filled up to a multiple of so many tokens, so that those of like length share passes
+CHUNK = 32  # texts at a time where they are not kept
+
+
+class _Behind(CacheLayerMixin):  # type: ignore[misc]
+    """One layer's keys and values [R, H, T + n, D]: T columns of text that stay, then n that each pass writes."""
+
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor, start: int) -> None:
+        super().__init__()
+        self.keys, self.values, self.start = keys, values, start
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Nothing to do: the buffers exist."""
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self.keys[:, :, self.start :] = key_states
+        self.values[:, :, self.start :] = value_states
+        return self.keys, self.values
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.keys.shape[2], 0
+
+    def get_seq_length(self) -> int:
+        # The mask and the positions are given with every pass, so nothing is derived from this.
+        return 0
+
+    def get_max_length(self) -> int:
+        return self.keys.shape[2]
+
+
+class WholePrompts:
+    """Answers after prompts behind a fixed list of texts; `depth` is the longest prompt, `tokens` those of a pass."""
+
+    def __init__(self, model: Any, texts: Sequence[Sequence[int]], depth: int, *, tokens: int, limit: int) -> None:
+        self.model, self.depth, self.tokens, self.rows = model, -(-depth // STEP) * STEP, tokens, len(texts)
+        self._sizes = torch.tensor([len(ids) for ids in texts], device=model.device)
+        pasts = read_many(model, texts)
+        layers, two, heads, _, width = pasts[0].shape
+        self._longest = int(self._sizes.max())
+        rows = self.groups(STEP) * self.rows
+        shape = (layers, two, rows, heads, self._longest + self.depth, width)
+        if pasts[0].element_size() * torch.Size(shape).numel() > limit:
+            raise MemoryError("the texts' keys and values are too large to be kept")
+        # Zeros, not empty memory: masked columns weigh exactly nothing only as long as they are finite.
+        self._store = pasts[0].new_zeros(shape)
+        for row, past in enumerate(pasts):
+            self._store[:, :, row :: self.rows, :, : past.shape[3]] = past[:, :, None]
+        self.passes = 0
+        """Passes made so far, for benchmarks and tests."""
+
+    def groups(self, depth: int) -> int:
+        """Prompts of a pass that is `depth` tokens deep."""
+        return max(1, self.tokens // (self.rows * depth))
+
+    def logits(self, paths: Sequence[Path], tokens: Sequence[int] | None, last: int = 1) -> list[torch.Tensor]:
+        """For each path, logits [N, last, K] of `tokens` (of the vocabulary where None) at its last places."""
+        found: dict[Path, torch.Tensor] = {}
+        by_depth: dict[int, list[Path]] = {}
+        for path in dict.fromkeys(paths):
+            by_depth.setdefault(-(-len(path) // STEP) * STEP, []).append(path)
+        for depth, members in by_depth.items():
+            size = self.groups(depth)
+            for start in range(0, len(members), size):
+                part = members[start : start + size]
+                found.update(zip(part, self._pass(part, depth, tokens, last), strict=True))
+        return [found[path] for path in paths]
+
+    def _pass(self, paths: Sequence[Path], depth: int, tokens: Sequence[int] | None, last: int) -> list[torch.Tensor]:
+        """One pass; groups without a prompt repeat the first one, so that the shape stays."""
+        size = self.groups(depth)
+        filled = [*paths, *[paths[0]] * (size - len(paths))]
+        device, rows, end = self._store.device, size * self.rows, self._longest + depth
+        ids = torch.tensor([[*path, *[path[-1]] * (depth - len(path))] for path in filled], device=device)
+        lengths = torch.tensor([len(path) for path in filled], device=device).repeat_interleave(self.rows)
+        layers = [_Behind(part[0, :rows, :, :end], part[1, :rows, :, :end], self._longest) for part in self._store]
+        places = lengths[:, None] - last + torch.arange(last, device=device)
+        with torch.no_grad(), row_attention(self.model):
+            answer = logits_of(
+                self.model,
+                places,
+                tokens,
+                input_ids=ids.repeat_interleave(self.rows, 0),
+                attention_mask=self._mask(depth).repeat(size, 1, 1, 1),
+                position_ids=(self._sizes[:, None] + torch.arange(depth, device=device)).repeat(size, 1),
+                past_key_values=Cache(layers=layers),
+                use_cache=True,
+            )
+        self.passes += 1
+        return list(torch.split(answer, self.rows)[: len(paths)])
+
+    def _mask(self, depth: int) -> torch.Tensor:
+        """What the i-th token of a prompt reads, [N, 1, depth, T + depth]: its text, and the prompt up to itself."""
+        device = self._store.device
+        text = torch.arange(self._longest, device=device)[None] < self._sizes[:, None]
+        own = torch.ones(depth, depth, dtype=torch.bool, device=device).tril()
+        seen = torch.cat([text[:, None].expand(-1, depth, -1), own.expand(self.rows, -1, -1)], -1)
+        mask = torch.zeros(seen.shape, dtype=self._store.dtype, device=device)
+        return mask.masked_fill(~seen, torch.finfo(mask.dtype).min)[:, None]
