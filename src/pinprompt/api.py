@@ -49,6 +49,7 @@ def tune(
     threads: int | None = None,
     resume: bool = False,
     force: bool = False,
+    report: bool = True,
     on_event: Listener | Sequence[Listener] = (),
     notes: Callable[[str], None] = _silent,
 ) -> Result:
@@ -57,7 +58,8 @@ def tune(
     `subject` is a plain function from a prompt's text to a number (or from a list of texts to numbers), a task object,
     a recipe, the path of a recipe's TOML file, or the settings of a task such as
     `{"dataset": "rotten-tomatoes", "model": "smollm2"}`. Everything else has a default: for functions and settings the
-    `quick` profile, which is made for minutes on a laptop.
+    `quick` profile, which is made for minutes on a laptop. Without `report` the run ends when the prompt is found:
+    no evaluation on test, no comparison with hand-written prompts, no report.html.
     """
     chosen = {"method": method, "profile": profile, "seed": seed}
     recipe, task = _recipe_and_task(subject, _over(chosen, {"calls": calls, "minutes": minutes}, settings))
@@ -71,6 +73,7 @@ def tune(
         threads=threads,
         resume=resume,
         force=force,
+        report=report,
         listeners=listeners,
         notes=notes,
     )
@@ -83,13 +86,14 @@ def resume(
     minutes: float | None = None,
     device: str | None = None,
     threads: int | None = None,
+    report: bool = True,
     on_event: Listener | Sequence[Listener] = (),
     notes: Callable[[str], None] = _silent,
 ) -> Result:
     """Continue the run in a folder by its own recipe; `calls` and `minutes` raise its limits."""
     return tune(
         recipe_of(run), out=run, calls=calls, minutes=minutes, device=device, threads=threads, resume=True,
-        on_event=on_event, notes=notes,
+        report=report, on_event=on_event, notes=notes,
     )  # fmt: skip
 
 

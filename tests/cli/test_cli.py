@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from pinprompt import api
 from pinprompt.cli import app
+from pinprompt.errors import SettingError
 from pinprompt.recipe import recipe as recipes
 from tests.house.tiny import recipe
 
@@ -80,6 +81,37 @@ def test_tune_a_recipe_and_use_what_it_leaves(tiny_recipe: Path, tmp_path: Path)
     compared = call("compare", str(tmp_path / "run"), str(tmp_path / "twin"), "--json")
     assert compared.exit_code == 0, compared.output
     assert json.loads(compared.stdout)["tables"]
+
+
+def test_a_run_without_a_report_ends_with_its_prompt_and_can_be_given_one(tiny_recipe: Path, tmp_path: Path) -> None:
+    whole, short = tmp_path / "whole", tmp_path / "short"
+    expected = json.loads(call("tune", str(tiny_recipe), "--out", str(whole), "--json", "--quiet").stdout)
+    done = call("tune", str(tiny_recipe), "--out", str(short), "--no-report", "--json")
+    assert done.exit_code == 0, done.output
+    answer = json.loads(done.stdout)
+    assert answer["prompt"] == expected["prompt"]
+    assert f"found: {answer['prompt']}" in done.stderr
+    assert answer["report"] is None
+    assert not (short / "report.html").exists()
+    assert answer["baselines"] == {}
+    assert "tokens" not in answer
+    again = call("resume", str(short), "--no-report", "--json", "--quiet")
+    assert json.loads(again.stdout)["reported"] is False
+    assert not (short / "report.html").exists()
+    reported = call("resume", str(short), "--json", "--quiet")
+    assert reported.exit_code == 0, reported.output
+    assert (short / "report.html").exists()
+    measured = ("prompt", "score", "dev", "test", "train", "baselines", "tokens", "readability", "top")
+    assert {name: json.loads(reported.stdout)[name] for name in measured} == {name: expected[name] for name in measured}
+
+
+def test_test_rows_reach_the_task_of_every_kind(tmp_path: Path) -> None:
+    from pinprompt.cli.search import _test_rows
+
+    assert _test_rows({"task": {"kind": "classification"}}, 5) == {"test_rows": 5}
+    assert _test_rows({"task": {"kind": "style-transfer"}}, 5) == {"test_sources": 5}
+    with pytest.raises(SettingError, match="no test rows"):
+        _test_rows({"task": {"kind": "inversion"}}, 5)
 
 
 def test_overrides_budget_and_seed_reach_the_recipe(tiny_recipe: Path, tmp_path: Path) -> None:

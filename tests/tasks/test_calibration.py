@@ -17,6 +17,7 @@ from pinprompt.scoring.budget import Budget
 from pinprompt.scoring.evaluator import Evaluator
 from pinprompt.scoring.journal import Journal, pack_score, unpack_score
 from pinprompt.scoring.memo import Memo
+from pinprompt.seeds import derive
 from pinprompt.tasks import calibration
 from pinprompt.tasks.classification import ClassificationTask
 from pinprompt.tasks.protocol import check_task
@@ -186,10 +187,10 @@ class Counting:
         self.asked.append((split, tuple(prompt.text for prompt in prompts)))
         return self._task.score(prompts, seeds, split)
 
-    def evaluate(self, prompt: Prompt, split: str, seed: int = 0) -> Any:
-        self.asked.append((f"evaluate {split}", (prompt.text,)))
-        assert prompt.offsets
-        return self._task.evaluate(prompt, split, seed)
+    def evaluate_many(self, prompts: list[Prompt], split: str, seed: int = 0) -> Any:
+        self.asked.append((f"evaluate {split}", tuple(prompt.text for prompt in prompts)))
+        assert all(prompt.offsets for prompt in prompts)
+        return self._task.evaluate_many(prompts, split, seed)
 
 
 def test_the_evaluator_pays_for_offsets_once(folder: Path, tmp_path: Path) -> None:
@@ -210,6 +211,28 @@ def test_the_evaluator_pays_for_offsets_once(folder: Path, tmp_path: Path) -> No
     assert evaluator.charged_calls == 4 * 4
     assert evaluator.report_calls == 2 * 2 + 4
     evaluator.close()
+
+
+def test_an_evaluation_that_follows_from_a_score_is_not_asked_for(folder: Path) -> None:
+    task = Counting(build(folder))
+    evaluator = Evaluator(task, Budget(BudgetSettings(calls=100)))  # type: ignore[arg-type]
+    other = Prompt("It was")
+    evaluator.score([PROMPT, other], "dev")
+    asked = len(task.asked)
+    found = evaluator.evaluate_all([PROMPT, other], "dev")
+    assert len(task.asked) == asked
+    assert evaluator.report_calls == 0
+    plain = build(folder)
+    for prompt, evaluation in zip((PROMPT, other), found, strict=True):
+        asked_for = plain.evaluate(prompt, "dev", derive(0, "task", "evaluation", "dev"))
+        assert evaluation.metrics == asked_for.metrics
+        assert evaluation.intervals == asked_for.intervals
+        assert evaluation.outcomes == asked_for.outcomes
+    together = evaluator.evaluate_all([PROMPT, other, PROMPT], "test")
+    assert task.asked[asked:] == [("evaluate test", (PROMPT.text, other.text))]
+    assert together[0] == together[2]
+    alone = plain.evaluate(PROMPT, "test", derive(0, "task", "evaluation", "test"))
+    assert together[0].metrics == alone.metrics
 
 
 def test_a_budget_that_cannot_pay_for_train_scores_fewer(folder: Path) -> None:

@@ -23,13 +23,14 @@ def measure(model: str = "smollm2", inputs: int = 32, prompts: int = 32, device:
 
     from pinprompt.models.causal_labels import CausalLabels
     from pinprompt.models.label_text import Frame
+    from pinprompt.models.shared_prefixes import SharedPrefixes
     from pinprompt.models.sources import load_causal_lm
 
     lm, tokenizer = load_causal_lm(model, device)
     texts = _texts(inputs)
     late, apart = _late(tokenizer, prompts), _apart(tokenizer, max(6, prompts // 6))
     frames = {text: Frame("", " " + text.strip()) for text in (*late, *apart)}
-    labels = CausalLabels(lm, tokenizer, _WORDS, Frame("", " it"))
+    labels = CausalLabels(lm, tokenizer, _WORDS, Frame("", " it"), read="prefixes")
     whole = CausalLabels(lm, tokenizer, _WORDS, Frame("", " it"), share=False)
     few = apart[:3]
 
@@ -44,10 +45,10 @@ def measure(model: str = "smollm2", inputs: int = 32, prompts: int = 32, device:
     answers = labels.log_probs([frames[p] for p in few], kept)
     reading = time.perf_counter() - begin
     tree = kept.shared[""]
-    if tree is not None:
+    if isinstance(tree, SharedPrefixes):
         tree.forget()
     rates["inputs read once"] = _rate(lambda: labels.log_probs([frames[p] for p in apart], kept), len(apart))
-    if tree is not None:
+    if isinstance(tree, SharedPrefixes):
         tree.forget()
     rates["shared prefixes"] = _rate(
         lambda: [labels.log_probs([frames[p] for p in late[i : i + 16]], kept) for i in range(0, len(late), 16)],

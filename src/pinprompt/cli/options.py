@@ -13,6 +13,10 @@ import typer
 
 Run = Annotated[Path, typer.Argument(help="A run folder, or a zip file of one where it is only read.")]
 Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold run folders.")]
+NoReport = Annotated[
+    bool, typer.Option("--no-report", help="End with the found prompt: no test, no comparison, no report.html.")
+]
+TestRows = Annotated[int | None, typer.Option("--test-rows", min=1, help="Report on at most N test rows.")]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Root of all randomness.")]
 NoMemo = Annotated[bool, typer.Option("--no-memo", help="Neither use nor keep scores of other runs.")]
 
@@ -60,6 +64,8 @@ class Search(Machine):
         None
     )
     no_memo: NoMemo = False
+    no_report: NoReport = False
+    test_rows: TestRows = None
     estimate: Annotated[bool, typer.Option("--estimate", help="Print what the run would spend, and stop.")] = False
     seed: Seed = None
 

@@ -65,6 +65,8 @@ class Progress:
                 )
             elif self._patience.due():
                 self._say(f"step {event.step + 1}: {words}")
+        elif event.kind == "selected":
+            self._found(str(data["prompt"]))
         elif event.kind == "evaluating":
             self._phase(f"{data['name']} on {data['split']}")
         elif event.kind == "restart":
@@ -99,6 +101,13 @@ class Progress:
             self._bar.update(self._line, description=_escaped(words))
         else:
             self._say(words)
+
+    def _found(self, prompt: str) -> None:
+        """The answer, as soon as there is one: what the report says of it takes longer."""
+        if self._bar is not None:
+            self._bar.console.print(f"found: {prompt}", markup=False, highlight=False)
+        else:
+            self._say(f"found: {prompt}")
 
     def _say(self, words: str) -> None:
         self._console.note(f"[{time.monotonic() - self._started:6.1f} s] {words}")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from pinprompt.cli.console import Console, door
-from pinprompt.cli.options import FolderSearch, Machine, Run, Search, TaskSearch
+from pinprompt.cli.options import FolderSearch, Machine, NoReport, Run, Search, TaskSearch
 from pinprompt.errors import ServerDown, SettingError
 
 Data = Annotated[Path | None, typer.Option("--data", help="Folder with the dataset's files.")]
@@ -31,6 +31,7 @@ def resume(
     run: Run,
     calls: Annotated[int | None, typer.Option("--calls", min=1, help="A new limit of model calls.")] = None,
     minutes: Annotated[float | None, typer.Option("--minutes", min=0.01, help="A new limit of minutes.")] = None,
+    no_report: NoReport = False,
 ) -> None:
     """Continue the run in a folder."""
     with door(options) as console:
@@ -39,7 +40,7 @@ def resume(
 
         api.recipe_of(run)  # says what is wrong with a folder that holds no run
         shared = {field.name: getattr(options, field.name) for field in fields(Machine)}
-        search = Search(**shared, out=run, resume=True, calls=calls, minutes=minutes)
+        search = Search(**shared, out=run, resume=True, calls=calls, minutes=minutes, no_report=no_report)
         _search(console, recipes.read_toml(run / "recipe.toml"), search, False)
 
 
@@ -58,7 +59,6 @@ def classify(
     prompt: Annotated[str | None, typer.Option("--prompt", help="Your own prompt, to start from and compare.")] = None,
     task_model: Annotated[str | None, typer.Option("--task-model", help="The model to find a prompt for.")] = None,
     split: Annotated[int | None, typer.Option("--split", min=0, help="Which k-shot split.")] = None,
-    test_rows: Annotated[int | None, typer.Option("--test-rows", min=1, help="At most N test rows.")] = None,
     template: Annotated[str | None, typer.Option("--template", help="Text with {text}, {prompt}, {mask}.")] = None,
 ) -> None:
     """Find a prompt that makes a model label texts."""
@@ -69,7 +69,7 @@ def classify(
         given = {
             "dataset": dataset, "data": data, "train": train, "dev": dev, "test": test, "text_column": text_column,
             "label_column": label_column, "words": words or None, "model": task_model, "split": split,
-            "test_rows": test_rows, "template": template, "manual": prompt,
+            "template": template, "manual": prompt,
         }  # fmt: skip
         _search(console, _tree("classification", "smollm2", options, given), options, options.force)
 
@@ -78,7 +78,7 @@ def demo(options: Search) -> None:
     """Find a prompt for movie-review sentiment with a model that pip brings; a few minutes on a laptop."""
     with door(options) as console:
         seed = 13 if options.seed is None else options.seed
-        task = {"kind": "classification", "dataset": "rotten-tomatoes", "model": "smollm2", "test_rows": 500}
+        task = {"kind": "classification", "dataset": "rotten-tomatoes", "model": "smollm2"}
         tree = {"profile": "quick", "seed": seed, "task": {**task, "split": seed}}
         _search(console, tree, options, not options.resume, Path("runs/demo"))
 
@@ -134,6 +134,8 @@ def _search(console: Console, tree: dict[str, Any], options: Search, force: bool
         raise SettingError("--resume continues a run, --force removes it: choose one")
     over = _given({"seed": options.seed, "scoring": {"memo": False} if options.no_memo else None})
     over["budget"] = _given({"calls": options.calls, "minutes": options.minutes})
+    if options.test_rows is not None:
+        over["task"] = _test_rows(tree, options.test_rows)
     recipe = recipes.resolve(recipes.merge(recipes.merge(tree, over), recipes.parse_overrides(options.sets or [])))
     if options.estimate:
         figures = api.estimate(recipe, device=options.device, threads=options.threads)
@@ -144,13 +146,23 @@ def _search(console: Console, tree: dict[str, Any], options: Search, force: bool
         try:
             result = api.tune(
                 recipe, out=out, device=options.device, threads=options.threads, resume=options.resume, force=force,
-                on_event=progress, notes=console.note,
+                report=not options.no_report, on_event=progress, notes=console.note,
             )  # fmt: skip
         except ServerDown as down:
             best = f"; best so far: {progress.best}" if progress.best else ""
             kept = f"what was paid for is in {out}"
             raise ServerDown(f"{down} (the same command with --resume){best}; {kept}") from None
-    console.answer({**result.data, "folder": str(result.folder), "report": str(result.report)}, *shown_result(result))
+    made = str(result.report) if result.data.get("reported", True) else None
+    console.answer({**result.data, "folder": str(result.folder), "report": made}, *shown_result(result))
+
+
+def _test_rows(tree: dict[str, Any], count: int) -> dict[str, Any]:
+    """The setting that limits the test rows of a task of this kind."""
+    kind = tree.get("task", {}).get("kind", "classification")
+    names = {"classification": "test_rows", "style-transfer": "test_sources"}
+    if kind not in names:
+        raise SettingError(f"a task of the kind '{kind}' has no test rows; leave --test-rows out")
+    return {names[kind]: count}
 
 
 def _tree(kind: str, model: str, options: TaskSearch, given: dict[str, Any]) -> dict[str, Any]:

@@ -44,7 +44,10 @@ def shown_result(result: Result) -> Iterator[Any]:
     yield from _shown_rewrites(data)
     spent = f"{data.get('calls', 0):,} calls, {data.get('prompts', 0):,} prompts, {data.get('seconds', 0):.0f} seconds"
     yield f"searched with {data.get('method')}: {spent}; stopped: {data.get('stopped')}"
-    yield f"report: {result.report}"
+    if data.get("reported", True):
+        yield f"report: {result.report}"
+    else:
+        yield f"no report was asked for; `pinprompt resume {result.folder}` makes it"
 
 
 def _shown_rewrites(data: Mapping[str, Any]) -> Iterator[Any]:

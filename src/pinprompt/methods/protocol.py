@@ -50,6 +50,9 @@ class Evaluator(Protocol):
     def evaluate(self, prompt: Prompt, split: str) -> Evaluation:
         """The task's metrics of a prompt, counted as a report."""
 
+    def evaluate_all(self, prompts: list[Prompt], split: str) -> list[Evaluation]:
+        """The same of several prompts together, which a task may do faster."""
+
     def derive(self, prompt: Prompt, scores: list[Score]) -> None:
         """Make known what a prompt's scores on the first blocks of rows say of whole splits."""
 

@@ -28,12 +28,17 @@ def conclude(
     finalists: list[Finalist],
     writer: Callable[[], Any],
     record: RunFolder,
+    report: bool = True,
 ) -> dict[str, Any]:
-    """Everything that result.json says."""
+    """Everything that result.json says; without `report`, nothing of test, hand-written prompts and single words."""
     evaluator, task = search.evaluator, search.task
-    splits: list[str] = [split for split in task.splits if split != "train"] or ["train"]
+    skipped = ("train",) if report else ("train", "test")
+    splits: list[str] = [split for split in task.splits if split not in skipped] or ["train"]
     best = finalists[0] if finalists else None
-    found = _evaluate(search, "found", best.candidate.prompt, splits, outcome.steps) if best else {}
+    compared = _handwritten(recipe, search) if report else {}
+    prompts = ({"found": best.candidate.prompt} if best else {}) | compared
+    evaluations = _evaluate(search, prompts, splits, outcome.steps)
+    found = evaluations.get("found", {})
     shown = found.get("test") or found.get("dev") or found.get("train")
     result: dict[str, Any] = {
         "method": recipe.method,
@@ -55,16 +60,17 @@ def conclude(
         "steps": outcome.steps,
         "top": [facts_of(finalist) for finalist in finalists[:SHOWN]],
         **calibration_of(shown),
-        "baselines": _baselines(recipe, search, splits, outcome.steps),
+        "baselines": {name: _compared(prompt, evaluations[name]) for name, prompt in compared.items()},
         "tables": dict(shown.tables) if shown else {},
         "judges": task.judges(),
         **task.exhibits(),
         **outcome.extras,
     }
-    if best:
-        if best.candidate.prompt.text:
-            known = tuple(result.get("calibration", {}).get("offsets", {}).values())
-            result["sent"] = task.sent(replace(best.candidate.prompt, offsets=known))
+    result["reported"] = report
+    if best and best.candidate.prompt.text:
+        known = tuple(result.get("calibration", {}).get("offsets", {}).values())
+        result["sent"] = task.sent(replace(best.candidate.prompt, offsets=known))
+    if best and report:
         result["tokens"] = _tokens(recipe, search, best.candidate.prompt, writer)
         result["readability"] = _readability(best.candidate.prompt, writer)
         for row in result["top"]:
@@ -86,33 +92,41 @@ def calibration_of(evaluation: Evaluation | None) -> dict[str, Any]:
     return {} if known is None else {"calibration": known}
 
 
-def _evaluate(search: Search, name: str, prompt: Prompt, splits: list[str], step: int) -> dict[str, Evaluation]:
-    evaluations = {}
-    for split in splits:
-        search.emit(Event("evaluating", step, {"name": name, "split": split}))
-        evaluations[split] = evaluation = search.evaluator.evaluate(prompt, split)
-        facts: Mapping[str, Any] = {
-            "name": name,
-            "prompt": prompt.text,
-            "split": split,
-            "metrics": dict(evaluation.metrics),
-            "intervals": {key: list(ends) for key, ends in evaluation.intervals.items()},
-            "rows": evaluation.rows,
-        }
-        search.emit(Event("evaluation", step, facts))
-    return evaluations
+def _evaluate(
+    search: Search, prompts: Mapping[str, Prompt], splits: list[str], step: int
+) -> dict[str, dict[str, Evaluation]]:
+    """Every prompt on every split, by name and split; the prompts of a split together, so that it is read once."""
+    found: dict[str, dict[str, Evaluation]] = {name: {} for name in prompts}
+    for split in splits if prompts else []:
+        search.emit(Event("evaluating", step, {"name": ", ".join(prompts), "split": split}))
+        evaluations = search.evaluator.evaluate_all(list(prompts.values()), split)
+        for (name, prompt), evaluation in zip(prompts.items(), evaluations, strict=True):
+            found[name][split] = evaluation
+            facts: Mapping[str, Any] = {
+                "name": name,
+                "prompt": prompt.text,
+                "split": split,
+                "metrics": dict(evaluation.metrics),
+                "intervals": {key: list(ends) for key, ends in evaluation.intervals.items()},
+                "rows": evaluation.rows,
+            }
+            search.emit(Event("evaluation", step, facts))
+    return found
 
 
-def _baselines(recipe: Recipe, search: Search, splits: list[str], step: int) -> dict[str, Any]:
-    """The hand-written prompts on the same splits, so that the answer never stands alone."""
-    compared = {}
-    for name, text in search.task.baselines().items():
-        if name == recipe.method or name == "in-context":
-            continue
-        evaluations = _evaluate(search, name, Prompt(text), splits, step)
-        compared[name] = {"prompt": text, **{split: one.facts() for split, one in evaluations.items()}}
-        compared[name] |= calibration_of(next(iter(evaluations.values())))
-    return compared
+def _handwritten(recipe: Recipe, search: Search) -> dict[str, Prompt]:
+    """The hand-written prompts that the answer is compared with, so that it never stands alone."""
+    return {
+        name: Prompt(text)
+        for name, text in search.task.baselines().items()
+        if name not in (recipe.method, "in-context")
+    }
+
+
+def _compared(prompt: Prompt, evaluations: Mapping[str, Evaluation]) -> dict[str, Any]:
+    """A hand-written prompt as result.json has it."""
+    facts = {split: one.facts() for split, one in evaluations.items()}
+    return {"prompt": prompt.text, **facts, **calibration_of(next(iter(evaluations.values())))}
 
 
 def _tokens(recipe: Recipe, search: Search, prompt: Prompt, writer: Callable[[], Any]) -> list[dict[str, Any]]:
@@ -124,11 +138,11 @@ def _tokens(recipe: Recipe, search: Search, prompt: Prompt, writer: Callable[[],
         words = re.findall(r"\S+", prompt.text)[:16]
         parts = [{"token": word} for word in words]
         rest = [" ".join(words[:place] + words[place + 1 :]) for place in range(len(words))]
-    shortened = [Prompt(text) for text in rest]
-    scores = [
-        search.evaluator.score([shorter], report=True)[0].value if shorter.text else None for shorter in shortened
+    shortened = [Prompt(text) for text in rest if text]
+    scores = iter(search.evaluator.score(shortened, report=True) if shortened else [])
+    return [
+        {**part, "score_without": next(scores).value if text else None} for part, text in zip(parts, rest, strict=True)
     ]
-    return [{**part, "score_without": score} for part, score in zip(parts, scores, strict=True)]
 
 
 def _finite(value: float) -> float | None:

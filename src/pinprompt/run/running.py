@@ -90,10 +90,15 @@ def run(
     threads: int | None = None,
     resume: bool = False,
     force: bool = False,
+    report: bool = True,
     listeners: Sequence[Listener] = (),
     notes: Callable[[str], None] = lambda note: None,
 ) -> Result:
-    """Carry out a recipe in a run folder; killed and called again with `resume`, it ends as if nothing had happened."""
+    """Carry out a recipe in a run folder; killed and called again with `resume`, it ends as if nothing had happened.
+
+    Without `report` it ends when the prompt is found: nothing is evaluated on test, nothing compared with hand-written
+    prompts, and no report.html written. Called again with `resume` and a report, it makes up for that.
+    """
     threads = build.set_threads(threads)
     device = build.choose_device(device)
     with RunFolder(folder, resume=resume, force=force) as record:
@@ -103,7 +108,7 @@ def run(
             recipe = _with_earlier_words(recipe, record.path)
         for note in record.notes:
             notes(note)
-        if _finished(recipe, record, notes):
+        if _finished(recipe, record, notes, report):
             return result_of(record.path)
         task = complete(task or build.build_task(recipe, device))
         recipe = build.with_label_words(recipe, task)
@@ -141,13 +146,14 @@ def run(
             finalists = select(search, outcome.candidates, outcome.steps)
         else:
             finalists = announce(search, outcome.finalists, outcome.steps)
-        result = conclude(recipe, search, outcome, finalists, writer, record)
+        result = conclude(recipe, search, outcome, finalists, writer, record, report)
         evaluator.close()
         record.save_prompts(evaluator.prompts_table())
         record.save_json("result.json", result)
-        from pinprompt.records.report import write_report
+        if report:
+            from pinprompt.records.report import write_report
 
-        write_report(record.path)
+            write_report(record.path)
         record.finish()
         return result_of(record.path)
 
@@ -210,7 +216,7 @@ def _with_earlier_words(recipe: Recipe, folder: Path) -> Recipe:
     return build.with_words(recipe, getattr(earlier, "words", {}))
 
 
-def _finished(recipe: Recipe, record: RunFolder, notes: Callable[[str], None]) -> bool:
+def _finished(recipe: Recipe, record: RunFolder, notes: Callable[[str], None], report: bool) -> bool:
     """True where the folder's run is complete for this recipe; a recipe that computes something else is refused."""
     folder, known = record.path, record.identity
     if known is None or not (folder / "recipe.toml").is_file():
@@ -225,12 +231,22 @@ def _finished(recipe: Recipe, record: RunFolder, notes: Callable[[str], None]) -
         )
     if recipe.budget != earlier.budget:
         return False
+    if report and _unreported(folder):
+        return False
     if known.files is None:
         return record.earlier and (folder / "result.json").exists()
     damage = changed_files(folder, known.files)
     if damage:
         notes(f"{folder} was finished, but {', '.join(damage)}; what is damaged is made again")
     return not damage
+
+
+def _unreported(folder: Path) -> bool:
+    """True where a run ended without its report."""
+    try:
+        return read_run(folder, prompts=False, events=False).result.get("reported") is False
+    except RunError:
+        return False  # what is damaged is looked for apart
 
 
 def _computed(recipe: Recipe) -> dict[str, Any]:

@@ -125,24 +125,42 @@ class Evaluator:
 
     def evaluate(self, prompt: Prompt, split: str) -> Evaluation:
         """The task's metrics of one prompt; each prompt and split is evaluated once, and counted as a report."""
+        return self.evaluate_all([prompt], split)[0]
+
+    def evaluate_all(self, prompts: list[Prompt], split: str) -> list[Evaluation]:
+        """The same of several prompts together, which a task may do faster.
+
+        What follows from scores of this run, from the journal of a killed session or from the memo is not asked for.
+        """
         self._begin(split)
-        at = (split, prompt.text)
-        if at in self._evaluations:
-            return self._evaluations[at]
-        [ready], _ = self._calibrated([prompt], split, report=True)
-        known = self._known.evaluation(prompt, split)
-        evaluation = known
-        if evaluation is None:
-            # One seed for all prompts: a comparison of two prompts is then a comparison on the same draws.
-            seed = derive(self.seed, "task", "evaluation", split)
-            evaluation = self._checked(self.executor.evaluate(ready, split, seed), prompt)
-        money = self._billing.settle_evaluation(evaluation, split, known is not None)
-        self._evaluations[at] = evaluation
-        packed = journal.pack_evaluation(evaluation)
-        self._journal([self._row("evaluation", self.requests, -1, split, prompt) | {"evaluation": packed}])
-        if known is None:
-            self._known.keep({self._known.evaluation_key(split, prompt): packed}, money)
-        return evaluation
+        new = list({p.text: p for p in prompts if (split, p.text) not in self._evaluations}.values())
+        ready, _ = self._calibrated(new, split, report=True)
+        # One seed for all prompts: a comparison of two prompts is then a comparison on the same draws.
+        seed = derive(self.seed, "task", "evaluation", split)
+        derived = [self._from_score(prompt, split, seed) for prompt in ready]
+        known = [
+            self._known.evaluation(prompt, split) if from_score is None else None
+            for prompt, from_score in zip(ready, derived, strict=True)
+        ]
+        asked = [p for p, *found in zip(ready, derived, known, strict=True) if found == [None, None]]
+        answers = iter(self.executor.evaluate_many(asked, split, seed) if asked else [])
+        for prompt, from_score, remembered in zip(ready, derived, known, strict=True):
+            if from_score is not None:
+                evaluation, money = self._checked(from_score, prompt), 0.0
+            else:
+                evaluation = remembered or self._checked(next(answers), prompt)
+                money = self._billing.settle_evaluation(evaluation, split, remembered is not None)
+            self._evaluations[split, prompt.text] = evaluation
+            packed = journal.pack_evaluation(evaluation)
+            self._journal([self._row("evaluation", self.requests, -1, split, prompt) | {"evaluation": packed}])
+            if from_score is None and remembered is None:
+                self._known.keep({self._known.evaluation_key(split, prompt): packed}, money)
+        return [self._evaluations[split, prompt.text] for prompt in prompts]
+
+    def _from_score(self, prompt: Prompt, split: str, seed: int) -> Evaluation | None:
+        """What the prompt's score on this split says already."""
+        score = self._table.get(split, prompt.text) if self.fixed else None
+        return None if score is None else self.task.evaluation_from(score, split, seed)
 
     def charge(self, calls: int) -> None:
         """Book calls that a method makes itself; BudgetSpent where they do not fit, so ask before making them."""

@@ -25,6 +25,9 @@ class Executor(Protocol):
     def evaluate(self, prompt: Prompt, split: str, seed: int) -> Evaluation:
         """The task's evaluation of one prompt."""
 
+    def evaluate_many(self, prompts: Sequence[Prompt], split: str, seed: int) -> list[Evaluation]:
+        """The task's evaluations of several prompts, in order."""
+
     def close(self) -> None:
         """Let go of workers."""
 
@@ -51,6 +54,10 @@ class Inline:
     def evaluate(self, prompt: Prompt, split: str, seed: int) -> Evaluation:
         """The task's evaluation of one prompt."""
         return self.task.evaluate(prompt, split, seed)
+
+    def evaluate_many(self, prompts: Sequence[Prompt], split: str, seed: int) -> list[Evaluation]:
+        """The task's evaluations of several prompts, in order."""
+        return self.task.evaluate_many(prompts, split, seed)
 
     def close(self) -> None:
         """Nothing to let go of."""

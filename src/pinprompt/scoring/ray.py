@@ -142,6 +142,10 @@ class Ray:
                 raise _as_error(failure)
             return evaluation  # type: ignore[no-any-return]
 
+    def evaluate_many(self, prompts: Sequence[Prompt], split: str, seed: int) -> list[Evaluation]:
+        """Several prompts' evaluations, one after the other."""
+        return [self.evaluate(prompt, split, seed) for prompt in prompts]
+
     def processes(self) -> list[int]:
         """The workers' process ids."""
         return list(self._ray.get([worker.process.remote() for worker in self.workers]))

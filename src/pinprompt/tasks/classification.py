@@ -221,14 +221,34 @@ class ClassificationTask(Task):
         taken = {"tokens_in": usage.tokens_in, "tokens_out": usage.tokens_out}
         return replace(evaluation, tables={**evaluation.tables, "usage": taken, "failures": list(usage.failures)[:20]})
 
+    def evaluate_many(self, prompts: Sequence[Prompt], split: str, seed: int = 0) -> list[Evaluation]:
+        """The same of several prompts, whose texts a model on this machine reads once for all of them."""
+        if self._server is not None:
+            return [self.evaluate(prompt, split, seed) for prompt in prompts]
+        return self._evaluations(prompts, split, seed)
+
+    def evaluation_from(self, score: Score, split: str, seed: int = 0) -> Evaluation | None:
+        """The evaluation by a score's answers, which are the model's own; its calls were the score's."""
+        if not score.answers or score.failures or (self.calibrates and not score.offsets):
+            return None
+        logs = calibration.unpack_rows(score.answers, len(self.labels))
+        return replace(self._judged(logs, _Measured(score.offsets), split, seed), calls=0)
+
     def _evaluated(self, prompt: Prompt, split: str, seed: int) -> Evaluation:
+        return self._evaluations([prompt], split, seed)[0]
+
+    def _evaluations(self, prompts: Sequence[Prompt], split: str, seed: int) -> list[Evaluation]:
         self._known(split)
-        answers = self._ask([prompt], self.inputs(split))
-        (measured,) = self._offsets([prompt], split, answers)
-        raw = self.evaluation_of(np.exp(answers[0]), split, seed)
+        answers = self._ask(prompts, self.inputs(split))
+        offsets = self._offsets(prompts, split, answers)
+        return [self._judged(logs, own, split, seed) for logs, own in zip(answers, offsets, strict=True)]
+
+    def _judged(self, logs: metrics.Floats, measured: _Measured, split: str, seed: int) -> Evaluation:
+        """The metrics of label log-probabilities [N, C], with the raw figures beside the calibrated ones."""
+        raw = self.evaluation_of(np.exp(logs), split, seed)
         if not self.calibrates:
             return raw
-        found = self.evaluation_of(_probabilities(answers[0], measured.values), split, seed)
+        found = self.evaluation_of(_probabilities(logs, measured.values), split, seed)
         return replace(
             found,
             metrics={**found.metrics, **{f"raw_{name}": value for name, value in raw.metrics.items()}},
