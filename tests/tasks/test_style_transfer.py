@@ -9,7 +9,9 @@ import pytest
 from style_toys import VOCABULARY, causal_lm, encoder, save
 
 from pinprompt.errors import DataError, SettingError
-from pinprompt.recipe.sections import StyleTransferSettings
+from pinprompt.recipe.sections import BudgetSettings, StyleTransferSettings
+from pinprompt.scoring.budget import Budget
+from pinprompt.scoring.evaluator import Evaluator
 from pinprompt.tasks.protocol import Task, check_task
 from pinprompt.tasks.style_data import style_data
 from pinprompt.tasks.style_transfer import StyleTransferTask
@@ -105,6 +107,14 @@ def test_each_step_of_q_learning_has_its_own_sources_and_each_prompt_one_of_them
     assert len(task.pool) > len(task.sources["train"]) == 2
     alone = task.score([Prompt("very nice")], [0])[0]
     assert alone.group == "train 0, 1", "what no step wrote is scored on the same sources as everything else"
+
+
+def test_the_evaluator_hands_the_step_on_to_the_task(task: StyleTransferTask) -> None:
+    evaluator = Evaluator(task, Budget(BudgetSettings(calls=100)))
+    scores = evaluator.score([Prompt("very nice", draw=(4, place)) for place in range(4)])
+    assert [score.group for score in scores[:2]] == [score.group for score in scores[2:]]
+    assert scores[0].group != scores[1].group
+    assert evaluator.charged_calls == 4 * 6, "what was made is charged, not what two sources would have taken"
 
 
 def test_fixed_sources_are_the_same_for_every_step(home: Path) -> None:
