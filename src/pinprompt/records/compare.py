@@ -20,6 +20,7 @@ from pinprompt.records.wording import LOWER_IS_BETTER
 READABILITY = ("perplexity", "slor", "dictionary_words", "repeated_tokens", "stable")
 WRITTEN = tuple(row.name for row in ROWS if row.kind == "handwritten")  # they stand first, as in the paper
 RAW = ", raw"
+CALIBRATE = "task.calibrate"
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,7 @@ def _table(facts: dict[str, str], entries: list[Entry], columns: dict[Path, str]
                 )
             notes.append(f"{entry.folder} repeats {twin.folder} and was counted once.")
     values = {place: Cell({unit: entry.value for unit, entry in found.items()}) for place, found in cells.items()}
-    by_hand = _by_hand(entries, columns, {row for row, _ in values}, notes)
+    by_hand = _by_hand(entries, columns, {row.split(" (")[0] for row, _ in values}, notes)
     readability, metrics = _readability(cells), by_hand | _metrics(cells)
     values |= {(row, column): cell for (row, column, name), cell in by_hand.items() if name == facts["metric"]}
     # Calibrated labels: what a hand-written prompt has without calibration stands beside what it has with it.
@@ -191,8 +192,9 @@ def _table(facts: dict[str, str], entries: list[Entry], columns: dict[Path, str]
 
 def _order(row: str) -> tuple[int, int, str]:
     """Prompts by hand, then the baselines, then ours."""
-    if row.removesuffix(RAW) in WRITTEN:
-        return 0, WRITTEN.index(row.removesuffix(RAW)), row
+    name = row.removesuffix(RAW).split(" (")[0]
+    if name in WRITTEN:
+        return 0, WRITTEN.index(name), row
     return (2 if _ours(row) else 1), 0, row
 
 
@@ -245,9 +247,15 @@ def labelled(name: str, tree: dict[str, str], differing: set[str]) -> str:
 def _by_hand(
     entries: Sequence[Entry], columns: dict[Path, str], taken: set[str], notes: list[str]
 ) -> dict[tuple[str, str, str], Cell]:
-    """What each run measured of the hand-written prompts beside its own, where they have no runs of themselves."""
+    """What each run measured of the hand-written prompts beside its own, where they have no runs of themselves.
+
+    Runs with calibrated labels measure them with and without; in their column those without say nothing more.
+    """
     found: dict[tuple[str, str, str], dict[Unit, float]] = {}
+    calibrated = {columns[entry.folder] for entry in entries if CALIBRATE in entry.settings}
     for entry in entries:
+        if columns[entry.folder] in calibrated and CALIBRATE not in entry.settings:
+            continue
         for row, metrics in entry.baselines.items():
             for name, value in metrics.items() if row not in taken else ():
                 place = found.setdefault((row, columns[entry.folder], name), {})

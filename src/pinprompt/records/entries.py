@@ -22,7 +22,8 @@ SEARCH_KEYS = (
     "weight_right",
     "context_examples",
     "context",
-)  # change the search, not the test
+    "calibrate",
+)  # change the search and how an answer is read, not the test
 NOT_VARIANTS = ("task", "budget", "scoring", "seed", "method")
 DEPTH = 4
 
