@@ -4,8 +4,8 @@ Run it from the project's root on the runs of recipes/small/calls-rivals.toml (r
     .venv/bin/python tools/search_trials/smaller_budgets.py runs/calls-rivals build/trials/smaller-budgets.jsonl
 For a budget of n calls the prompts that had been scored by then, less eight finalists on dev, are candidates. The eight
 best on train go to dev, and dev decides, as `methods/selection.py` does. "calibrated" takes the label offsets out of
-the same answers. For `random`, whose prompts depend on no score, the calibrated choice is what a calibrated run finds; for
-methods that learn it is only another choice among the same prompts. A row in the output is one run, budget and way.
+the same answers. For `random`, whose prompts depend on no score, the calibrated choice is what a calibrated run finds;
+for methods that learn it is only another choice among the same prompts. An output row is one run, budget and way.
 """
 
 from __future__ import annotations
