@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from pinprompt.errors import ModelError, SettingError
+from pinprompt.maths.state_values import pack
 from pinprompt.policy.backbone import Backbone
 from pinprompt.policy.prefix_tree import PrefixTree
 from pinprompt.policy.reader import Prefix, Reader
@@ -93,6 +94,7 @@ def test_on_and_off_give_the_same_bits(backbone: Backbone) -> None:
         prefixes = some_prefixes(12, seed)
         assert torch.equal(on.states(prefixes), off.states(prefixes))
         assert torch.equal(on.kept(prefixes), off.kept(prefixes))
+        assert torch.equal(on.packed(prefixes), pack(off.kept(prefixes)))
     assert on.misses < off.misses
 
 

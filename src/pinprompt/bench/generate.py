@@ -22,7 +22,7 @@ _SOURCES = (
 def measure(samples: int = 32, model: str = "smollm2") -> dict[str, float]:
     """Samples per second for 4 prompts x 2 sources, against the model's own `generate`, prompt by prompt.
 
-    Both draw among the 10 likeliest tokens up to the same length, and cut the outputs alike.
+    Both draw among the 10 likeliest tokens up to the same length, and cut the outputs the same way.
     """
     lm, tokenizer = load_causal_lm(model)
     generator = Generator(lm, tokenizer)

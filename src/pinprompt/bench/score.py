@@ -71,7 +71,7 @@ def measure(model: str = "smollm2", inputs: int = 32, prompts: int = 32, device:
 
 
 def _gradient_speedup(labels: Any, texts: Sequence[str]) -> float:
-    """A gradient at prompt vectors behind texts that were read once, against one through the whole strings."""
+    """A gradient at prompt vectors after texts that were read once, against one through the whole strings."""
     import torch
 
     from pinprompt.models.batches import logits_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-# Models of real shapes with random weights, for measurements where the real ones cannot be had.
+# Models of real shapes with random weights, for measurements where the real ones are not available.
 
 
 def random_opt_125m() -> tuple[Any, Any]:
@@ -26,7 +26,7 @@ def random_opt_125m() -> tuple[Any, Any]:
 
 PROMPTS, LENGTH, BATCH = 16, 5, 256
 RELEASED = {"write_seconds": 1.3, "step_seconds": 24.5, "peak_gb": 5.4}
-"""What the released code was reported to take at this shape on such a machine; it is not measured here."""
+"""What the released code was reported to take at this shape on a similar machine; it is not measured here."""
 
 
 def measure(steps: int = 3, target: str = "monte-carlo") -> dict[str, Any]:

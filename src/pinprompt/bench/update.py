@@ -1,33 +1,39 @@
 """`pinprompt bench update`: one update of psi, ours against the formulation of the released code.
 
 Each variant runs in a process of its own, so that its peak memory is its own. Seconds are the least of the repeats.
-What a state keeps (the k likeliest tokens) is found once per prefix in our variants, when the writer first reaches
-it; the update finds it there. Its cost for all prefixes of the batch is measured apart, as `masks_seconds`.
+Ours is `Learner.update` itself, on a tree of prefixes that was filled before, as a search fills it when it writes. The
+released formulation computes the kept sets (the k likeliest tokens) in every update; ours finds them in the tree. What
+they cost for all prefixes of the batch is measured apart, as `masks_seconds`.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pinprompt.errors import SettingError
-from pinprompt.maths import targets
-from pinprompt.maths.state_values import kept_value, pack, taken
+from pinprompt.methods.pin.learner import Learner, distinct_prefixes
+from pinprompt.policy.adapter import Adapter, follow
+from pinprompt.policy.prefix_tree import PrefixTree
+from pinprompt.policy.reader import Prefix, Reader
+from pinprompt.policy.writer import Writer
+from pinprompt.recipe.sections import QLearningSettings, Target
 
-# One update in the formulation of the released PIN code, written anew from its description, to measure against.
+# One update in the formulation of the released PIN code, written from its description, to measure against.
 
 FILTERED = -1000.0
 
@@ -63,7 +69,7 @@ def released_update_loss(
     head: Tensor,
     k: int,
     gamma: float,
-    target: Literal["bootstrap", "monte-carlo"],
+    target: Target,
 ) -> Tensor:
     """The loss of a batch; both values are computed whatever the target, as the released code does (for its log).
 
@@ -83,12 +89,11 @@ def released_update_loss(
 
 
 Variant = Literal["released", "monte_carlo", "bootstrapped"]
-GAMMA, RATE, RHO, CLIP = 1.0, 5e-5, 0.999, 5.0
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What is updated: B sequences of L tokens, |V| tokens, d dimensions, k kept; a share of the prefixes distinct.
+    """What is updated: B sequences of L tokens, |V| tokens, d dimensions, k kept; a share of the sequences distinct.
 
     `spread` is the deviation of Q/alpha over tokens: 1 is a policy that has learnt and chooses among some tokens;
     near 0 it is fresh and chooses among nearly all that it keeps.
@@ -109,76 +114,123 @@ class Shape:
         if self.k > self.vocabulary:
             raise SettingError(f"k = {self.k} is beyond the vocabulary of {self.vocabulary}; lower k.")
         if not 0 < self.distinct <= 1:
-            raise SettingError(f"The share of distinct prefixes is {self.distinct}; it must lie in (0, 1].")
+            raise SettingError(f"The share of distinct sequences is {self.distinct}; it must lie in (0, 1].")
+        if self.sequences > self.k:
+            raise SettingError(f"{self.sequences} distinct sequences need as many first tokens: raise k = {self.k}.")
+
+    @property
+    def sequences(self) -> int:
+        """How many of the batch's sequences are distinct; they share no prefix but the empty one."""
+        return math.ceil(self.distinct * self.batch)
+
+
+class RandomStates:
+    """A stand-in for the frozen LM: a random state for each prefix and a random head, of any shape.
+
+    Only reading is replaced. The tree, the kept sets and the learner are those of a search.
+    """
+
+    incremental = False
+
+    def __init__(self, shape: Shape, made: torch.Generator) -> None:
+        self.head = torch.randn(shape.vocabulary, shape.dim, generator=made) / math.sqrt(shape.dim)
+        self.device, self.dim, self._made = self.head.device, shape.dim, made
+        self._states: dict[tuple[int, ...], Tensor] = {}
+
+    def fits(self, length: int) -> None:
+        """Any length fits."""
+
+    def read(self, ids: Tensor) -> Tensor:
+        """States [n, d] of prefixes [n, t], drawn when they are first asked for."""
+        rows = [tuple(row) for row in ids.tolist()]
+        for row in rows:
+            if row not in self._states:
+                self._states[row] = torch.randn(self.dim, generator=self._made)
+        return torch.stack([self._states[row] for row in rows])
 
 
 @dataclass
 class Batch:
-    """Distinct states [U, d] (state 0 is the empty prefix), which state stands where [B, L], and what was done."""
+    """Episodes [B, L] with their rewards [B], and the learner that is to learn from them."""
 
-    states: Tensor
-    where: Tensor
-    actions: Tensor
+    learner: Learner
+    ids: Tensor
     rewards: Tensor
-    head: Tensor
     k: int
 
+    @cached_property
+    def states(self) -> Tensor:
+        """The states before each token, [B, L, d]."""
+        rows = [[tuple(row[:t]) for t in range(len(row))] for row in self.ids.tolist()]
+        return torch.stack([self.learner.writer.states(prefixes) for prefixes in rows])
 
-def make(shape: Shape, seed: int = 0) -> tuple[nn.Module, nn.Module, Batch]:
-    """psi, its slow copy, and a batch of random weights and states, with every distinct prefix in use."""
+
+def make(shape: Shape, target: Target = "bootstrap", seed: int = 0, **settings: float) -> Batch:
+    """A learner whose tree knows every prefix of a batch, and that batch, drawn from the kept tokens."""
     made = torch.Generator().manual_seed(seed)
-    spots = shape.batch * (shape.length - 1)
-    prefixes = math.ceil(shape.distinct * spots)
-    states = torch.randn(1 + prefixes, shape.dim, generator=made)
-    head = torch.randn(shape.vocabulary, shape.dim, generator=made) / math.sqrt(shape.dim)
-    spread = torch.arange(spots)[torch.randperm(spots, generator=made)] % max(prefixes, 1) + 1
-    where = torch.cat([torch.zeros(shape.batch, 1, dtype=torch.long), spread.view(shape.batch, -1)], -1)
-    # The likeliest of some tokens at random: a kept one wherever k is not tiny, as what was written always is.
-    likely = (states @ head.T[:, : max(shape.vocabulary // 10, 1)]).argmax(-1)
-    actions = likely[where]
-    rewards = torch.randn(shape.batch, generator=made)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        psi = nn.Sequential(nn.Linear(shape.dim, shape.hidden), nn.ReLU(), nn.Linear(shape.hidden, shape.dim))
-    with torch.no_grad():
-        deviation = (psi(states) @ head[:100].T).std()
-        for weight in psi[2].parameters():
-            weight.mul_(shape.spread / deviation)
-    slow = copy.deepcopy(psi)
-    with torch.no_grad():
-        for weight in slow.parameters():
-            weight.mul_(0.9)
-    return psi, slow, Batch(states, where, actions, rewards, head, shape.k)
+    frozen: Any = RandomStates(shape, made)
+
+    def keep(prefixes: Sequence[Prefix], states: Tensor) -> Tensor:
+        logits = states[: len(prefixes)] @ frozen.head.T
+        kept: Tensor = logits >= logits.topk(shape.k).values[:, -1:]
+        return kept
+
+    tree = PrefixTree(Reader(frozen, [], shape.length, rows=64), keep, shape.vocabulary)
+    writer = Writer(frozen, vocabulary=cast(Any, None), tree=tree, psi=Adapter(shape.dim, shape.hidden, seed))
+    prefixes: list[Prefix] = [()] * shape.sequences
+    for depth in range(shape.length):
+        order = torch.rand(len(prefixes) if depth else 1, shape.vocabulary, generator=made)
+        order = order.masked_fill(~tree.kept(prefixes if depth else [()]), -1.0)
+        # Different first tokens, so that no two prefixes are equal; after them any token that is kept.
+        tokens = order.argmax(-1) if depth else order[0].topk(shape.sequences).indices
+        prefixes = [(*prefix, token) for prefix, token in zip(prefixes, tokens.tolist(), strict=True)]
+    ids = torch.tensor([prefixes[row % len(prefixes)] for row in range(shape.batch)])
+    _spread(writer.psi, tree.states([prefix[:-1] for prefix in prefixes]), frozen.head, shape.spread, made)
+    learner = Learner(writer, QLearningSettings.model_validate({"target": target, **settings}))
+    for weight in learner.slow.parameters():
+        weight.mul_(0.9)
+    return Batch(learner, ids, torch.randn(shape.batch, generator=made), shape.k)
 
 
-def kept_bits(states: Tensor, head: Tensor, k: int, rows: int = 64) -> Tensor:
-    """The tokens that each state keeps, the k likeliest with ties, packed: [U, d] -> [U, ceil(V/8)]."""
-    packed = []
-    for start in range(0, len(states), rows):
-        logits = states[start : start + rows] @ head.T
-        packed.append(pack(logits >= logits.topk(k).values[:, -1:]))
-    return torch.cat(packed)
+@torch.no_grad()
+def _spread(psi: Adapter, states: Tensor, head: Tensor, spread: float, made: torch.Generator) -> None:
+    """Draw weights for psi that give Q/alpha a deviation of `spread` over tokens."""
+    for weight in psi.parameters():
+        weight.copy_(torch.randn(weight.shape, generator=made) / math.sqrt(weight.shape[-1]))
+    deviation = (psi(states) @ head[:100].T).std()
+    for weight in psi.outer.parameters():
+        weight.mul_(spread / deviation)
 
 
-def released_loss(psi: nn.Module, slow: nn.Module, batch: Batch, target: Literal["bootstrap", "monte-carlo"]) -> Tensor:
+def released_loss(batch: Batch) -> Tensor:
     """The released code's formulation, which knows nothing of repeated states."""
-    states = batch.states[batch.where]
-    return released_update_loss(psi, slow, states, batch.actions, batch.rewards, batch.head, batch.k, GAMMA, target)
+    learner, settings = batch.learner, batch.learner.settings
+    psi, head = learner.writer.psi, learner.writer.backbone.head
+    return released_update_loss(
+        psi, learner.slow, batch.states, batch.ids, batch.rewards, head, batch.k, settings.gamma, settings.target
+    )
 
 
-def monte_carlo_loss(psi: nn.Module, batch: Batch) -> Tensor:
-    """Ours against the return: psi once per distinct state, and Q of the taken tokens alone."""
-    q_t = taken(psi(batch.states)[batch.where], batch.head, batch.actions)
-    return targets.squared_error(q_t, targets.monte_carlo(batch.rewards, q_t.shape[-1], GAMMA))
+def released_update(batch: Batch) -> None:
+    """A whole update by the released code's formulation."""
+    learner = batch.learner
+    learner.optimiser.zero_grad()
+    released_loss(batch).backward()  # type: ignore[no-untyped-call]
+    nn.utils.clip_grad_norm_(learner.writer.psi.parameters(), learner.settings.clip)
+    learner.optimiser.step()
+    follow(learner.slow, learner.writer.psi, learner.settings.rho)
 
 
-def bootstrapped_loss(psi: nn.Module, slow: nn.Module, batch: Batch, bits: Tensor) -> Tensor:
-    """Ours against the slow copy's values of the distinct next states; state 0, the empty prefix, is never next."""
-    with torch.no_grad():
-        values = kept_value(slow(batch.states[1:]), batch.head, bits[1:], "tsallis")
-    v_next = values[batch.where[:, 1:] - 1]
-    q_t = taken(psi(batch.states)[batch.where], batch.head, batch.actions)
-    return targets.squared_error(q_t, targets.bootstrapped(batch.rewards, v_next, GAMMA))
+def masks_seconds(batch: Batch) -> float:
+    """What finding and packing the kept sets of the batch's prefixes takes; the tree does it once per prefix."""
+    tree = batch.learner.writer.tree
+    prefixes, _ = distinct_prefixes(batch.ids)
+    states = tree.states(prefixes)
+    start = time.perf_counter()
+    for first in range(0, len(prefixes), tree.reader.rows):
+        part = slice(first, first + tree.reader.rows)
+        np.packbits(tree.keep(prefixes[part], states[part]).numpy(), bitorder="little")
+    return time.perf_counter() - start
 
 
 class Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -201,29 +253,18 @@ class Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def variant(name: Variant, shape: Shape, repeats: int, threads: int) -> dict[str, float]:
     """Seconds of one update, peak memory of the process, and the largest tensor made; run in a fresh process."""
     torch.set_num_threads(threads)
-    psi, slow, batch = make(shape)
+    batch = make(shape, "monte-carlo" if name == "monte_carlo" else "bootstrap")
     facts: dict[str, float] = {}
-    bits = torch.empty(0)
     if name == "bootstrapped":
-        start = time.perf_counter()
-        bits = kept_bits(batch.states, batch.head, batch.k)
-        facts["masks_seconds"] = time.perf_counter() - start
-    losses: dict[Variant, Callable[[], Tensor]] = {
-        "released": lambda: released_loss(psi, slow, batch, "bootstrap"),
-        "monte_carlo": lambda: monte_carlo_loss(psi, batch),
-        "bootstrapped": lambda: bootstrapped_loss(psi, slow, batch, bits),
-    }
-    optimiser = torch.optim.Adam(psi.parameters(), lr=RATE)
+        facts["masks_seconds"] = masks_seconds(batch)
+    if name == "released":
+        assert len(batch.states)  # the states are given, here as there
 
     def update() -> None:
-        optimiser.zero_grad()
-        losses[name]().backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(psi.parameters(), CLIP)
-        optimiser.step()
-        if name != "monte_carlo":
-            with torch.no_grad():
-                for own, other in zip(slow.parameters(), psi.parameters(), strict=True):
-                    own.lerp_(other, 1 - RHO)
+        if name == "released":
+            released_update(batch)
+        else:
+            batch.learner.update(batch.ids, batch.rewards)
 
     facts["rest_mb"] = peak_mb()
     seconds, cpu_seconds = [], []
@@ -234,7 +275,7 @@ def variant(name: Variant, shape: Shape, repeats: int, threads: int) -> dict[str
         cpu_seconds.append(time.process_time() - cpu_start)
     facts["seconds"], facts["cpu_seconds"] = min(seconds), min(cpu_seconds)
     facts["peak_mb"] = peak_mb()
-    with Largest([batch.head]) as seen:
+    with Largest([batch.learner.writer.backbone.head]) as seen:
         update()
     facts["largest_tensor"] = seen.elements
     return facts
@@ -267,9 +308,9 @@ def measure(
 ) -> dict[str, Any]:
     """Time one update of psi in each formulation and say how many times faster ours are.
 
-    `*_40` has 40 % of the prefixes distinct; `*_fresh` is a policy that has learnt nothing and chooses among nearly
-    all tokens it keeps, the dearest case for partial selection. Peak memory is of a whole process: `peak_mb` with
-    torch and the head in it, `update_mb` what the update added. `masks_seconds` stands outside the update.
+    `*_40` has 40 % of the sequences distinct; `*_fresh` is a policy that has learnt nothing and chooses among nearly
+    all tokens it keeps, the slowest case for partial selection. Peak memory is of a whole process: `peak_mb` with
+    torch and the head in it, `update_mb` what the update added. `masks_seconds` is outside the update.
     Speedups are of the clock on the wall; `cpu_seconds` (all threads) tell more where the machine is not quiet.
     """
     shape = Shape(batch, length, vocabulary, dim, hidden, k, distinct)
@@ -306,6 +347,6 @@ def measure(
 
 
 def _alone(name: Variant, shape: Shape, repeats: int, threads: int) -> dict[str, float]:
-    """A variant in a process that does nothing else, started anew so that it inherits no memory."""
+    """A variant in a process that does nothing else, freshly started so that it inherits no memory."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(variant, name, shape, repeats, threads).result()

@@ -2,7 +2,7 @@
 
 That is the state e, the kept set F_I (frozen LM and constraints: the same for psi and its slow copy), the LM's
 distribution over it where the policy is relative to the LM, and the token's own keys and values while something may
-still be written behind it. Memory is bounded; what was dropped is computed again when it is needed, to the same bits,
+still be written after it. Memory is bounded; what was dropped is computed again when it is needed, to the same bits,
 since every pass has the same shape.
 """
 
@@ -33,7 +33,7 @@ class Node:
     state: Tensor
     own: Tensor | None
     kept: NDArray[np.uint8] | None = None
-    """None until it is asked for: an update on Monte-Carlo returns needs the states of old prefixes alone."""
+    """Eight tokens to a byte, as `maths.state_values.pack` has them. None until it is asked for: an update on Monte-Carlo returns needs the states of old prefixes alone."""
     mu: Tensor | None = None
     """The LM's distribution over the kept tokens, where a policy relative to it is wanted."""
 
@@ -74,6 +74,12 @@ class PrefixTree:
         assert kept is not None
         return kept
 
+    def packed(self, prefixes: Sequence[Prefix]) -> Tensor:
+        """Kept sets as they are stored, uint8 [n, ceil(V/8)]: an eighth of the memory."""
+        nodes = self._nodes_of(prefixes)
+        rows = np.stack([_packed(nodes[prefix]) for prefix in prefixes])
+        return torch.from_numpy(rows).to(self.reader.backbone.device)
+
     def look(self, prefixes: Sequence[Prefix], kept: bool = True) -> tuple[Tensor, Tensor | None]:
         """States [n, d] and, if asked for, kept sets [n, V] at once."""
         nodes = self._nodes_of(prefixes, kept)
@@ -82,7 +88,7 @@ class PrefixTree:
         if not kept:
             return stacked, None
         packed = np.stack([_packed(nodes[prefix]) for prefix in prefixes])
-        bits = np.unpackbits(packed, axis=1, count=self.size).view(np.bool_)
+        bits = np.unpackbits(packed, axis=1, count=self.size, bitorder="little").view(np.bool_)
         return stacked, torch.from_numpy(bits).to(device)
 
     def priors(self, prefixes: Sequence[Prefix]) -> list[Prior]:
@@ -92,12 +98,12 @@ class PrefixTree:
         for prefix in prefixes:
             node = nodes[prefix]
             assert node.mu is not None, "only a tree that was made with `likely` has priors"
-            ids = np.flatnonzero(np.unpackbits(_packed(node), count=self.size))
+            ids = np.flatnonzero(np.unpackbits(_packed(node), count=self.size, bitorder="little"))
             found.append(Prior(torch.from_numpy(ids).to(node.mu.device), node.mu))
         return found
 
     def _nodes_of(self, prefixes: Sequence[Prefix], kept: bool = True) -> dict[Prefix, Node]:
-        """What is known of the prefixes, keys and values aside: those may have to go before the request is done."""
+        """What is known of the prefixes, without keys and values, which may be dropped before the request is done."""
         if not self.enabled:
             self.clear()
         found: dict[Prefix, Node] = {}
@@ -198,11 +204,11 @@ class PrefixTree:
         kept = self.keep(prefixes, states)
         likely = None if self.likely is None else self.likely(states)
         for row, node in enumerate(nodes):
-            node.kept = np.packbits(kept[row].cpu().numpy())
+            node.kept = np.packbits(kept[row].cpu().numpy(), bitorder="little")
             node.mu = None if likely is None else torch.softmax(likely[row][kept[row]], -1)
 
     def _plant(self) -> None:
-        """Read the empty prefix, which all others hang on; it is never dropped."""
+        """Read the empty prefix, the ancestor of all others; it is never dropped."""
         state = self.reader.root()
         self._root = Node(state[0].clone(), None)
         self._fill([self._root], [()], state)
@@ -210,7 +216,7 @@ class PrefixTree:
         self.misses += 1
 
     def _find(self, prefix: Prefix, missing: dict[int, dict[Prefix, None]]) -> None:
-        """Note a prefix that is not known, and those of its ancestors that reading it needs."""
+        """Add an unknown prefix to `missing`, with those of its ancestors that reading it needs."""
         if not prefix or prefix in self._nodes:
             return
         # Any ancestor may have been dropped, also one whose child is still here.
@@ -225,13 +231,13 @@ class PrefixTree:
         return own
 
     def _touch(self, prefix: Prefix) -> None:
-        """Mark as used, ancestors last: so a leaf is always dropped before what it hangs on."""
+        """Mark as used, ancestors last, so that a leaf is always dropped before its ancestors."""
         for end in range(len(prefix), 0, -1):
             if prefix[:end] in self._nodes:
                 self._nodes.move_to_end(prefix[:end])
 
     def _trim(self, limit: int, wanted: set[Prefix]) -> None:
-        """Drop the least recently used prefixes until what is left fits; never those of the present request."""
+        """Drop the least recently used prefixes until what is left fits; never those of the current request."""
         if self.used <= limit:
             return
         spared = {prefix[:end] for prefix in wanted for end in range(1, len(prefix) + 1)}

@@ -24,9 +24,9 @@ Prefix = tuple[int, ...]
 
 
 class ActionSets(Sequence[Any]):
-    """The action sets of many prefixes, unpacked a few at a time: all at once would be prefixes x vocabulary.
+    """The action sets of many prefixes, fetched a few at a time, since all at once may not fit in memory.
 
-    Each is a mask of what may be chosen, or a prior over it.
+    Each is a mask of what may be chosen (packed where the tree has it), or a prior over it.
     """
 
     def __init__(self, prefixes: list[Prefix], sets: Callable[[list[Prefix]], Any]) -> None:
@@ -61,13 +61,13 @@ class Learner:
         self.reset()
 
     def restart(self, seed: int) -> None:
-        """Begin anew with freshly drawn weights."""
+        """Start again with newly drawn weights."""
         old = self.writer.psi
         self.writer.psi = Adapter(old.inner.in_features, old.inner.out_features, seed).to(old.inner.weight.device)
         self.reset()
 
     def reset(self) -> None:
-        """Take psi as it stands in the writer: theta' <- theta, a fresh optimiser."""
+        """Take psi as it is in the writer: theta' <- theta, a new optimiser."""
         self.slow = self.writer.psi.slow_copy()
         self.optimiser = torch.optim.Adam(self.writer.psi.parameters(), lr=self.settings.learning_rate)
 
@@ -81,7 +81,7 @@ class Learner:
         loss, values = self._loss(q_t, hat_e, e, prefixes, place, rewards.to(e.device))
         if not torch.isfinite(loss):
             raise TaskError(
-                "the loss is not a finite number any more: lower q_learning.learning_rate or raise q_learning.alpha; "
+                "the loss is no longer finite: lower q_learning.learning_rate or raise q_learning.alpha; "
                 "the best prompts so far are kept"
             )
         self.optimiser.zero_grad()
@@ -131,7 +131,7 @@ class Learner:
         """Which tokens count in a value: masks of what the filter keeps or of all that may be written, or priors."""
         if self.settings.prior == "lm":
             return None, ActionSets(prefixes, self.writer.tree.priors)
-        sets = self.writer.kept if self.settings.filter == "values" else self.writer.allowed
+        sets = self.writer.tree.packed if self.settings.filter == "values" else self.writer.allowed
         return ActionSets(prefixes, sets), None
 
     def state(self) -> dict[str, Tensor]:
@@ -144,7 +144,7 @@ class Learner:
         return tensors
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Go on from `state()`."""
+        """Continue from `state()`."""
 
         def part(prefix: str) -> dict[str, Tensor]:
             return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
@@ -159,7 +159,7 @@ class Learner:
 
 
 def distinct_prefixes(ids: Tensor) -> tuple[list[Prefix], Tensor]:
-    """The distinct prefixes z_{0:t-1} of episodes [B, L], and where each stands: place [B, L] into that list."""
+    """The distinct prefixes z_{0:t-1} of episodes [B, L], and the place of each in that list: [B, L]."""
     known: dict[Prefix, int] = {}
     place = [[known.setdefault(tuple(row[:t]), len(known)) for t in range(len(row))] for row in ids.tolist()]
     return list(known), torch.tensor(place)

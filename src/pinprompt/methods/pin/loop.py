@@ -171,7 +171,7 @@ class _Run:
         self.book.tell(step, [score.value for score in scores], tree, **facts)
 
     def finish(self, stopped: str) -> Outcome:
-        """Save the end of the search, so that a killed run need not search again, and hand over the candidates."""
+        """Save the end of the search, so that a killed run need not search again, and return the candidates."""
         self.book.save()
         with contextlib.suppress(BudgetSpent):
             self.try_greedy(self.book.step)

@@ -56,7 +56,7 @@ def normalise(scores: Sequence[Score], how: Literal["batch", "input", "none"]) -
 class Replay:
     """Ids and scores of the last `capacity` episodes; states live in the tree of prefixes, not here.
 
-    The `best` best of those that had to go stay beside them, each once.
+    The `best` best of the dropped episodes are kept as well, each once.
     """
 
     def __init__(self, capacity: int, length: int, best: int = 0) -> None:
@@ -87,8 +87,8 @@ class Replay:
     def sample(self, count: int, generator: torch.Generator, renormalise: bool = False) -> tuple[Tensor, Tensor]:
         """(ids [B, L], rewards [B]) of `count` episodes drawn with replacement.
 
-        Rewards are as they stood among the prompts of their time (as published), or z-scored anew over the whole
-        replay, so that old and new episodes are measured by one yardstick.
+        Rewards are those of the step that wrote the prompt (as published), or z-scored again over the whole
+        replay, so that old and new episodes are comparable.
         """
         if not len(self):
             raise ValueError("the replay is empty")
@@ -119,7 +119,7 @@ class Replay:
         self._added = len(rows)
 
     def _retire(self, place: int) -> None:
-        """The episode at a place has to go; if it is among the best that had to, it stays beside the ring."""
+        """Drop the episode at a place; if it is among the best that were dropped, keep it outside the ring."""
         if not self.best:
             return
         ids = tuple(self._ids[place].tolist())
