@@ -45,8 +45,8 @@ class StyleTexts:
     notes: tuple[str, ...] = ()
 
 
-def _sentiment(name: str, title: str, kind: str, lower: bool) -> StyleCard:
-    """The card of sentences with ratings, from the package vaderSentiment."""
+def _sentiment(name: str, title: str, kind: str, lower: bool, packaged: bool = True) -> StyleCard:
+    """The card of negative and positive sentences."""
     change = "Change the following sentence from {} sentiment to {} sentiment but keep its semantics."
     return StyleCard(
         name=name,
@@ -58,26 +58,14 @@ def _sentiment(name: str, title: str, kind: str, lower: bool) -> StyleCard:
             "positive-to-negative": change.format("positive", "negative"),
         },
         hints={"negative": f"a negative {kind}", "positive": f"a positive {kind}"},
-        packaged=True,
+        packaged=packaged,
     )
 
 
 STYLES: dict[str, StyleCard] = {
     card.name: card
     for card in (
-        StyleCard(
-            name="yelp",
-            title="Yelp: sentiment of review sentences",
-            styles=("negative", "positive"),
-            lower=True,
-            manual={
-                "negative-to-positive": "Change the following sentence from negative sentiment to positive sentiment "
-                "but keep its semantics.",
-                "positive-to-negative": "Change the following sentence from positive sentiment to negative sentiment "
-                "but keep its semantics.",
-            },
-            hints={"negative": "a negative review", "positive": "a positive review"},
-        ),
+        _sentiment("yelp", "Yelp: sentiment of review sentences", "review", lower=True, packaged=False),
         StyleCard(
             name="shakespeare",
             title="Shakespeare: his English and ours",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -34,44 +34,51 @@ def two_way(source: np.ndarray, text: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 @dataclass
-class Alignment:
-    """The alignment of the CTC metrics (Deng et al. 2021): is each token of either text found in the other?
-
-    A token's confidence is its best cosine, at least 0; text to source and source to text are averaged over tokens
-    and joined by their harmonic mean.
-    """
+class TokenMatching:
+    """The F1 of tokens matched in both directions; each pair of texts is judged once."""
 
     encoder: Encoder
-    name: str = ""
+    name: str = field(default="", kw_only=True)
 
     def __post_init__(self) -> None:
-        self.name = self.name or f"alignment({self.encoder.name})"
+        self.name = self.name or self._describe()
         self._ask = Remembered(self._judge)
 
     def __call__(self, sources: Sequence[str], texts: Sequence[str]) -> list[float]:
         return self._ask(list(zip(sources, texts, strict=True)))
+
+    def _describe(self) -> str:
+        raise NotImplementedError
+
+    def _judge(self, pairs: list[tuple[str, str]]) -> list[float]:
+        raise NotImplementedError
+
+
+class Alignment(TokenMatching):
+    """The alignment of the CTC metrics (Deng et al. 2021): is each token of either text found in the other?
+
+    A token's confidence is its best cosine, at least 0. Both directions are averaged over tokens and combined by their
+    harmonic mean.
+    """
+
+    def _describe(self) -> str:
+        return f"alignment({self.encoder.name})"
 
     def _judge(self, pairs: list[tuple[str, str]]) -> list[float]:
         return _f1_of(self.encoder, pairs, least=0.0)
 
 
 @dataclass
-class BertScore:
+class BertScore(TokenMatching):
     """BERTScore-F1 (Zhang et al. 2020) by greedy matching, without idf weights; below 0 counts as 0.
 
     With a `baseline` b, F is rescaled to (F - b) / (1 - b), so that unrelated texts are near 0.
     """
 
-    encoder: Encoder
     baseline: float = 0.0
-    name: str = ""
 
-    def __post_init__(self) -> None:
-        self.name = self.name or f"bertscore({self.encoder.name}, baseline {self.baseline:.3f})"
-        self._ask = Remembered(self._judge)
-
-    def __call__(self, sources: Sequence[str], texts: Sequence[str]) -> list[float]:
-        return self._ask(list(zip(sources, texts, strict=True)))
+    def _describe(self) -> str:
+        return f"bertscore({self.encoder.name}, baseline {self.baseline:.3f})"
 
     def _judge(self, pairs: list[tuple[str, str]]) -> list[float]:
         raw = _f1_of(self.encoder, pairs)

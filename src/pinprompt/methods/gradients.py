@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -26,8 +26,8 @@ def view_of(search: Search, method: str) -> Differentiable:
     if view is None:
         others = ", ".join(row.name for row in ROWS if not row.gradients)
         raise ModelError(
-            f"the method '{method}' needs gradients of the task model, and the task '{search.task.name}' can only be "
-            f"called; use one that needs none: {others}"
+            f"the method '{method}' needs gradients of the task model, but the task '{search.task.name}' can only be "
+            f"called; use a method that needs none: {others}"
         )
     return view
 
@@ -60,26 +60,44 @@ def finite(loss: float, gradient: Tensor) -> bool:
 
 
 def runaway(method: str, step: int, learning_rate: float | None) -> str:
-    """What to say when a loss is no number any more."""
+    """The message for a loss that is no longer finite."""
     advice = "" if learning_rate is None else f" Lower {method}.learning_rate, which is {learning_rate:g}."
     return f"the loss or its gradient was not a finite number at step {step}, so the search ended there.{advice}"
 
 
-def optimiser_state(optimiser: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Tensor]:
-    """What an optimiser knows of its one parameter, as tensors for a checkpoint."""
-    return {f"optimiser.{name}": torch.as_tensor(value) for name, value in optimiser.state[parameter].items()}
+class Descent:
+    """Continuous prompt vectors [n, d] with the optimiser that moves them; a checkpoint holds both."""
 
+    def __init__(self, start: Tensor, optimiser: Callable[[list[Tensor]], torch.optim.Optimizer]) -> None:
+        self.vectors = start.requires_grad_(True)
+        self.optimiser = optimiser([self.vectors])
 
-def restore_optimiser(optimiser: torch.optim.Optimizer, parameter: Tensor, tensors: dict[str, Tensor]) -> None:
-    """Take up what `optimiser_state` gave."""
-    known: dict[str, Any] = {
-        # Step counts stay on the CPU, where torch's optimisers keep them.
-        name.removeprefix("optimiser."): tensor.to(parameter.device) if tensor.ndim else tensor
-        for name, tensor in tensors.items()
-        if name.startswith("optimiser.")
-    }
-    if known:
-        optimiser.state[parameter] = known
+    @torch.no_grad()
+    def place(self, vectors: Tensor) -> None:
+        """Set the vectors; the optimiser's state stays as it is."""
+        self.vectors.copy_(vectors)
+
+    def step(self, gradient: Tensor) -> None:
+        """One step of the optimiser along a gradient."""
+        self.vectors.grad = gradient.to(self.vectors.dtype)
+        self.optimiser.step()
+
+    def state(self) -> dict[str, Tensor]:
+        """The vectors and what the optimiser knows of them, as tensors for a checkpoint."""
+        known = self.optimiser.state[self.vectors].items()
+        return {"vectors": self.vectors} | {f"optimiser.{name}": torch.as_tensor(value) for name, value in known}
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Continue from `state()`."""
+        self.place(tensors["vectors"])
+        known: dict[str, Any] = {
+            # Step counts stay on the CPU, where torch's optimisers keep them.
+            name.removeprefix("optimiser."): tensor.to(self.vectors.device) if tensor.ndim else tensor
+            for name, tensor in tensors.items()
+            if name.startswith("optimiser.")
+        }
+        if known:
+            self.optimiser.state[self.vectors] = known
 
 
 _SUFFIX = "end_of_word_suffix"
@@ -126,8 +144,8 @@ class TokenSpace:
         self._kept = torch.tensor(kept)
         if not bool((self.allowed(()) & self._kept).any()):
             raise SettingError(
-                "the filters leave no token of the task model to write with; loosen the constraints, or let label "
-                "words and capitals stand (skip_label_words, skip_capitals)"
+                "no token of the task model meets the constraints; loosen them, or allow label "
+                "words and capitals (skip_label_words, skip_capitals)"
             )
         self._unit = torch.nn.functional.normalize(self.embeddings.float(), dim=-1)
 
@@ -146,7 +164,7 @@ class TokenSpace:
         return self.vocabulary.text(ids)
 
     def word(self, token: int) -> str:
-        """A token as it stands in a text; its name where it has no text of its own."""
+        """A token as it is written in a text; its name where it has no text of its own."""
         return self.vocabulary.tokens.pieces[token] or self.vocabulary.tokens.alone[token]
 
     def vectors(self, ids: Sequence[int]) -> Tensor:
@@ -154,13 +172,13 @@ class TokenSpace:
         return self.embeddings[torch.tensor(list(ids), device=self.embeddings.device)]
 
     def draw(self, random: torch.Generator) -> Prefix:
-        """A random prompt that keeps the constraints: each token uniform among those that may stand there."""
+        """A random prompt that keeps the constraints: each token uniform among those that are allowed there."""
         return self._written([torch.rand(len(self.embeddings), generator=random) for _ in range(self.length)])
 
     def project(self, vectors: Tensor) -> Prefix:
         """The nearest allowed token of each vector by cosine, exactly, from left to right.
 
-        What may stand at a place depends on what stands before it only where the constraints say so.
+        What is allowed at a place depends on the tokens before it only where the constraints say so.
         """
         return self._written(self.cosines(vectors).cpu())
 
@@ -171,7 +189,7 @@ class TokenSpace:
     def _written(self, merits: Sequence[Tensor] | Tensor) -> Prefix:
         """The prompt that takes the allowed token of the greatest merit [V] at each place.
 
-        A beginning behind which nothing may be written is taken back, and its last token not tried again.
+        A beginning after which nothing may be written is taken back, and its last token is not tried again.
         """
         ids: Prefix = ()
         dead: set[Prefix] = set()
@@ -186,5 +204,5 @@ class TokenSpace:
                 dead.add(ids)
                 ids = ids[:-1]
             else:
-                raise SettingError("every way to write a prompt ended where the constraints allow nothing; loosen them")
+                raise SettingError("no prompt meets all constraints together; loosen them")
         return ids

@@ -8,7 +8,7 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -32,6 +32,11 @@ LARGEST = 1_000_000
 KINDS = ("classification", "style-transfer", "inversion", "custom")
 
 
+def _section(kind: Callable[[], Any], description: str) -> Any:
+    """A section of the recipe; all its fields have defaults."""
+    return Field(default_factory=kind, description=description)
+
+
 class Recipe(Section):
     """Everything that decides what a run does; the same recipe gives the same events."""
 
@@ -41,32 +46,18 @@ class Recipe(Section):
     )
     seed: int = Field(0, ge=0, description="Root of all randomness; 0 is a seed like any other.")
     task: TaskSettings = Field(description="What the prompt is for.")
-    policy: sections.PolicySettings = Field(
-        default_factory=sections.PolicySettings, description="The writer of prompts."
-    )
-    q_learning: sections.QLearningSettings = Field(
-        default_factory=sections.QLearningSettings, description="The RL family."
-    )
-    random: sections.RandomSettings = Field(default_factory=sections.RandomSettings, description="Random search.")
-    race: sections.RaceSettings = Field(default_factory=sections.RaceSettings, description="Race.")
-    beam: sections.BeamSettings = Field(default_factory=sections.BeamSettings, description="Beam search.")
-    soft_prompt: sections.SoftPromptSettings = Field(
-        default_factory=sections.SoftPromptSettings, description="Soft prompt tuning."
-    )
-    autoprompt: sections.AutoPromptSettings = Field(
-        default_factory=sections.AutoPromptSettings, description="AutoPrompt."
-    )
-    pez: sections.PezSettings = Field(default_factory=sections.PezSettings, description="PEZ.")
-    grips: sections.GripsSettings = Field(default_factory=sections.GripsSettings, description="GrIPS.")
-    budget: sections.BudgetSettings = Field(
-        default_factory=sections.BudgetSettings, description="What the search may spend."
-    )
-    scoring: sections.ScoringSettings = Field(
-        default_factory=sections.ScoringSettings, description="How prompts become scores."
-    )
-    remote: sections.RemoteSettings = Field(
-        default_factory=sections.RemoteSettings, description="Models behind an API."
-    )
+    policy: sections.PolicySettings = _section(sections.PolicySettings, "The writer of prompts.")
+    q_learning: sections.QLearningSettings = _section(sections.QLearningSettings, "The RL family.")
+    random: sections.RandomSettings = _section(sections.RandomSettings, "Random search.")
+    race: sections.RaceSettings = _section(sections.RaceSettings, "Race.")
+    beam: sections.BeamSettings = _section(sections.BeamSettings, "Beam search.")
+    soft_prompt: sections.SoftPromptSettings = _section(sections.SoftPromptSettings, "Soft prompt tuning.")
+    autoprompt: sections.AutoPromptSettings = _section(sections.AutoPromptSettings, "AutoPrompt.")
+    pez: sections.PezSettings = _section(sections.PezSettings, "PEZ.")
+    grips: sections.GripsSettings = _section(sections.GripsSettings, "GrIPS.")
+    budget: sections.BudgetSettings = _section(sections.BudgetSettings, "What the search may spend.")
+    scoring: sections.ScoringSettings = _section(sections.ScoringSettings, "How prompts become scores.")
+    remote: sections.RemoteSettings = _section(sections.RemoteSettings, "Models behind an API.")
 
     @property
     def method_settings(self) -> Any:
@@ -209,7 +200,7 @@ def _toml_value(value: Any) -> str:
 
 
 def _none_words(tree: Mapping[str, Any], section: type[BaseModel]) -> dict[str, Any]:
-    """TOML has no null, so the word "none" stands for it wherever a field may be empty."""
+    """TOML has no null: the word "none" means it wherever a field may be empty."""
     clean: dict[str, Any] = {}
     for name, value in tree.items():
         info = section.model_fields.get(name)
@@ -265,13 +256,13 @@ def _sentence(error: Any) -> str:
     where = ".".join(path)
     if error["type"] == "extra_forbidden":
         return f"there is no setting '{where}': {did_you_mean(where, _known_names())}"
-    # What stands in the place of an address or of a key's name may be a key: it is never repeated.
+    # A key may have been written in place of an address or a variable's name: the value is never repeated.
     unsaid = isinstance(error.get("input"), dict) or where in ("remote.key_env", "remote.base_url")
     given = "" if unsaid else f" (given: {error.get('input')!r})"
     return f"{where or 'recipe'}: {error['msg'][0].lower()}{error['msg'][1:]}{given}"
 
 
 def _known_names() -> set[str]:
-    """Every name that may stand in a recipe: sections and settings, the task's without their kind."""
+    """Every name that a recipe may hold: sections and settings, the task's without their kind."""
     plain = {f"task.{path.partition(').')[2]}" if ")." in path else path for path, *_ in fields()}
     return plain | set(Recipe.model_fields)

@@ -40,13 +40,19 @@ class Opinion:
 
 
 @dataclass(frozen=True)
-class JudgedRun:
-    """A run with what was said of its prompts, the found one first; `images` is what names its place in a set."""
+class InversionRun:
+    """A run whose prompts a vision model can judge; `images` are the names of its pictures."""
 
     folder: Path
     method: str
     images: tuple[str, ...]
     found: str
+
+
+@dataclass(frozen=True)
+class JudgedRun(InversionRun):
+    """A run with what was said of its prompts, the found one first."""
+
     opinions: tuple[Opinion, ...]
 
     @property
@@ -140,13 +146,9 @@ def judge(
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Asked(InversionRun):
     """A run that is to be judged."""
 
-    folder: Path
-    method: str
-    images: tuple[str, ...]
-    found: str
     prompts: tuple[str, ...]
     pictures: tuple[Picture, ...]
 

@@ -219,7 +219,7 @@ def test_bad_input(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="loosen"):
         run(method({"banned_pattern": "[a-zA-Z.]"}), planted("causal"), tmp_path / "none")
     view = planted("causal").differentiable()
-    with pytest.raises(SettingError, match="the filters leave no token"):
+    with pytest.raises(SettingError, match="no token of the task model meets the constraints"):
         TokenSpace(view, 2, Constraints(), without=list(view.tokenizer.get_vocab()))
     with pytest.raises(ModelError, match="'pez' needs gradients"):
         run(method(steps=1), WordTask(len), tmp_path / "black")

@@ -10,16 +10,7 @@ from torch import Tensor
 
 from pinprompt.errors import BudgetSpent
 from pinprompt.methods.bookkeeping import Book
-from pinprompt.methods.gradients import (
-    Gradients,
-    TokenSpace,
-    finite,
-    optimiser_state,
-    restore_optimiser,
-    rounds,
-    runaway,
-    view_of,
-)
+from pinprompt.methods.gradients import Descent, Gradients, TokenSpace, finite, rounds, runaway, view_of
 from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.recipe.sections import PezSettings
 from pinprompt.values import Prompt
@@ -32,7 +23,7 @@ def pez(search: Search, settings: PezSettings) -> Outcome:
     try:
         for step in range(run.begin(), settings.steps):
             # P' = Proj_E(P): the nearest words, from left to right where the constraints tie them together.
-            ids = run.space.project(run.vectors)
+            ids = run.space.project(run.descent.vectors)
             projected = run.space.vectors(ids)
             # g = grad_P' L(P', minibatch).
             loss, gradient = run.gradients(projected, run.minibatch())
@@ -50,12 +41,12 @@ def pez(search: Search, settings: PezSettings) -> Outcome:
     return run.finish("finished")
 
 
-def _adafactor(vectors: Tensor, rate: float, decay: float) -> torch.optim.Optimizer:
+def _adafactor(vectors: list[Tensor], lr: float, weight_decay: float) -> torch.optim.Optimizer:
     """Adafactor at a fixed rate, as published; torch's own always shrinks its steps with time."""
     from transformers.optimization import Adafactor
 
     fixed = {"scale_parameter": False, "relative_step": False, "warmup_init": False}
-    optimiser: torch.optim.Optimizer = Adafactor([vectors], lr=rate, weight_decay=decay, **fixed)
+    optimiser: torch.optim.Optimizer = Adafactor(vectors, lr=lr, weight_decay=weight_decay, **fixed)
     return optimiser
 
 
@@ -78,24 +69,19 @@ class _Run:
         if settings.init == "labels" and labels:
             spelled = [token for word in labels for token in self.space.vocabulary.tokens.encode(" " + word)]
             start = tuple(spelled[place % len(spelled)] for place in range(self.space.length))
-        self.vectors: Tensor = self.space.vectors(start).float().clone().requires_grad_(True)
+        optimiser = _adafactor if settings.optimiser == "adafactor" else torch.optim.AdamW
         rate, decay = settings.learning_rate, settings.weight_decay
-        self.optimiser = (
-            _adafactor(self.vectors, rate, decay)
-            if settings.optimiser == "adafactor"
-            else torch.optim.AdamW([self.vectors], lr=rate, weight_decay=decay)
-        )
+        vectors = self.space.vectors(start).float().clone()
+        self.descent = Descent(vectors, lambda vectors: optimiser(vectors, lr=rate, weight_decay=decay))
 
     def begin(self) -> int:
-        """Take up the last checkpoint, if there is one, and set aside what the last scoring costs; the first step."""
+        """Resume from the last checkpoint, if there is one, and reserve the cost of the last scoring."""
         resumed = self.book.resume()
         if resumed is None:
             self.remember(0)
         else:
             state, tensors = resumed
-            with torch.no_grad():
-                self.vectors.copy_(tensors["vectors"])
-            restore_optimiser(self.optimiser, self.vectors, tensors)
+            self.descent.restore(tensors)
             self.least, self.losses, self.queue = state["least"], list(state["losses"]), list(state["queue"])
         task = self.search.task
         price = sum(task.calls(split) for split in ("train", "dev") if split in task.splits)
@@ -121,7 +107,7 @@ class _Run:
         texts = dict.fromkeys(self.space.text(some) for some in (ids, *waiting) if some)
         values: list[float] = []
         for prompt in map(Prompt, texts):
-            # A text that was scored before has told all it can.
+            # A text that was scored before is not scored again.
             known = self.book.mean_of(prompt)
             values.append(self.book.score([prompt])[0].value if known is None else known)
             self.book.score_on_dev(prompt)
@@ -134,19 +120,16 @@ class _Run:
             gradient = gradient * min(1.0, self.settings.clip / (float(gradient.norm()) + 1e-6))
         if self.settings.degenerate:
             # The released code saves the projection as if it were the continuous copy: plain projected descent.
-            with torch.no_grad():
-                self.vectors.copy_(projected)
-        self.vectors.grad = gradient.to(self.vectors.dtype)
-        self.optimiser.step()
+            self.descent.place(projected)
+        self.descent.step(gradient)
 
     def remember(self, step: int) -> None:
         """The state that the next step depends on."""
         state = {"least": self.least, "losses": list(self.losses), "queue": list(self.queue)}
-        tensors = {"vectors": self.vectors, **optimiser_state(self.optimiser, self.vectors)}
-        self.book.remember(step, state, tensors)
+        self.book.remember(step, state, self.descent.state())
 
     def finish(self, stopped: str, problem: str = "") -> Outcome:
-        """Score what still waits, from what was set aside for it, and hand over the best."""
+        """Score the waiting prompt from the reserved calls, and return the best."""
         self.book.save()
         if self.held is not None:
             self.search.evaluator.budget.release(self.held)

@@ -13,16 +13,7 @@ from torch import Tensor
 from pinprompt.errors import BudgetSpent, SettingError
 from pinprompt.files import write_tensors
 from pinprompt.methods.bookkeeping import Book
-from pinprompt.methods.gradients import (
-    Gradients,
-    TokenSpace,
-    finite,
-    optimiser_state,
-    restore_optimiser,
-    rounds,
-    runaway,
-    view_of,
-)
+from pinprompt.methods.gradients import Descent, Gradients, TokenSpace, finite, rounds, runaway, view_of
 from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.recipe.sections import Constraints, SoftPromptSettings
 from pinprompt.seeds import derive
@@ -76,43 +67,45 @@ class _Run:
         self.best: _Best | None = None
         self.losses: list[float] = []
         self.held: Any = None
-        self.vectors = start(self.view, count, settings.init, self.book.random).requires_grad_(True)
-        self.adam = torch.optim.Adam([self.vectors], lr=settings.learning_rate)
-        self._whole = (self.vectors.detach().clone(), self.losses)
+        vectors = start(self.view, count, settings.init, self.book.random)
+        self.descent = Descent(vectors, lambda vectors: torch.optim.Adam(vectors, lr=settings.learning_rate))
+        self._whole = (self.now(), self.losses)
+
+    def now(self) -> Tensor:
+        """A copy of the vectors as they are."""
+        return self.descent.vectors.detach().clone()
 
     def begin(self) -> None:
-        """Take up a checkpoint, or score the vectors as they start; set aside what scoring the end will cost."""
+        """Resume from a checkpoint, or score the vectors as they start; reserve the cost of scoring the end."""
         resumed = self.book.resume()
         if resumed is not None:
             state, tensors = resumed
-            with torch.no_grad():
-                self.vectors.copy_(tensors["vectors"])
-            restore_optimiser(self.adam, self.vectors, tensors)
+            self.descent.restore(tensors)
             self.losses = list(state["losses"])
-            self._whole = (self.vectors.detach().clone(), self.losses)
+            self._whole = (self.now(), self.losses)
             if state["best"] is not None:
-                self.best = _Best(tensors["best"].to(self.vectors.device), **state["best"])
+                self.best = _Best(tensors["best"].to(self.descent.vectors.device), **state["best"])
         else:
             self.measure(0)
             self.remember(0)
         self.held = self.search.evaluator.budget.reserve(self._price())
 
     def train(self) -> bool:
-        """One round over the training rows; False where the loss is no number any more."""
+        """One round over the training rows; False where the loss is no longer finite."""
         for rows in rounds(self.view.rows("train"), self.settings.batch, self.book.random):
-            loss, self.vectors.grad = self.gradients(self.vectors, rows)
-            if not finite(loss, self.vectors.grad):
+            loss, gradient = self.gradients(self.descent.vectors, rows)
+            if not finite(loss, gradient):
                 return False
-            self.adam.step()
+            self.descent.step(gradient)
             self.losses.append(loss)
         return True
 
     def measure(self, epoch: int) -> None:
         """The task's own scores of the vectors as they are; the best on dev is kept."""
         self.search.evaluator.charge(self._price())
-        score = self.view.score_vectors(self.vectors, "train").value
-        dev = self.view.score_vectors(self.vectors, "dev").value if "dev" in self.search.task.splits else None
-        now = _Best(self.vectors.detach().clone(), epoch, score, dev)
+        score = self.view.score_vectors(self.descent.vectors, "train").value
+        dev = self.view.score_vectors(self.descent.vectors, "dev").value if "dev" in self.search.task.splits else None
+        now = _Best(self.now(), epoch, score, dev)
         if self.best is None or now.rank > self.best.rank:
             self.best = now
         loss = sum(self.losses) / len(self.losses) if self.losses else None
@@ -126,11 +119,11 @@ class _Run:
             "losses": list(self.losses),
             "best": None if best is None else {"epoch": best.epoch, "score": best.score, "dev": best.dev},
         }
-        tensors = {"vectors": self.vectors, **optimiser_state(self.adam, self.vectors)}
+        tensors = self.descent.state()
         if best is not None:
             tensors["best"] = best.vectors
         self.book.remember(epoch, state, tensors)
-        self._whole = (self.vectors.detach().clone(), list(self.losses))
+        self._whole = (self.now(), list(self.losses))
 
     def finish(self, stopped: str, problem: str) -> Outcome:
         """Score the end of the last whole epoch, save the best vectors, and measure them for the report."""
@@ -139,9 +132,9 @@ class _Run:
             self.search.evaluator.budget.release(self.held)
         steps = self.book.step
         vectors, losses = self._whole
-        if losses:  # epochs that were trained and not scored yet; minutes that are used up forbid even that
-            with torch.no_grad(), contextlib.suppress(BudgetSpent):
-                self.vectors.copy_(vectors)
+        if losses:  # epochs that were trained but not scored yet; not possible once the minutes are used up
+            with contextlib.suppress(BudgetSpent):
+                self.descent.place(vectors)
                 self.losses = losses
                 self.measure(steps)
         if problem:
@@ -192,6 +185,6 @@ def start(view: Differentiable, count: int, init: str, random: torch.Generator) 
 
 
 def save_vectors(search: Search, vectors: Tensor) -> None:
-    """The tensor file of the run's folder, switched over at once; readable by anything that reads safetensors."""
+    """The tensor file of the run's folder, replaced atomically; anything that reads safetensors can read it."""
     about = {"what": "prompt vectors [n, d] in the task model's input space", "task": search.task.fingerprint}
     write_tensors(search.folder / FILE, {"prompt": vectors}, about)
