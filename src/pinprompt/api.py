@@ -212,8 +212,8 @@ def evaluate(
         changed = recipe
         if task_models:
             if "model" not in type(recipe.task).model_fields:
-                raise SettingError(f"a {recipe.task.kind} task has no model to exchange; leave --task-model out")
-            # A template made for one kind of model may not fit another, so it is chosen anew.
+                raise SettingError(f"a {recipe.task.kind} task has no model to replace; leave --task-model out")
+            # A template made for one kind of model may not fit another, so it is chosen again.
             update = {"model": model, **({"model_kind": "auto"} if hasattr(recipe.task, "model_kind") else {})}
             changed = recipe.model_copy(update={"task": recipe.task.model_copy(update=update)})
         if test is not None:
@@ -272,7 +272,7 @@ def found_prompt(run: Path | str) -> Prompt:
 class Labelled:
     """A table with what a run's prompt said of each text: every column of the input, then label and probabilities.
 
-    Rows without a text are there too, with an empty label; `blank` says where they stand. `output` is the file that
+    Rows without a text are there too, with an empty label; `blank` has their places. `output` is the file that
     was written, if one was asked for.
     """
 
@@ -403,7 +403,7 @@ def draw(
         raise SettingError(f"{run} is a {recipe.task.kind} run; pictures are drawn for the prompt of an inversion run")
     folder = Path(run) / "drawings"
     if folder.is_symlink():
-        raise RunError(f"{folder} is a link, and files are used where they stand; remove it, then draw again")
+        raise RunError(f"{folder} is a link, and links are not followed; remove it, then draw again")
     device, settings = build.choose_device(device), recipe.task.drawing
     painter = load_painter(model or settings.model, device, settings.scheduler)
     pictures = painter.draw(
@@ -605,7 +605,9 @@ def _recipe_and_task(subject: Subject, tree: dict[str, Any]) -> tuple[Recipe, Ta
     if isinstance(subject, BareTask):
         return recipe, complete(subject)
     if not callable(subject):
-        raise SettingError(f"a {type(subject).__name__} is no task: give a function from text to a number, or a recipe")
+        raise SettingError(
+            f"a {type(subject).__name__} is not a task: give a function from text to a number, or a recipe"
+        )
     from pinprompt.tasks.custom import CustomTask
 
     return recipe, CustomTask(subject, stochastic=bool(getattr(recipe.task, "stochastic", False)))

@@ -39,7 +39,7 @@ class Score:
     details: Mapping[str, float] = field(default_factory=dict)
     failures: tuple[str, ...] = ()
     rows: str = ""
-    """What lies behind a classification score, for people to look at: two hex digits per example and label (the
+    """The details of a classification score, for people to look at: two hex digits per example and label (the
     probability times 254, the predicted label strictly the largest); '' where the task has nothing of the kind."""
     answers: bytes = field(default=b"", repr=False)
     offsets: tuple[float, ...] = ()

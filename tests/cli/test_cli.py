@@ -257,7 +257,7 @@ def test_a_prompt_of_one_model_is_refused_where_it_makes_no_sense(tiny_recipe: P
     call("tune", str(tiny_recipe), "--out", str(tmp_path / "run"), "--quiet")
     assert "classification run" in call("predict", str(tmp_path / "run"), "text").stderr
     assert "style-transfer run" in call("rewrite", str(tmp_path / "run"), "text").stderr
-    assert "no model to exchange" in call("evaluate", str(tmp_path / "run"), "--task-model", "gpt2").stderr
+    assert "no model to replace" in call("evaluate", str(tmp_path / "run"), "--task-model", "gpt2").stderr
 
 
 def test_sweeps_run_resume_and_show_themselves_dry(tiny_recipe: Path, tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_json_values_that_are_labels(tmp_path: Path) -> None:
         ("a.csv", b"text,label\nfine, it was,1\n", 2, "has 3 fields, the header has 2; put a text that holds a comma"),
         ("a.csv", b'text,label\nok,0\n"never closed,1\nmore,0\n', 3, "not CSV"),
         ("a.tsv", b'text\tlabel\n"Yes" he said\t1\n', 2, "not TSV"),
-        ("a.csv", b"text,text,label\na,b,0\n", 1, "stands twice"),
+        ("a.csv", b"text,text,label\na,b,0\n", 1, "is twice"),
         ("a.jsonl", b'{"text": "a", "label": 0}\n{"text": \n', 2, "not JSON"),
         ("a.jsonl", b'["a", 0]\n', 1, "must be an object"),
         ("a.jsonl", b'{"text": "a", "lable": 0}\n', 1, "did you mean 'lable'"),

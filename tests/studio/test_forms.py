@@ -152,7 +152,7 @@ def test_a_style_and_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ({"kind": "classify", "dataset": "x", "minutes": "-1"}, "minutes: a number from 0.01"),
         ({"kind": "classify", "dataset": "x", "minutes": "nan"}, "minutes: a number"),
         ({"kind": "classify", "dataset": "x", "charset": "runes"}, "The characters are one of"),
-        ({"kind": "classify", "dataset": "x", "words": {"a=b": "c"}}, "holds '='"),
+        ({"kind": "classify", "dataset": "x", "words": {"a=b": "c"}}, "contains '='"),
     ],
 )
 def test_what_cannot_be_done_is_said(tmp_path: Path, form: dict[str, Any], said: str) -> None:

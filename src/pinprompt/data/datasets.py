@@ -14,7 +14,7 @@ from pinprompt.errors import DataError, MissingExtra, did_you_mean
 from pinprompt.models import sources
 from pinprompt.seeds import derive
 
-# Known classification datasets: label words, templates, hand-written prompts, and where each can be had.
+# Known classification datasets: label words, templates, hand-written prompts, and where to get each.
 
 MASKED = "{text} {prompt} {mask} ."
 CAUSAL = "{text} {prompt}"
@@ -35,7 +35,7 @@ class HubPlace:
 
 @dataclass(frozen=True)
 class DatasetCard:
-    """All that is known about one dataset."""
+    """Everything known about one dataset."""
 
     name: str
     title: str
@@ -45,13 +45,13 @@ class DatasetCard:
     hub: HubPlace | None = None
     """None where a package of the index carries it and the hub is not asked."""
     licence: str = "the dataset's own terms"
-    """Under what terms the texts can be had, as far as their source says."""
+    """The licence of the texts, as far as their source says."""
     manual_masked: str = "It was"
     manual_causal: str = "It was"
     template_masked: str = MASKED
     template_causal: str = CAUSAL
     manual_template_masked: str | None = None
-    """Where the hand-written prompt stands elsewhere than a found one."""
+    """Where the place of the hand-written prompt is not that of a found one."""
     spaced: bool = True
     """Whether a masked model's label words begin with a space (byte-level tokenizers tell the two apart)."""
     in_paper: bool = False

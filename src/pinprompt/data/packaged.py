@@ -19,7 +19,7 @@ WORDS = 100
 PIECE = 20
 """Words of a piece of a book, for style transfer."""
 STYLE_TEST = 500
-"""Texts of each style that are held out for the report, at the most."""
+"""The most texts of each style that are held out for the report."""
 
 SOURCES = {"films": "movieReview", "products": "amazonReview", "editorials": "nytEditorial", "tweets": "tweets"}
 """The sources of vaderSentiment's data, in the order of the labels of `vader-sources`."""
@@ -47,7 +47,7 @@ class Pile:
 
 
 def load_packaged(name: str, split: int, shots: int) -> Splits:
-    """The few-shot splits of a dataset of `PILES`; no text stands in two of train, dev and test."""
+    """The few-shot splits of a dataset of `PILES`; no text is in two of train, dev and test."""
     pile = PILES[name]()
     train, dev, rest = k_shot(pile.examples, shots, split)
     notes = list(pile.notes)
@@ -182,7 +182,7 @@ def _pieces(text: str) -> list[str]:
 
 
 def _table(name: str, *columns: str) -> Iterator[tuple[int, list[str]]]:
-    """Rows of one of Orange's tables: behind the header stand a row of types and a row of roles."""
+    """Rows of one of Orange's tables: after the header come a row of types and a row of roles."""
     rows = read_columns(fetch("orange-text") / name, columns, delimiter="\t")
     for number, row in enumerate(rows):
         if number >= 2:

@@ -250,7 +250,7 @@ def _next_row(rows: Iterator[list[str]], path: Path, line: int, delimiter: str) 
 
 
 def place_of(header: list[str], column: str, path: Path, line: int) -> int:
-    """Where a column stands in a header; an absent or doubled one is refused."""
+    """The place of a column in a header; a missing or repeated one is an error."""
     if column not in header:
         raise DataError(
             f"there is no column '{column}'; {did_you_mean(column, header)} "
@@ -259,7 +259,7 @@ def place_of(header: list[str], column: str, path: Path, line: int) -> int:
             line=line,
         )
     if header.count(column) > 1:
-        raise DataError(f"the column '{column}' stands twice in the header", path=path, line=line)
+        raise DataError(f"the column '{column}' is twice in the header", path=path, line=line)
     return header.index(column)
 
 
@@ -271,7 +271,7 @@ def _read_jsonl(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[
 
 
 def as_text(value: object, column: str, path: Path, line: int) -> str:
-    """A JSON value that stands for a text or a label."""
+    """A JSON value as a text or a label."""
     if isinstance(value, bool):
         return "true" if value else "false"  # as JSON has it, so that a recipe can name it as the file does
     if isinstance(value, (str, int, float)):

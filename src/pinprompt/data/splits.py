@@ -25,7 +25,7 @@ class Splits:
 
 
 def distinct(examples: Sequence[Example]) -> list[Example]:
-    """The examples without those whose text stood before, whatever its label."""
+    """The examples without repeated texts, whatever their label."""
     seen: dict[str, Example] = {}
     for example in examples:
         seen.setdefault(example.text.strip(), example)
@@ -33,7 +33,7 @@ def distinct(examples: Sequence[Example]) -> list[Example]:
 
 
 def k_shot(examples: Sequence[Example], shots: int, seed: int) -> tuple[list[Example], list[Example], list[Example]]:
-    """Draw `shots` examples per class for train and as many for dev; no text stands in two of train, dev and rest.
+    """Draw `shots` examples per class for train and as many for dev; no text is in two of train, dev and rest.
 
     The draw orders a class by a hash of seed and text, so that it depends neither on the order of the file nor on the
     version of Python. Classes take turns, so that the first rows of a split hold every class.
@@ -103,4 +103,4 @@ def _read(path: Path, notes: list[str]) -> list[Example]:
 def _overlap(left: list[Example], right: list[Example], left_name: str, right_name: str) -> list[str]:
     texts = {example.text.strip() for example in left}
     both = {example.text.strip() for example in right} & texts
-    return [f"{len(both)} text(s) of {left_name} also stand in {right_name}"] if both else []
+    return [f"{len(both)} text(s) of {left_name} are also in {right_name}"] if both else []

@@ -130,7 +130,7 @@ def _from_file(path: Path, raw: Sequence[bytes] | None, suffix: str, text_column
         (_, columns), *found = readers.read_rows(path, raw, delimiter)
         twice = next((name for name in columns if columns.count(name) > 1), None)
         if twice is not None:
-            raise DataError(f"the column '{twice}' stands twice in the header", path=path, line=1)
+            raise DataError(f"the column '{twice}' is twice in the header", path=path, line=1)
         column = _text_column(columns, text_column, usual, path)
         rows = [dict(zip(columns, row, strict=True)) for _, row in found]
         return TextTable(columns, rows, column, [f"line {line}" for line, _ in found], delimiter)

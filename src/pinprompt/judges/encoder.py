@@ -1,4 +1,4 @@
-"""Judges are asked the same again and again as prompts become alike: their answers are kept."""
+"""Frozen encoders, and a cache of judges' answers: prompts become similar, so judges are often asked the same."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 from pinprompt.models.batches import pad_of, passes, window_of
 
-# Frozen encoders: a text as the vectors of its tokens, which depend on the text alone and not on its company.
+# Frozen encoders: a text as the vectors of its tokens, which depend on the text alone and not on the rest of the batch.
 
 
 @dataclass

@@ -105,14 +105,14 @@ class Embedding:
 
 @dataclass
 class Words:
-    """Which words and pairs of words stand in a text (the most frequent ones of the training texts)."""
+    """Which words and pairs of words a text contains (the most frequent ones of the training texts)."""
 
     most: int = 4000
     name: str = "words"
     _places: dict[str, int] = field(default_factory=dict, init=False, repr=False)
 
     def fit(self, texts: Sequence[str]) -> None:
-        """Take the words and pairs that stand in two training texts or more."""
+        """Take the words and pairs that two or more training texts contain."""
         counts = Counter(gram for text in texts for gram in _grams(text))
         # The order among equal counts is fixed by the word itself, so that features never depend on hashing.
         chosen = sorted((-count, gram) for gram, count in counts.items() if count > 1)[: self.most]
@@ -234,11 +234,11 @@ def train_style(
     judge.name = f"{made}, held-out accuracy {judge.accuracy:.3f}"
     if judge.accuracy < least and not force:
         both = len(set(source) & set(target))
-        shared = f" {both} texts stand in both files." if both else ""
+        shared = f" {both} texts are in both files." if both else ""
         raise SettingError(
             f"the style judge cannot tell the two styles apart: its accuracy on {count} held-out texts is "
             f"{judge.accuracy:.2f}, below {least}.{shared} Are source and target of different styles? More lines help, "
-            "or a classification model named as judge; `force_judge = true` uses it all the same."
+            "or a classification model named as judge; `force_judge = true` uses it anyway."
         )
     return judge
 

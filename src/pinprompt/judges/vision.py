@@ -114,14 +114,14 @@ class VisionJudge:
         if key in self._known:
             try:
                 return Verdict(caption, Rating.model_validate(self._known[key]), cached=True)
-            except ValidationError:  # somebody else's file: not trusted, asked again
+            except ValidationError:  # another program's file: not trusted, asked again
                 del self._known[key]
         why = ""
         for _ in range(ATTEMPTS):
             answer = self.model.ask_image(QUESTION.format(caption=json.dumps(caption)), picture, SCHEMA)
             self.calls, self.tokens_in = self.calls + 1, self.tokens_in + answer.tokens_in
             self.tokens_out += answer.tokens_out
-            if answer.failure:  # whoever asks has tried again already where that could help
+            if answer.failure:  # the client has already retried where that could help
                 return Verdict(caption, None, f"{self.model.name} could not be asked: {answer.failure}")
             try:
                 rating = Rating.model_validate_json(_json_in(answer.text))
@@ -173,7 +173,7 @@ def _mean(values: list[float]) -> tuple[float | None, float | None]:
 
 
 def _json_in(text: str) -> str:
-    """The object in an answer that may stand in a code fence or a sentence."""
+    """The JSON object in an answer, which may be inside a code fence or a sentence."""
     start, end = text.find("{"), text.rfind("}")
     return text[start : end + 1] if 0 <= start < end else text
 

@@ -50,7 +50,7 @@ def standard_error(values: Sequence[float]) -> float | None:
 
 
 def pairs(ours: Mapping[Unit, float], theirs: Mapping[Unit, float]) -> dict[Unit, float]:
-    """Differences on the units that both have; a value without a seed stands beside every seed of its split."""
+    """Differences on the units that both have; a value without a seed is paired with every seed of its split."""
     found = {}
     for (split, seed), value in ours.items():
         other = theirs.get((split, seed), theirs.get((split, None)))

@@ -77,7 +77,7 @@ def filtered(z: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         if mask.dtype != torch.bool:
             raise PinpromptError(
                 f"A mask of tokens must hold booleans (True: may be chosen), not {mask.dtype}; "
-                "packed bits go through maths.values_of_states.unpack first."
+                "unpack bits with maths.state_values.unpack first."
             )
         z = torch.where(mask, z, -torch.inf)
     top = z.detach().amax(-1)
@@ -113,7 +113,7 @@ def _search(z: Tensor, top: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The level of each row from its m largest entries, more of them where those do not certify it.
 
     The certificate is |S| < m: the m-th largest entry is not in the support (1 + m z_(m) <= sum of the m largest),
-    so nothing smaller is. Rows that fail it for every m go on from their level, which is a lower bound.
+    so nothing smaller is. Rows that fail it for every m continue from their level, which is a lower bound.
     z [N, V], top [N] -> tau - top [N], |S| [N], sum_i pi_i^2 [N]
     """
     tau = torch.empty_like(top)

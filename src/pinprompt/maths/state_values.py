@@ -143,7 +143,7 @@ def differentiable_value(
 ) -> Tensor:
     """`kept_value`, differentiable in hat_e; what RLPrompt's path-consistency losses need.
 
-    dV/dhat_e = sum_z pi(z) w_z, for Shannon and for Tsallis entropy alike (the envelope theorem)
+    dV/dhat_e = sum_z pi(z) w_z, for both Shannon and Tsallis entropy (the envelope theorem)
     hat_e [N, d], head [V, d], masks and priors as in `kept_value` -> [N]
     """
     value: Tensor = _Value.apply(hat_e, head, masks, entropy, rows, priors)  # type: ignore[no-untyped-call]

@@ -142,7 +142,7 @@ class Book:
         state: Mapping[str, Any] | None = None,
         tensors: Tensors | Callable[[], Tensors] | None = None,
     ) -> None:
-        """The search stands before this step, with all earlier ones done.
+        """The next step to do; all earlier ones are done.
 
         Tensors are copied now. A function is called when they are saved instead: for large ones that a step changes
         only after its last scoring, so that a step cut short leaves them as they were.
@@ -193,7 +193,7 @@ class Book:
         return Outcome(self.best(finalists), stopped, self.step, dict(extras or {}))
 
     def diverged(self, finalists: int, sentence: str) -> Outcome:
-        """The search cannot go on: an error where nothing was found yet, else the best so far and why it stopped."""
+        """End a search that cannot continue: an error where nothing was found, else the best so far and the reason."""
         if not self._trials:
             raise SettingError(sentence)
         self.search.emit(Event("problem", self.step, {"reason": sentence}))

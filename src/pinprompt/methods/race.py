@@ -1,10 +1,10 @@
 """Race: many prompts on few rows, ever fewer on more rows, and the winner by all rows of train and dev.
 
-1. The pool costs no calls: stock phrases ("All in all, it is"), and what the frozen LM writes by itself or behind a
+1. The pool costs no calls: stock phrases ("All in all, it is"), and what the frozen LM writes by itself or after a
    common beginning ("It was", "Overall, it"). What is not made of dictionary words or reads badly stays out.
-2. The hand-written prompts, and those of the pool behind which the LM expects a label word most, are scored on the
+2. The hand-written prompts, and those of the pool after which the LM expects a label word most, are scored on the
    first block of rows. A Gaussian process on the LM's states then picks from the rest, batch by batch.
-3. After each block the best third goes on to the next, and the hand-written prompts with it. A prompt's score is
+3. After each block the best third advances to the next, together with the hand-written prompts. A prompt's score is
    computed from all rows that it was asked on, so its calibration improves as it goes; no row is asked twice.
 4. The best mean over all rows wins. A bootstrap over the rows says how likely each finalist is to be the best.
 5. Words that the winner is better without are taken out, one at a time, as long as that pays on all rows.
@@ -115,7 +115,7 @@ def plan(costs: Sequence[int], calls: int | None, hand: int, settings: RaceSetti
 
 
 def race_cost(costs: Sequence[int], count: int, hand: int, settings: RaceSettings) -> int:
-    """Calls of a race that `count` prompts enter, from what one prompt costs on each block, at the most."""
+    """Calls of a race that `count` prompts enter, from what one prompt costs on each block at most."""
     total = 0
     for cost in costs:
         total += count * cost
@@ -128,7 +128,7 @@ def _stay(count: int, settings: RaceSettings) -> int:
 
 
 def cut(runners: Sequence[Runner], settings: RaceSettings) -> list[Runner]:
-    """Those that go on to the next block, best first: the best, and every hand-written one; ties go to the earlier."""
+    """Those that advance to the next block, best first: the best and every hand-written one; ties go to the earlier."""
     order = sorted(runners, key=lambda runner: -runner.mean)
     stay = _stay(len(runners), settings)
     return order[:stay] + [runner for runner in order[stay:] if runner.source != "pool"]
@@ -147,8 +147,8 @@ def stock(writer: Writer, settings: RaceSettings) -> list[Prompt]:
 
 
 def written(writer: Writer, settings: RaceSettings, count: int, seed: int) -> list[Prompt]:
-    """Up to `count` distinct prompts by the LM: a third from scratch, the rest behind heads and openers in turn."""
-    longest = writer.length - 1  # the state behind the last token is needed too
+    """Up to `count` distinct prompts by the LM: a third from scratch, the rest after heads and openers in turn."""
+    longest = writer.length - 1  # the state after the last token is needed too
     encode = writer.vocabulary.tokens.encode
     heads = [tuple(encode(" " + head)) for head in (*settings.heads, *settings.openers)]
     heads = [ids for ids in heads if len(ids) < longest and _allowed_head(writer, ids)]

@@ -35,7 +35,7 @@ def select(search: Search, candidates: list[Candidate], step: int) -> list[Final
 
 
 def announce(search: Search, finalists: list[Finalist], step: int) -> list[Finalist]:
-    """Tell whoever listens which prompts were the last, and which of them is the answer."""
+    """Emit an event with the finalists, and which of them is the answer."""
     for finalist in finalists:
         search.emit(Event("finalist", step, facts_of(finalist)))
     if finalists:

@@ -98,7 +98,7 @@ ROWS = (
         _LOOP,
         "here",
         "q_learning",
-        # Over n tokens that the LM finds alike, alpha/n is what alpha is to pin; a context leaves a few tens of those.
+        # Over n tokens of equal probability, alpha/n is what alpha is to pin; a context leaves a few tens of those.
         presets={"policy": {"context": "task"}, "q_learning": {"prior": "lm", "alpha": 0.05}},
         quick_on_task=_short_pictures(**_CARE_WITH_REPLAY),
     ),
@@ -195,7 +195,7 @@ ROWS = (
     ),
     MethodRow(
         "beam",
-        "the frozen LM's likeliest prompts, with ever wider beams",
+        "the frozen LM's most likely prompts, with wider and wider beams",
         "search",
         f"{_BASELINES}.beam:beam",
         "the floor",

@@ -29,7 +29,7 @@ class Slots(DynamicLayer):  # type: ignore[misc]
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Write the new places behind the filled ones and give back all that is filled."""
+        """Write the new places after the filled ones and return all filled places."""
         end = self.filled + key_states.shape[-2]
         self.keys[:, :, self.filled : end] = key_states
         self.values[:, :, self.filled : end] = value_states
@@ -44,7 +44,7 @@ class Slots(DynamicLayer):  # type: ignore[misc]
 class Backbone:
     """A frozen causal LM: `head` [V, d] and `head_bias` [V] or None, states of width `dim`, on `device`.
 
-    States are what the head reads: behind the final norm, and behind OPT's `project_out` where there is one, so that
+    States are what the head reads: after the final norm, and after OPT's `project_out` where there is one, so that
     `dim` is the head's width whatever the body's.
     """
 
@@ -84,7 +84,7 @@ class Backbone:
         """The ids read before the prompt: the token that opens a text, then the context without other specials.
 
         Tokenizers without a BOS (Qwen) open with what ends the text before (EOS), as their models were trained on
-        texts strung together that way; the first special token there is stands in where there is neither.
+        texts concatenated that way; where there is neither, the first special token is used.
         """
         ids: list[int] = []
         if context:
@@ -98,7 +98,7 @@ class Backbone:
         return ids if first is None else [int(first), *ids]
 
     def fits(self, length: int) -> None:
-        """Refuse more places than the model has positions for."""
+        """Raise an error for more places than the model has positions for."""
         room = getattr(self.config, "max_position_embeddings", None)
         if room is not None and length > int(room):
             raise SettingError(
@@ -108,7 +108,7 @@ class Backbone:
 
     @torch.no_grad()
     def read(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
-        """States [n, d] at the last of the ids [n, t], read behind what the cache holds (which grows)."""
+        """States [n, d] at the last of the ids [n, t], read after what the cache holds (which grows)."""
         output = self.body(input_ids=ids, past_key_values=cache, use_cache=cache is not None)
         return self._last(output.last_hidden_state)
 
@@ -142,13 +142,13 @@ class Backbone:
         return torch.log_softmax(logits, dim=-1)
 
     def perplexity(self, text: str) -> float:
-        """Perplexity of a text behind the opening token alone, by the model's own forward pass."""
+        """Perplexity of a text after the opening token alone, by the model's own forward pass."""
         _, logprobs = self.likelihoods(text)
         return float((-logprobs.mean()).exp())
 
     @torch.no_grad()
     def likelihoods(self, text: str) -> tuple[Tensor, Tensor]:
-        """The tokens of a text that the model predicts behind its opening token, [t], and their log-probabilities."""
+        """The tokens of a text that the model predicts after its opening token, [t], and their log-probabilities."""
         ids = list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
         room = getattr(self.config, "max_position_embeddings", None)
         first = self.start() if self.tokenizer.all_special_ids else []
@@ -202,7 +202,7 @@ class Tokens:
         middle = self._decode([[anchor, token] for token in range(known)])
         alone = self._decode([[token] for token in range(known)])
         first = self._decode([[token, anchor] for token in range(known)])
-        # What follows a token must not depend on it: between two anchors, and behind itself.
+        # What follows a token must not depend on it: between two anchors, and after itself.
         doubled = self._decode([[anchor, token, token, anchor] for token in range(known)])
         anchored = self._decode([[anchor, anchor]])[0].removeprefix(before)
         special = set(tokenizer.all_special_ids)
@@ -230,7 +230,7 @@ class Tokens:
         return [int(token) for token in self.tokenizer(text, add_special_tokens=False)["input_ids"]]
 
     def stable(self) -> Mask:
-        """The tokens that come back the same when their text is tokenised again, bool [V]."""
+        """The tokens that do not change when their text is tokenised again, bool [V]."""
         if self._stable is not None:
             return self._stable
         tokens = [int(token) for token in np.flatnonzero(self.whole)]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pinprompt.errors import SettingError
 from pinprompt.recipe.sections import Constraints
 
-# Words and patterns that no prompt may hold: which tokens would complete one behind a given text.
+# Words and patterns that no prompt may hold: which tokens would complete one after a given text.
 
 Mask = NDArray[np.bool_]
 
@@ -40,7 +40,7 @@ def stands(text: str, start: int, end: int) -> bool:
 
 
 class Phrases:
-    """Banned words and phrases, whole words in any case; quick for lists of thousands."""
+    """Banned words and phrases, whole words in any case; fast for lists of thousands."""
 
     def __init__(self, phrases: Iterable[str], pieces: Sequence[str]) -> None:
         self.phrases = {normal(phrase).strip() for phrase in phrases} - {""}
@@ -55,18 +55,18 @@ class Phrases:
         self._longest = max(map(len, self.phrases), default=0)
         normals = [normal(piece) for piece in pieces] if self.phrases else []
         self._size = len(pieces)
-        # What a token holds by itself depends on what stands before it only by whether that is part of a word.
+        # What a token holds by itself depends on the text before it only by whether that is part of a word.
         self._inside_word = self._holding(normals, "x")
         self._after_word = self._holding(normals, ".")
         self._index = {stripped: _index(normals, stripped) for stripped in (False, True)}
         self._starting: dict[tuple[str, bool], list[int]] = {}
 
     def found(self, text: str) -> str | None:
-        """A banned phrase that stands in the text, if any."""
+        """A banned phrase that the text contains, if any."""
         return next(self._matches(normal(text), 0), None)
 
     def completing(self, text: str) -> Mask:
-        """The tokens that would complete a phrase behind a text that holds none, bool [V]."""
+        """The tokens that would complete a phrase after a text that holds none, bool [V]."""
         before = normal(text)
         alone = self._inside_word if before and wordlike(before[-1]) else self._after_word
         mask = alone.copy()
@@ -91,7 +91,7 @@ class Phrases:
                     yield phrase
 
     def _starting_with(self, rest: str, stripped: bool) -> list[int]:
-        """Tokens whose text begins with the rest of a phrase and does not go on with its last word."""
+        """Tokens whose text begins with the rest of a phrase and does not extend its last word."""
         key = (rest, stripped)
         if key not in self._starting:
             texts, tokens = self._index[stripped]
@@ -123,7 +123,7 @@ class Pattern:
 
     @property
     def local(self) -> bool:
-        """True where a match stays a match whatever stands around it."""
+        """True where a match stays a match whatever surrounds it."""
         return self._width is not None
 
     def found(self, text: str) -> bool:
@@ -131,7 +131,7 @@ class Pattern:
         return self._regex.search(text.strip()) is not None
 
     def completing(self, text: str) -> Mask:
-        """The tokens behind which the text would match, bool [V]; the text itself does not match."""
+        """The tokens after which the text would match, bool [V]; the text itself does not match."""
         text = text.lstrip()
         solid = len(text.rstrip())
         # Only the last characters matter to a match of limited width that looks no further than a word's edge.
@@ -196,7 +196,7 @@ LARGEST = 64 << 20
 
 
 def banned_phrases(constraints: Constraints) -> list[str]:
-    """Every banned word or phrase of a run, without doubles.
+    """Every banned word or phrase of a run, without duplicates.
 
     The list for all runs is the file that PINPROMPT_BAN_FILE names, else `banned.txt` in pinprompt's home if there.
     """
@@ -210,7 +210,7 @@ def banned_phrases(constraints: Constraints) -> list[str]:
 
 
 def list_for_all_runs() -> tuple[Path, str] | None:
-    """The file that bans words in every run, and what it is; None where nobody set one."""
+    """The file that bans words in every run, and what it is; None where there is none."""
     named = os.environ.get("PINPROMPT_BAN_FILE")
     if named:
         return Path(named), "PINPROMPT_BAN_FILE"
@@ -221,7 +221,7 @@ def list_for_all_runs() -> tuple[Path, str] | None:
 
 
 def seal() -> dict[str, object] | None:
-    """What a reader of a run may know of the list for all runs: that there was one, and which; not its words."""
+    """What a run folder says about the list for all runs: that there was one, and its hash; not its words."""
     everywhere = list_for_all_runs()
     if everywhere is None:
         return None

@@ -1,6 +1,6 @@
 """Reading prefixes in passes of one fixed shape: always `rows` rows, one token deep.
 
-On a CPU a row's result is the same bits whoever shares its batch, as long as the number of rows is the same. So a
+On a CPU a row's result has the same bits whatever else is in its batch, as long as the number of rows is the same. So a
 state depends on its prefix alone: not on its batch mates, its row, or what was known before.
 """
 
@@ -18,10 +18,10 @@ Prefix = tuple[int, ...]
 
 
 class Reader:
-    """Computes states of prefixes behind fixed start ids.
+    """Computes states of prefixes after fixed start ids.
 
-    The buffers [rows, heads, places, dim] of each layer hold the start's keys and values once and for all; a row goes
-    on holding the path it read last, so a prefix that extends it costs no copy.
+    The buffers [rows, heads, places, dim] of each layer hold the start's keys and values; a row keeps
+    the path it read last, so a prefix that extends it costs no copy.
     """
 
     def __init__(self, backbone: Backbone, start: Sequence[int], length: int, rows: int) -> None:
@@ -41,7 +41,7 @@ class Reader:
         return sum(tensor[0, :, 0].nbytes for layer in self._layers for tensor in layer)
 
     def forget(self) -> None:
-        """Let no row go on from the path that it holds."""
+        """Forget which path each row holds."""
         self._held = [() for _ in range(self.rows)]
 
     def root(self) -> Tensor:
@@ -61,7 +61,7 @@ class Reader:
         """States [rows, d] of at most `rows` prefixes of one depth (the rest is padding), and their own keys/values.
 
         `known` gives a shorter prefix's own keys and values [size], as an earlier step returned them; they come back
-        [n, size], or None where nothing will be read behind these prefixes.
+        [n, size], or None where nothing will be read after these prefixes.
         """
         depth = len(prefixes[0])
         if not self.backbone.incremental:

@@ -23,7 +23,7 @@ class Word:
         return self._search(text) is not None
 
     def fragile(self, text: str) -> bool:
-        """True where it stands only at the text's end, so that one more letter would make it another word."""
+        """True where it is only at the end of the text, so that one more letter would make it another word."""
         match = self._search(text)
         return match is not None and match.end() == len(text) and wordlike(self.text[-1])
 
@@ -50,7 +50,7 @@ class Plan:
     extending: Need | None
     """After such a token that begins with a letter, and so may turn a word just written into another."""
     steps: dict[int, Need]
-    """After a token that begins a required word or goes on with one."""
+    """After a token that begins or continues a required word."""
     reserved: frozenset[int]
     """Tokens that may only come as such a step."""
 
@@ -69,7 +69,7 @@ class Required:
         texts = list(dict.fromkeys(" ".join(word.split()) for word in words))
         if "" in texts:
             raise SettingError("constraints.required holds an empty word; drop it")
-        # A word that stands in another required one needs nothing of its own.
+        # A word that is part of another required one needs nothing of its own.
         whole = [Word(text, (), ()) for text in texts]
         texts = [w.text for w in whole if not any(w is not other and w.stands_in(other.text) for other in whole)]
         self._pieces, self._no_repeats = pieces, no_repeats
@@ -89,7 +89,7 @@ class Required:
         return [word for word in self.words if not word.stands_in(text)]
 
     def plan(self, prefix: tuple[int, ...], text: str) -> Plan:
-        """What each kind of next token leaves to be done, behind a prefix with that text."""
+        """What each kind of next token leaves to be done, after a prefix with that text."""
         missing = self.missing(text)
         fragile = [word for word in self.words if word not in missing and word.fragile(text)]
         total = self._sum(missing)
@@ -143,7 +143,7 @@ def _plus(left: Need, right: Need) -> Need:
 def _tokenised(
     text: str, encode: Callable[[str], list[int]], pieces: Sequence[str], writable: Callable[[int], bool]
 ) -> Word:
-    """A word with its shortest tokens; behind other text it must bring its own space."""
+    """A word with its shortest tokens; after other text it must bring its own space."""
     ways = []
     for given in (text, " " + text):
         ids = tuple(encode(given))

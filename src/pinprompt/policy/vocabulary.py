@@ -134,12 +134,10 @@ class Vocabulary:
         return plan.free is None or plan.free.tokens > self.length - len(prefix) - 1
 
     def check(self) -> None:
-        """Refuse a set of constraints that no prompt can keep."""
+        """Raise an error for a set of constraints that no prompt can meet."""
         c, length = self.constraints, self.length
         if self.writable == 0:
-            raise SettingError(
-                "the constraints leave no token to write with; loosen charset, whole_words, dictionary or stable"
-            )
+            raise SettingError("no token meets the constraints; loosen charset, whole_words, dictionary or stable")
         if c.no_repeats and self.writable < length:
             raise SettingError(
                 f"no_repeats leaves {self.writable} tokens for a prompt of {length}; shorten policy.length"
@@ -178,7 +176,7 @@ class Vocabulary:
         )
 
     def _with_room(self, prefix: Prefix, text: str) -> Mask:
-        """The tokens behind which all that must still come has room, in tokens and in characters."""
+        """The tokens after which everything that is still required fits, in tokens and in characters."""
         plan = self.required.plan(prefix, text)
         left = self.length - len(prefix) - 1
         mask = self._static.copy()
@@ -209,7 +207,7 @@ class Vocabulary:
         unused = [token for token in self._narrow if token not in prefix]
         sizes = [int(self._widths[token]) for token in unused]
         ends = widths + need.chars + sum(sizes[:free])
-        # A token cannot come twice: where the next one is among the narrowest, the one behind them comes instead.
+        # A token cannot come twice: where the next one is among the narrowest, the one after them comes instead.
         taken = unused[:free]
         ends[taken] += (sizes[free] if len(sizes) > free else 1 << 20) - self._widths[taken]
         return ends

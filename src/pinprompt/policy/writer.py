@@ -60,9 +60,9 @@ class Writer:
         tree: bool = True,
         prior: Literal["uniform", "lm"] = "uniform",
     ) -> Writer:
-        """A writer from its settings; `context` is the text itself, `tree=False` reads every prefix anew.
+        """A writer from its settings; `context` is the text itself, `tree=False` reads every prefix again each time.
 
-        The policy is relative to a prior over the kept tokens: all alike (the paper), or as the LM finds them likely.
+        The policy is relative to a prior over the kept tokens: uniform (the paper), or the LM's own distribution.
         """
         backbone = backbone or Backbone.load(settings.model, device)
         vocabulary = Vocabulary(
@@ -119,7 +119,7 @@ class Writer:
         return self._write(choose, self._numbers(count, generator), filtered, explore)
 
     def greedy(self, count: int = 1, entropy: Entropy = "tsallis") -> list[Prompt]:
-        """The likeliest token of the policy at each position (`count` times the same): of the kept, the largest Q.
+        """The most likely token of the policy at each position (`count` times the same): the largest Q of those kept.
 
         Where the policy is relative to the LM, a large Q may still be an unlikely token: then the policy itself counts.
         """
@@ -144,7 +144,7 @@ class Writer:
     def lm_continue(
         self, starts: Sequence[Prefix], ends: Sequence[int], generator: torch.Generator, temperature: float = 1.0
     ) -> list[Prompt]:
-        """Prompts that begin with the given ids and go on, drawn from the frozen LM, up to `ends` tokens each."""
+        """Prompts that begin with the given ids, continued by the frozen LM, up to `ends` tokens each."""
         for start, end in zip(starts, ends, strict=True):
             if not len(start) < end <= self.length:
                 raise SettingError(f"a prompt that begins with {len(start)} of {self.length} tokens cannot have {end}")
@@ -166,7 +166,7 @@ class Writer:
         return logprobs.masked_fill(~kept, -torch.inf)
 
     def likelihoods(self, text: str) -> tuple[list[float], list[float]]:
-        """Log-probabilities of a text's tokens by the frozen LM: behind what stands before, and each by itself."""
+        """Log-probabilities of a text's tokens by the frozen LM: in context, and each by itself."""
         tokens, logprobs = self.backbone.likelihoods(text)
         return logprobs.tolist(), self._unigrams[tokens].tolist()
 
@@ -269,7 +269,7 @@ class Writer:
     ) -> tuple[list[Prompt], Any]:
         """Prompts and support sizes [n, L] of one group, position by position.
 
-        A prefix behind which nothing may be written (constraints can meet like that) is taken back: that row draws
+        A prefix after which nothing may be written (constraints can conflict) is taken back: that row draws
         its last token again among the others.
         """
         ids = list(starts)
@@ -295,9 +295,7 @@ class Writer:
                         dead[row].add(prefix)
                         ids[row] = prefix[:-1]
                     else:
-                        raise SettingError(
-                            "every way to write a prompt ended where the constraints allow nothing; loosen them"
-                        )
+                        raise SettingError("no prompt meets all constraints together; loosen them")
         return [self.prompt(prefix) for prefix in ids], support
 
     def _distributions(

@@ -22,7 +22,7 @@ TASKS: dict[str, Tree] = {
 
 PROFILES: dict[str, Tree] = {
     "paper": {},
-    # A schedule for a few hundred prompts instead of a hundred thousand; docs/notebook.md has the trials behind it.
+    # A schedule for a few hundred prompts instead of a hundred thousand; docs/notebook.md has the measurements.
     "quick": {
         "policy": {
             "model": "smollm2",

@@ -23,14 +23,14 @@ class Section(BaseModel):
 class Constraints(Section):
     """What every prompt must obey; each is a mask on the action set, so it holds for everything explored."""
 
-    banned: tuple[str, ...] = Field((), description="Words that never stand in a prompt (whole words, any case).")
+    banned: tuple[str, ...] = Field((), description="Words that a prompt must not contain (whole words, any case).")
     banned_file: str | None = Field(
         None, description="A file with one banned word or phrase a line; PINPROMPT_BAN_FILE names one for all runs."
     )
     banned_pattern: str | None = Field(
         None, description="A regular expression that no prompt, and no beginning of one, may match."
     )
-    required: tuple[str, ...] = Field((), description="Words that must stand in every prompt, spelled like this.")
+    required: tuple[str, ...] = Field((), description="Words that every prompt must contain, spelled like this.")
     charset: Literal["any", "ascii", "letters"] = Field(
         "any", description="Characters allowed: any, ASCII only, or letters and spaces only."
     )
@@ -38,9 +38,9 @@ class Constraints(Section):
     dictionary: bool = Field(
         False, description="Only tokens that are whole words of an English dictionary, with a space before them."
     )
-    max_chars: int | None = Field(None, ge=1, description="A prompt's greatest length in characters.")
+    max_chars: int | None = Field(None, ge=1, description="Maximum length of a prompt in characters.")
     no_repeats: bool = Field(False, description="No token twice in one prompt.")
-    stable: bool = Field(True, description="Only tokens that come back the same when their text is tokenised again.")
+    stable: bool = Field(True, description="Only tokens that do not change when their text is tokenised again.")
 
 
 class PolicySettings(Section):
@@ -75,8 +75,8 @@ class QLearningSettings(Section):
     )
     prior: Literal["uniform", "lm"] = Field(
         "uniform",
-        description="What the policy is relative to: all kept tokens alike (the paper), or the LM's own distribution "
-        "over them, so that the search begins where random search stands.",
+        description="Prior of the policy over the kept tokens: uniform (the paper), or the LM's own distribution "
+        "(lm), so that the search begins like random search.",
     )
     target: Target = Field(
         "monte-carlo",
@@ -105,13 +105,13 @@ class QLearningSettings(Section):
         "batch", description="Z-score of raw scores: over the step's prompts, per input, or none."
     )
     renormalise: bool = Field(
-        False, description="Z-score replayed scores anew over the whole replay; off: as they stood when written."
+        False, description="Z-score replayed scores again over the whole replay; off: keep the z-scores of their step."
     )
     steps: int = Field(6000, ge=1, description="Iterations of the search.")
     prompts: int = Field(16, ge=1, description="Prompts written and scored at each step.")
     updates: int = Field(1, ge=1, description="Gradient steps at each iteration.")
     capacity: int = Field(64_000, ge=1, description="Episodes that the replay holds; the oldest go first.")
-    keep_best: int = Field(0, ge=0, description="Best episodes that stay when their time in the replay is over.")
+    keep_best: int = Field(0, ge=0, description="Best episodes that are kept when the replay drops them.")
     batch: int = Field(256, ge=1, description="Episodes per gradient step.")
     warmup: int | None = Field(None, ge=1, description="Episodes before the first update; none: one batch.")
     learning_rate: float = Field(5e-5, gt=0, description="Adam's learning rate.")
@@ -120,12 +120,12 @@ class QLearningSettings(Section):
     finalists: int = Field(16, ge=1, description="Best sampled prompts that are scored on dev at the end.")
     on_collapse: Literal["restart", "stop", "ignore"] = Field(
         "ignore",
-        description="When every prompt of a step is the same for `patience` steps: begin anew, stop, or go on.",
+        description="After `patience` steps without a new prompt: restart with new weights, stop, or continue.",
     )
     patience: int = Field(10, ge=1, description="Steps without a new prompt that count as a collapse.")
 
     def planned(self) -> tuple[int, int]:
-        """Prompts on train and on dev at the most: the greedy ones are scored on both."""
+        """The most prompts on train and on dev: the greedy ones are scored on both."""
         greedy = self.steps // self.eval_every + 1
         return self.steps * self.prompts + greedy, greedy + self.finalists
 
@@ -161,7 +161,7 @@ class RandomSettings(Section):
     finalists: int = Field(16, ge=1, description="Best prompts that are scored on dev at the end.")
 
     def planned(self) -> tuple[int, int]:
-        """Prompts on train and on dev at the most."""
+        """The most prompts on train and on dev."""
         return self.prompts, self.finalists
 
 
@@ -169,8 +169,8 @@ class RaceSettings(Section):
     """Race: a pool of phrases scored on a few rows, the best ones on ever more; the default of the verbs for people."""
 
     prompts: int = Field(69, ge=2, description="Prompts in the first block where no budget of calls decides it.")
-    keep: float = Field(1 / 3, gt=0, le=1, description="Share of the prompts that go on to the next block.")
-    least: int = Field(4, ge=1, description="Prompts that go on at the least.")
+    keep: float = Field(1 / 3, gt=0, le=1, description="Share of the prompts that advance to the next block.")
+    least: int = Field(4, ge=1, description="Least number of prompts that advance.")
     batch: int = Field(8, ge=1, description="Prompts scored at once in the first block, before the next are picked.")
     screen: bool = Field(
         True, description="Pick half of the first block by a model of the scores so far; off: all in the LM's order."
@@ -189,7 +189,7 @@ class RaceSettings(Section):
         "score", description="The answer: the best score, or the likeliest of those within a standard error of it."
     )
     written: int = Field(200, ge=0, description="Prompts that the LM writes for the pool (three times what enters).")
-    words: int = Field(5, ge=1, description="Words that the LM writes behind a head, at the most; two more without.")
+    words: int = Field(5, ge=1, description="At most this many words after a head; two more without one.")
     temperature: float = Field(1.0, gt=0, description="Temperature of the writer; 1 is the LM itself.")
     heads: tuple[str, ...] = Field(
         (
@@ -204,7 +204,7 @@ class RaceSettings(Section):
             "All in all,", "In other words,", "To be honest,", "If you ask me,", "As far as I can tell,",
             "At the end of the day,", "In my opinion,",
         ),
-        description="First halves of stock phrases; each stands before every core.",
+        description="First halves of stock phrases; each is combined with every core.",
     )  # fmt: skip
     cores: tuple[str, ...] = Field(
         (
@@ -217,7 +217,7 @@ class RaceSettings(Section):
     )  # fmt: skip
 
     def planned(self) -> tuple[int, int]:
-        """Prompts on train and on dev at the most."""
+        """The most prompts on train and on dev."""
         return self.prompts, self.least
 
 
@@ -230,7 +230,7 @@ class BeamSettings(Section):
     finalists: int = Field(16, ge=1, description="Best prompts that are scored on dev at the end.")
 
     def planned(self) -> tuple[int, int]:
-        """Prompts on train and on dev at the most."""
+        """The most prompts on train and on dev."""
         return self.prompts, self.finalists
 
 
@@ -247,7 +247,7 @@ class SoftPromptSettings(Section):
     eval_every: int = Field(5, ge=1, description="Epochs between scorings on train and on dev; the best on dev stays.")
 
     def planned(self) -> tuple[int, int]:
-        """Prompts' worth on train and on dev at the most: the start and the end are scored too."""
+        """The most prompts' worth on train and on dev: the start and the end are scored too."""
         scored = self.epochs // self.eval_every + 2
         return 3 * self.epochs + scored, scored
 
@@ -268,10 +268,10 @@ class AutoPromptSettings(Section):
     )
     skip_label_words: bool = Field(True, description="Keep the label words out of prompts.")
     skip_capitals: bool = Field(False, description="Keep words with a capital letter out of prompts.")
-    finalists: int = Field(16, ge=1, description="Best prompts that are handed over; dev decides among them.")
+    finalists: int = Field(16, ge=1, description="Best prompts to choose from; dev decides.")
 
     def planned(self) -> tuple[int, int]:
-        """Prompts' worth on train and on dev at the most."""
+        """The most prompts' worth on train and on dev."""
         return self.steps * (3 + self.candidates) + 1, self.steps + 1
 
 
@@ -297,10 +297,10 @@ class PezSettings(Section):
     degenerate: bool = Field(
         False, description="Forget the continuous vectors at every step, as the released language-model code does."
     )
-    finalists: int = Field(16, ge=1, description="Best prompts that are handed over; dev decides among them.")
+    finalists: int = Field(16, ge=1, description="Best prompts to choose from; dev decides.")
 
     def planned(self) -> tuple[int, int]:
-        """Prompts' worth on train and on dev at the most: each scoring is of two prompts."""
+        """The most prompts' worth on train and on dev: each scoring is of two prompts."""
         scored = 2 * (self.steps // self.eval_every + 2)
         return 3 * self.steps + scored, scored
 
@@ -313,8 +313,8 @@ class GripsSettings(Section):
     )
     level: Literal["phrase", "word", "sentence"] = Field("phrase", description="What is edited as one piece.")
     candidates: int = Field(5, ge=1, description="Edited prompts at each step (m).")
-    edits: int = Field(1, ge=1, description="Edits that make a candidate (l).")
-    steps: int = Field(10, ge=1, description="Steps at the most (n).")
+    edits: int = Field(1, ge=1, description="Edits per candidate (l).")
+    steps: int = Field(10, ge=1, description="Maximum number of steps (n).")
     patience: int = Field(2, ge=1, description="Steps in a row without a better prompt that end the search (P).")
     annealing: bool = Field(False, description="Sometimes accept a worse prompt, at the temperature 10 exp(-i/5).")
     operations: tuple[Literal["delete", "swap", "substitute", "add"], ...] = Field(
@@ -322,18 +322,18 @@ class GripsSettings(Section):
     )
     entropy_weight: float = Field(10.0, ge=0, description="Weight of the entropy of the predicted labels.")
     parser: str = Field(
-        "chunker", description="Who finds phrases: chunker (ours), supar:crf-con-en (published), or module:function."
+        "chunker", description="What finds phrases: chunker (ours), supar:crf-con-en (published), or module:function."
     )
     paraphraser: str = Field(
         "writer",
-        description="Who rewrites phrases: writer (the policy LM), pegasus (published), seq2seq:MODEL, or "
+        description="What rewrites phrases: writer (the policy LM), pegasus (published), seq2seq:MODEL, or "
         "module:function.",
     )
     paraphrases: int = Field(10, ge=1, le=100, description="Rewritings of a phrase, of which one is taken at random.")
     finalists: int = Field(16, ge=1, description="Best prompts that are scored on dev at the end.")
 
     def planned(self) -> tuple[int, int]:
-        """Prompts on train and on dev at the most."""
+        """The most prompts on train and on dev."""
         return self.steps * self.candidates + 1, self.finalists
 
 
@@ -341,7 +341,7 @@ class GripsSettings(Section):
 
 
 class ClassificationSettings(Section):
-    """Few-shot text classification: the prompt stands beside a text, the model says a label's word."""
+    """Few-shot text classification: the model reads the prompt with a text and predicts a label's word."""
 
     kind: Literal["classification"] = "classification"
     dataset: str | None = Field(
@@ -364,14 +364,14 @@ class ClassificationSettings(Section):
     instruction: str | None = Field(None, description="A hand-written instruction to compare with; none: by dataset.")
     shots: int = Field(16, ge=1, description="Examples per class in train and in dev.")
     split: int = Field(13, ge=0, description="Which split: seed of the k-shot draw, or of a published folder.")
-    test_rows: int | None = Field(None, ge=1, description="At most so many test rows (a seeded draw); none: all.")
+    test_rows: int | None = Field(None, ge=1, description="Maximum number of test rows (a seeded draw); none: all.")
     reward: Literal["gap", "accuracy", "log-likelihood"] = Field("gap", description="What a prompt's score measures.")
     weight_wrong: float = Field(180.0, gt=0, description="Weight of a negative gap (lambda 1).")
     weight_right: float = Field(200.0, gt=0, description="Weight of a positive gap (lambda 2).")
     calibrate: Literal["none", "batch", "content-free"] = Field(
         "none",
-        description="Take a prompt's liking for certain labels away: by what it says on average of the training rows "
-        "(batch, no further calls) or of texts without content (content-free, three calls a prompt).",
+        description="Remove a prompt's bias towards certain labels, measured on the training rows (batch, no further "
+        "calls) or on texts without content (content-free, three calls per prompt).",
     )
     prior: dict[str, float] = Field(
         default_factory=dict, description="Label to share of the texts, for calibrate; none: all labels the same."
@@ -401,7 +401,7 @@ class ClassificationSettings(Section):
 
 
 class StyleTransferSettings(Section):
-    """Unsupervised style transfer: the prompt stands before a text, the model writes it anew in another style."""
+    """Unsupervised style transfer: the prompt comes before a text, and the model rewrites it in another style."""
 
     kind: Literal["style-transfer"] = "style-transfer"
     dataset: str | None = Field(
@@ -424,7 +424,9 @@ class StyleTransferSettings(Section):
         None, ge=1, description="Longest output in tokens; none: by the source's length n, max(1.5 n, n + 10)."
     )
     lower: bool | None = Field(None, description="Lower-case the outputs; none: as the dataset's texts are.")
-    rows: int = Field(64, ge=4, description="Rows of every pass of the task model; fixed, so that grouping is moot.")
+    rows: int = Field(
+        64, ge=4, description="Rows of every pass of the task model; fixed, so that batching changes nothing."
+    )
     sources: int = Field(2, ge=1, description="Source texts that prompts are scored on, see draw.")
     draw: Literal["step", "fixed"] = Field(
         "step",
@@ -435,7 +437,7 @@ class StyleTransferSettings(Section):
     bootstraps: int = Field(4, ge=1, description="Blocks of `samples` outputs; the score is the mean of their best.")
     dev_sources: int = Field(16, ge=1, description="Source texts that prompts are chosen on.")
     dev_bootstraps: int | None = Field(None, ge=1, description="Blocks per dev source; none: as in training.")
-    test_sources: int | None = Field(None, ge=1, description="At most so many test texts (a seeded draw); none: all.")
+    test_sources: int | None = Field(None, ge=1, description="Maximum number of test texts (a seeded draw); none: all.")
     test_samples: int = Field(32, ge=1, description="Outputs per text of which the best is reported.")
     content: Literal["bertscore", "alignment"] = Field(
         "bertscore", description="Content judge: bertscore (as the released code), alignment (as the paper's CTC)."
@@ -452,7 +454,7 @@ class StyleTransferSettings(Section):
     )
     test_style_label: str | None = Field(None, description="Its label for the target style; none: by name or number.")
     style_layer: int = Field(-1, description="The encoder's hidden layer that trained style judges read; -1: the last.")
-    judge_lines: int = Field(1000, ge=10, description="Texts per style that a trained judge is made from, at the most.")
+    judge_lines: int = Field(1000, ge=10, description="Maximum number of texts per style to train a judge on.")
     force_judge: bool = Field(False, description="Use a trained style judge even if it cannot tell the styles apart.")
     fluency: str = Field("perplexity", description="Fluency judge: an acceptability classifier, or perplexity.")
     fluency_label: str = Field("0", description="The acceptability classifier's label for an acceptable text.")
@@ -546,10 +548,10 @@ MANNERS = (
 class RemoteSettings(Section):
     """Any server that speaks OpenAI's protocol; a model of it is named in a recipe as 'remote:<model name>'."""
 
-    base_url: str = Field("http://127.0.0.1:8000/v1", description="The server's address, up to and with /v1.")
+    base_url: str = Field("http://127.0.0.1:8000/v1", description="The server's address, including /v1.")
     key_env: str = Field(
         "OPENAI_API_KEY",
-        description="Name of the environment variable that holds the key; the key itself goes nowhere.",
+        description="Name of the environment variable that holds the key; the key itself is never stored.",
     )
     answers: Literal["auto", "completions", "chat", "constrained", "parsed"] = Field(
         "auto",
@@ -560,15 +562,17 @@ class RemoteSettings(Section):
         "Which word comes next: {words}? Answer with one word.",
         description="The question after the text where labels are answered in a chat; {words} are the label words.",
     )
-    window: int = Field(4096, ge=64, description="Tokens that the model reads at the most (three bytes each).")
-    concurrency: int = Field(8, ge=1, le=256, description="Requests under way at a time.")
-    requests_per_minute: float | None = Field(None, gt=0, description="Requests sent in a minute at the most.")
+    window: int = Field(4096, ge=64, description="Maximum number of tokens that the model reads (three bytes each).")
+    concurrency: int = Field(8, ge=1, le=256, description="Maximum number of concurrent requests.")
+    requests_per_minute: float | None = Field(None, gt=0, description="Maximum number of requests per minute.")
     timeout: float = Field(60.0, gt=0, description="Seconds for one request, from first byte sent to last received.")
-    retries: int = Field(5, ge=0, le=100, description="New tries after a refusal (429, 5xx, no connection).")
+    retries: int = Field(5, ge=0, le=100, description="Retries after an error (429, 5xx, no connection).")
     resends: int = Field(
-        1, ge=0, le=10, description="New tries after an answer that was cut, late or not JSON: it may have been billed."
+        1, ge=0, le=10, description="Retries after an answer that was cut, late or not JSON: it may have been billed."
     )
-    longest_wait: float = Field(120.0, gt=0, description="Seconds to wait before a new try, whatever the server asks.")
+    longest_wait: float = Field(
+        120.0, gt=0, description="Maximum wait in seconds before a retry, whatever the server asks for."
+    )
     give_up_after: int = Field(3, ge=1, description="Requests in a row without an answer after which the run stops.")
     max_mb: float = Field(8.0, gt=0, le=1024, description="The largest answer that is read, in MB.")
     top_k: bool = Field(False, description="Send top_k when sampling; not every server knows it.")
@@ -580,7 +584,7 @@ class RemoteSettings(Section):
             parts = urlsplit(value)
             parts.port  # noqa: B018  # reading it is what checks it
         except ValueError:
-            # What exactly is wrong is not repeated: a password may stand where a port is looked for.
+            # The value is not repeated: a password may be in the place of the port.
             raise ValueError("the address of a server cannot be read; an example: http://127.0.0.1:8000/v1") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("the address of a server begins with http:// or https:// and names a host")
@@ -622,4 +626,4 @@ class ScoringSettings(Section):
         False, description="Keep scores of stochastic tasks too (changes what is measured)."
     )
     engine: str = Field("inline", description="Where prompts are scored: inline, or ray.")
-    workers: int = Field(1, ge=1, le=256, description="Task models at work side by side (engine ray).")
+    workers: int = Field(1, ge=1, le=256, description="Number of task models that work in parallel (engine ray).")

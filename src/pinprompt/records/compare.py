@@ -1,4 +1,4 @@
-"""The paper's tables from run folders alone: who is compared with whom, on what, and with how much certainty.
+"""The paper's tables from run folders alone: which methods are compared, on what data, and with what certainty.
 
 Runs share a table when they have the same task, task model, judges, metric and split; a column is one set of data, all
 of it under one budget; a row is one method (and, where a sweep varied them, its settings). What cannot be compared is
@@ -18,7 +18,7 @@ from pinprompt.records.entries import Entry, read_entries
 from pinprompt.records.wording import LOWER_IS_BETTER
 
 READABILITY = ("perplexity", "slor", "dictionary_words", "repeated_tokens", "stable")
-WRITTEN = tuple(row.name for row in ROWS if row.kind == "handwritten")  # they stand first, as in the paper
+WRITTEN = tuple(row.name for row in ROWS if row.kind == "handwritten")  # they come first, as in the paper
 RAW = ", raw"
 CALIBRATE = "task.calibrate"
 
@@ -68,7 +68,7 @@ class ScoreTable:
     title: str = ""
 
     def runs_of(self, row: str) -> list[Entry]:
-        """The runs behind a row, in order of their folders; none for a prompt that was measured beside them."""
+        """The runs of a row, in order of their folders; none for a prompt that was measured along with them."""
         found = [entry for (name, _), group in self.runs.items() if name == row for entry in group]
         return sorted(found, key=lambda entry: str(entry.folder))
 
@@ -117,7 +117,7 @@ def compare(folders: Iterable[Path | str], metric: str | None = None) -> Compari
 
 
 def _budgets_by_column(entries: Sequence[Entry]) -> list[Entry]:
-    """Data that need a larger budget may stand beside others, as long as all runs of a column had the same."""
+    """Data that need a larger budget may share a table with others, as long as all runs of a column had the same."""
     groups: dict[tuple[str, ...], list[Entry]] = {}
     for entry in entries:
         shared = [said for name, said in entry.facts.items() if name != "budget"]
@@ -168,7 +168,7 @@ def _table(facts: dict[str, str], entries: list[Entry], columns: dict[Path, str]
     by_hand = _by_hand(entries, columns, {row.split(" (")[0] for row, _ in values}, notes)
     readability, metrics = _readability(cells), by_hand | _metrics(cells)
     values |= {(row, column): cell for (row, column, name), cell in by_hand.items() if name == facts["metric"]}
-    # Calibrated labels: what a hand-written prompt has without calibration stands beside what it has with it.
+    # Calibrated labels: a hand-written prompt is shown with and without calibration.
     values |= {
         (f"{row}{RAW}", column): cell
         for (row, column, name), cell in metrics.items()
@@ -228,7 +228,7 @@ def _row_labels(entries: Sequence[Entry]) -> dict[Path, str]:
 
 
 def varying(trees: Sequence[dict[str, str]]) -> set[str]:
-    """The names whose values differ between the trees; a switch that is off is as good as one not there."""
+    """The names whose values differ between the trees; a switch that is off counts as absent."""
     names = {name for tree in trees for name in tree}
     off = {"false": "none"}
     return {
@@ -322,6 +322,6 @@ def _titled(table: ScoreTable, tables: Sequence[ScoreTable]) -> ScoreTable:
     """The task and the split, and what tells this table from the others."""
     differing = sorted(varying([other.facts for other in tables]) - {"task", "split", "metric"})
     said = [f"{table.facts['task'].replace('_', ' ')}, {table.metric.replace('_', ' ')} on {table.split}"]
-    # Judges are many words: they stand below the table.
+    # The names of judges are long: they go below the table.
     said += ["its own judges" if name == "judges" else f"{name} {table.facts[name] or 'none'}" for name in differing]
     return replace(table, title="; ".join(said))

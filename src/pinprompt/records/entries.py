@@ -1,4 +1,4 @@
-"""One run folder as one entry of a comparison: its number, and everything that decides what it may stand beside."""
+"""One run folder as one entry of a comparison: its number, and everything that decides what it may be compared with."""
 
 from __future__ import annotations
 

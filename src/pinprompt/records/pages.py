@@ -67,7 +67,7 @@ def regenerate(
 
 
 def replace_block(page: str, name: str, body: str, *, add: bool) -> str:
-    """The page with the blocks of that name filled anew; with `add`, a block at the end where there is none."""
+    """The page with the blocks of that name filled again; with `add`, a block at the end where there is none."""
     _check_markers(page)
     newline = "\r\n" if "\r\n" in page else "\n"
     inner = newline + body.strip().replace("\n", newline) + newline
@@ -106,7 +106,7 @@ def short(comparison: Comparison, command: str | None = None) -> str:
 
 
 def _prompts(table: ScoreTable) -> str:
-    """The words behind the numbers: each row's median run, which flatters nobody."""
+    """The prompts of each row's median run, which is neither the best nor the worst."""
     rows = []
     for row in table.rows:
         runs = table.runs_of(row)
@@ -164,7 +164,7 @@ def _median(runs: list[Entry]) -> Entry:
 
 
 def _commands(table: ScoreTable, command: str | None) -> str:
-    """What made each row; rows that one command made stand together."""
+    """The command that made each row; rows of one command are grouped."""
     rows: dict[str, list[str]] = {}
     for row in table.rows:
         runs = table.runs_of(row)
@@ -196,7 +196,7 @@ def _check_markers(page: str) -> None:
     if begins != ends or len(whole) != begins:
         raise SettingError(
             f"The page has {begins} '<!-- results:begin NAME -->' and {ends} '<!-- results:end -->' that do not pair "
-            "up. Mend the markers, then run this again."
+            "up. Correct the markers, then run this again."
         )
 
 

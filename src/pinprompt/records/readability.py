@@ -23,7 +23,7 @@ class Tokenizer(Protocol):
 
 
 def repeated_tokens(tokens: Sequence[Hashable]) -> int:
-    """How many tokens stood in the prompt already: "a b a a" has two."""
+    """How many tokens repeat an earlier one: "a b a a" has two."""
     return len(tokens) - len(set(tokens))
 
 
@@ -65,7 +65,7 @@ def readability(
 ) -> dict[str, float | int | bool]:
     """What `result.json` keeps under `readability`; parts that cannot be known are left out.
 
-    Without ids the words stand in for tokens in `repeated_tokens`. `fluency` is what an LM finds (perplexity, SLOR);
+    Without ids, `repeated_tokens` counts words. `fluency` is what an LM finds (perplexity, SLOR);
     an infinite or undefined figure is left out, since JSON has no word for it.
     """
     found: dict[str, float | int | bool] = {

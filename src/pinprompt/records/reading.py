@@ -32,13 +32,13 @@ LIMITS = {  # the greatest size that is read; result.json may carry pictures
 LARGEST = 1e100  # beyond it, sums and differences would overflow, and nothing that was measured is so large
 LINE_LIMIT = 2 * MEBI
 PROMPT_ROWS = 250_000
-DEPTH = 64  # deeper nesting is no part of any run folder, and would exhaust whoever walks through it
+DEPTH = 64  # no run folder has deeper nesting, and walking through it would exhaust the stack
 MARKS = ("recipe.toml", "events.jsonl", "result.json")  # a folder with none of these is not a run folder
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What a run left behind; parts that were never written are empty, `notes` say what could not be read."""
+    """The files of a run; parts that were never written are empty, `notes` say what could not be read."""
 
     folder: Path
     recipe: dict[str, Any] = field(default_factory=dict)
@@ -209,7 +209,7 @@ def _json(folder: Path, name: str) -> dict[str, Any]:
         value = _loads(text)
     except ValueError as error:
         raise RunError(
-            f"{folder / name} is not JSON ({error}). Run it again, or resume it, to write it anew."
+            f"{folder / name} is not JSON ({error}). Run it again, or resume it, to write it again."
         ) from None
     if not isinstance(value, dict):
         raise RunError(f"{folder / name} holds a {type(value).__name__}, where a JSON object was expected.")
@@ -228,7 +228,7 @@ def _toml(folder: Path, text: str) -> dict[str, Any]:
 
 
 def _lines(folder: Path, name: str, notes: list[str]) -> list[dict[str, Any]]:
-    """The objects of a JSON-lines file. A torn last line is what a kill leaves and is passed over in silence."""
+    """The objects of a JSON-lines file. An incomplete last line, as a killed run leaves it, is skipped."""
     text = _text(folder, name)
     if not text:
         return []

@@ -1,7 +1,7 @@
 """Writes report.html: one file that explains the answer, opens without a network, and runs nothing.
 
 All text of prompts, data and models is escaped by the template engine; the page's own policy (a CSP that allows its
-one style sheet by hash, and pictures in data URIs) is the second wall behind it.
+one style sheet by hash, and pictures in data URIs) is a second defence.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RECIPE_SHOWN = 60_000
 
 
 def write_report(folder: Path | str) -> Path:
-    """Read a run folder and write its report.html anew; returns the file's path."""
+    """Read a run folder and write its report.html again; returns the file's path."""
     record = read_run(folder)
     path = record.folder / "report.html"
     write_atomically(path, render(record))

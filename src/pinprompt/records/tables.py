@@ -135,7 +135,7 @@ def plain(comparison: Comparison) -> str:
 
 
 def rich_tables(comparison: Comparison) -> list[Table]:
-    """Tables for a rich console: best in bold, second underlined. Cells are Text, so no markup in names is obeyed."""
+    """Tables for a rich console: best in bold, second underlined. Cells are Text, so markup in names has no effect."""
     from rich.table import Table
     from rich.text import Text
 
@@ -247,7 +247,7 @@ def _spot(metric: str, cell: Cell | None, rank: int) -> Spot:
 
 
 def amount(metric: str, value: float) -> str:
-    """A metric's value in a table: shares as percent without the sign, which stands in the note or the heading."""
+    """A metric's value in a table: shares as percent without the sign, which is in the note or the heading."""
     if metric in SHARES:
         return f"{100 * value:.1f}"
     return f"{value:.2f}" if metric in COUNTS else digits(value)
@@ -269,7 +269,7 @@ _LATEX = {
 
 
 def latex_escaped(value: str) -> str:
-    """Text that LaTeX prints and does not obey."""
+    """Text with LaTeX's special characters escaped."""
     return "".join(_LATEX.get(letter, letter) for letter in _one_line(value))
 
 

@@ -254,7 +254,7 @@ def _curl(sent: Sent, text: str) -> str:
 
 
 def _plain(sent: Sent) -> dict[str, Any]:
-    """Everything, for a tool of one's own."""
+    """Everything, for your own tools."""
     return {
         "task": sent.task,
         "prompt": sent.prompt,

@@ -1,4 +1,4 @@
-"""How numbers and foreign text are put before people: percent where it is a share, nothing invisible in a text."""
+"""How numbers and foreign text are shown: shares as percent, invisible characters made visible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run folder followed while it grows: only what is new is read, whoever writes it."""
+"""A run folder followed while it grows: only what is new is read, whichever process writes it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Tail:
     _file: int = 0
 
     def new(self) -> list[tuple[int, dict[str, Any]]]:
-        """Whole new lines as (offset behind the line, object), at most a few megabytes at a time."""
+        """Whole new lines as (offset after the line, object), at most a few megabytes at a time."""
         flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
         try:
             handle = os.open(self.path, flags)

@@ -32,7 +32,7 @@ WORDS = {
     "neg": "terrible", "negative": "terrible", "pos": "great", "positive": "great", "neutral": "okay", "true": "true",
     "false": "false", "yes": "yes", "no": "no",
 }  # fmt: skip
-"""Words a model says easily for common labels; any other label that is a word stands for itself."""
+"""Words a model says easily for common labels; any other label that is a word is its own word."""
 
 
 def keep(root: Path, kind: str, name: str, data: bytes) -> Path:
@@ -53,7 +53,7 @@ def keep(root: Path, kind: str, name: str, data: bytes) -> Path:
         raise Refused(400, "A table, a text file or a picture was expected.")
     folder = root / UPLOADS
     if folder.is_symlink():
-        raise Refused(400, f"{UPLOADS} is a link, and files are written where they stand. Remove it.")
+        raise Refused(400, f"{UPLOADS} is a link, and the studio does not follow links. Remove it.")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{stem or 'data'}-{hashlib.sha256(data).hexdigest()[:8]}{suffix}"
     if not path.exists():
@@ -136,7 +136,7 @@ def describe_picture(path: Path) -> dict[str, Any]:
 
 
 def guess_columns(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[str | None, str | None]:
-    """The columns with the text and with the label, by their names and by what stands in them."""
+    """The columns with the text and with the label, by their names and their values."""
     values = {name: [row[place] for row in rows if place < len(row)] for place, name in enumerate(columns)}
     lengths = {name: sum(map(len, cells)) / max(1, len(cells)) for name, cells in values.items()}
 

@@ -69,7 +69,7 @@ class Jobs:
         """Put a search in line."""
         run = order.folder.relative_to(self.root).as_posix()
         if any(job.run == run and not job.over for job in self.all):
-            raise Refused(409, "That run is being searched already, or waits in line.")
+            raise Refused(409, "That run is already running or queued.")
         job = Job(next(self._numbers), order, run)
         done = [old for old in self.all if old.over]
         self.all = [old for old in self.all if not old.over or old in done[-KEPT:]] + [job]
@@ -116,7 +116,7 @@ class Jobs:
                     os.kill(job.process.pid, signal.SIGINT)
 
     def tell(self) -> None:
-        """Wake whoever waits for news."""
+        """Wake every waiting listener."""
         self.version += 1
         self._changed.set()
         self._changed = asyncio.Event()

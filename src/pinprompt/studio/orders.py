@@ -55,7 +55,7 @@ def order(root: Path, form: Mapping[str, Any]) -> Order:
 
 
 def resumption(root: Path, folder: Path, form: Mapping[str, Any]) -> Order:
-    """Going on with a run, with a larger budget where one is given."""
+    """Resuming a run, with a larger budget where one is given."""
     recipe = shown(folder / "recipe.toml")
     arguments = ("tune", recipe, "--out", shown(folder), "--resume", *_limits(form))
     return Order(arguments, folder, folder.name)
@@ -153,7 +153,7 @@ def _labels(root: Path, form: Mapping[str, Any]) -> tuple[list[str], str]:
             raise Refused(400, f"Which word would a model say for '{missing[0]}'? Fill it in below the labels.")
     for label, word in words_given.items():
         if "=" in label:
-            raise Refused(400, f"The label '{label}' holds '=', which the command line takes for its own. Rename it.")
+            raise Refused(400, f"The label '{label}' contains '=', which the command line cannot take. Rename it.")
         found.append(f"--word={label}={word}")
     rows = _number(form, "test_rows", whole=True, least=1)
     return arguments + found + ([] if rows is None else ["--test-rows", str(rows)]), name

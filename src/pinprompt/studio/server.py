@@ -78,7 +78,7 @@ class Studio:
 
 
 def application(studio: Studio, host: str) -> Any:
-    """The ASGI application behind its guard."""
+    """The ASGI application with its guard."""
     try:
         from starlette.applications import Starlette
         from starlette.routing import Route
@@ -100,7 +100,7 @@ def application(studio: Studio, host: str) -> Any:
                 return _refusal(request, refused.status, refused.message, studio)
             except PinpromptError as error:
                 return _refusal(request, 400, str(error), studio)
-            except Exception as error:  # a mistake of ours is told in the terminal; the page and the studio go on
+            except Exception as error:  # a bug of ours is shown in the terminal; the page and the studio keep working
                 logging.getLogger("uvicorn.error").exception("the studio could not answer %s", request.url.path)
                 return _refusal(request, 500, f"The studio made a mistake ({type(error).__name__}).", studio)
 
@@ -356,7 +356,7 @@ async def _take(studio: Studio, request: Request) -> Response:
         file, exported = export(sent_of(await run_in_threadpool(read_result, folder), name), what)
         return _download(exported.encode(), f"{name}-{file}", "application/octet-stream")
     if what not in TAKEN:
-        raise Refused(404, "There is nothing of that name to take away.")
+        raise Refused(404, "There is no download of that name.")
     found = await run_in_threadpool(read_text, folder, TAKEN[what])
     if found is None:
         raise Refused(404, f"The run has no {TAKEN[what]} yet.")
@@ -370,7 +370,7 @@ async def _take_compare(studio: Studio, request: Request) -> Response:
     form = request.query_params.get("format", "markdown")
     endings = {"markdown": "md", "csv": "csv", "latex": "tex"}
     if form not in endings:
-        raise Refused(400, f"A comparison can be had as: {', '.join(endings)}.")
+        raise Refused(400, f"A comparison is available as: {', '.join(endings)}.")
     folder = request.query_params.get("folder", "")
     paths = [studio.shelf.path(run) for run in request.query_params.getlist("run")]
     if folder:
@@ -433,7 +433,7 @@ async def _estimate(studio: Studio, request: Request) -> Response:
     order = orders.order(studio.root, await _form(request))
     estimating = asyncio.ensure_future(ask_once(order.process("--estimate", "--json", "--quiet"), ESTIMATE_SECONDS))
     while not estimating.done():
-        # A form that has changed again asks anew and leaves this one: nobody would read the answer.
+        # A form that has changed again sends a new request: nobody would read this answer.
         if await request.is_disconnected():
             estimating.cancel()
         await asyncio.wait([estimating], timeout=0.3)
@@ -442,7 +442,7 @@ async def _estimate(studio: Studio, request: Request) -> Response:
     except asyncio.CancelledError:
         raise Refused(499, "The form has changed.") from None
     except TimeoutError:
-        raise Refused(504, "The estimate took too long; the search can be started all the same.") from None
+        raise Refused(504, "The estimate took too long; you can still start the search.") from None
     if code:
         raise Refused(400, why)
     try:
@@ -464,7 +464,7 @@ async def _resume(studio: Studio, request: Request) -> Response:
     form = await _form(request)
     folder = studio.shelf.path(str(form.get("run")))
     if is_held(folder):
-        raise Refused(409, "That run is being searched already.")
+        raise Refused(409, "That run is already running.")
     return _json(studio.jobs.add(orders.resumption(studio.root, folder, form)).data())
 
 

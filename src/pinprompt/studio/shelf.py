@@ -169,7 +169,7 @@ def what_happened(folder: Path, busy: bool) -> str:
         how_far += f", {plain(calls)} calls"
     so_far = f"; best so far: “{best}”" if best else ""
     if kind == "problem":
-        return f"It could not go on: {text(event.get('reason') or 'no reason was given', 200)}"
+        return f"It could not continue: {text(event.get('reason') or 'no reason was given', 200)}"
     if busy and kind == "evaluating":
         return f"Evaluating the {text(event.get('name') or '', 40)} prompt on {text(event.get('split') or '', 20)}"
     if busy:

@@ -90,8 +90,10 @@ def check_harmless(recipe: dict[str, Any], ours: bool) -> None:
     if ours:
         return
     if inside(recipe, "task", "kind") == "custom":
-        raise Refused(400, "This run scores with a function of its own, which would run code. Use the command line.")
+        raise Refused(
+            400, "This run scores with a Python function, and the studio does not run code. Use the command line."
+        )
     if str(inside(recipe, "task", "model") or "").startswith("remote:"):
         raise Refused(
-            400, "This run asks a model behind an API, with a key of yours. Use `pinprompt predict` in the terminal."
+            400, "This run uses a model behind an API, which needs your key. Use `pinprompt predict` in the terminal."
         )

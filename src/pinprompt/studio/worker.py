@@ -26,7 +26,7 @@ def main() -> None:
     folder, channel = Path(sys.argv[1]), os.fdopen(os.dup(1), "w", encoding="utf-8")
     if hasattr(os, "nice"):
         os.nice(5)  # a search that is at work goes first
-    os.dup2(2, 1)  # whatever a library prints must not stand between our answers
+    os.dup2(2, 1)  # whatever a library prints must not get between our answers
     bench = Bench(folder)
     for line in sys.stdin:
         answer: dict[str, Any]
@@ -34,7 +34,7 @@ def main() -> None:
             answer = {"ok": bench.answer(json.loads(line))}
         except PinpromptError as error:
             answer = {"error": str(error)}
-        except Exception as error:  # the process goes on; the page shows what happened
+        except Exception as error:  # the process keeps running; the page shows what happened
             answer = {"error": f"{type(error).__name__}: {str(error)[:500]}"}
         channel.write(json.dumps(answer) + "\n")
         channel.flush()

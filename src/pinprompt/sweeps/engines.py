@@ -39,7 +39,7 @@ def run_sweep(
     workers: int | None = None,
     gpus_per_cell: float = 0.0,
 ) -> Swept:
-    """Run a sweep's cells with an engine, with a note whenever something becomes of one."""
+    """Run a sweep's cells with an engine, with a note whenever one ends."""
 
     def tell(cell: Cell, what: str) -> None:
         done = sum(other.done for other in sweep.cells)
@@ -53,7 +53,7 @@ def run_sweep(
 
 
 def run_cell(cell: Cell, device: str | None, threads: int, patience: float = 0.0) -> str:
-    """Run, resume or skip one cell; returns what became of it. A cell that cannot run does not end the sweep.
+    """Run, resume or skip one cell; returns its state. A cell that cannot run does not end the sweep.
 
     `patience` is how many seconds it waits for a process that still has the cell's folder.
     """

@@ -79,7 +79,7 @@ class ClassificationTask(Task):
         self.calibrates = self.calibration != "none"
         self.prior = calibration.prior_of(settings.prior, self.labels)
         self._asked: dict[str, tuple[float, ...]] = {}
-        """Offsets by prompt text that were not given and had to be measured, for whoever asks again."""
+        """Offsets by prompt text that were not given and had to be measured, so that they are measured once."""
         self.splits = tuple(name for name in ("train", "dev", "test") if data.splits.get(name))
         self.language = data.language
         self.notes = list(data.notes)
@@ -108,7 +108,7 @@ class ClassificationTask(Task):
             for name, rows in self._rows.items()
         }
         self.fingerprints = {name: self._fingerprint(revision, (name,)) for name in (*self.splits, *self.blocks)}
-        """One per split: what a prompt scores on test does not depend on what stands in train."""
+        """One per split: a score on test does not depend on the rows of train."""
         self.fingerprint = self._fingerprint(revision, self.splits)
         self.notes += model.notes
 
@@ -125,7 +125,7 @@ class ClassificationTask(Task):
     ) -> ClassificationTask:
         """The task that the settings describe; data and template are checked before a model is opened.
 
-        `remote` says how to reach a model behind an API. Without `contact` its server is asked nothing at all: such a
+        `remote` says how to reach a model behind an API. Without `contact` no request is sent: such a
         task can count, but not yet score.
         """
         data = data or load_data(settings)
@@ -368,7 +368,7 @@ class ClassificationTask(Task):
         return self._targets[split]
 
     def score_of(self, probabilities: metrics.Floats, split: str) -> Score:
-        """The task's score of label probabilities [N, C], however they were made, with what lies behind it."""
+        """The task's score of label probabilities [N, C], however they were made, with its details."""
         targets, classes = self._targets[split], len(self.labels)
         predicted = metrics.predictions(probabilities, targets)
         table = metrics.confusion(targets, predicted, classes)

@@ -29,7 +29,7 @@ class CustomTask(Task):
     once; any other gets one text at a time. `batch=True` or `batch=False` settles it without an annotation.
     A score that is not a finite number, or an exception on a single prompt, is a recorded failure of that prompt: its
     score is NaN with a sentence, which the evaluator counts as the worst so far (and refuses where nothing could be
-    scored yet). A batch that raises, or has the wrong length, is the function's fault: TaskError.
+    scored yet). A batch that raises, or returns the wrong number of scores, raises a TaskError.
     """
 
     name = "custom"
@@ -180,7 +180,7 @@ def import_function(place: str) -> Callable[..., Any]:
 
 
 def _refuse_tools(module: str, place: str) -> None:
-    """A recipe may be a stranger's: `os:system` is no score, and its argument would be a prompt of the stranger's."""
+    """A recipe may come from anyone: `os:system` would run the prompt as a command, and scores nothing."""
     if module.partition(".")[0] in sys.stdlib_module_names:
         raise SettingError(
             f"task.function = '{place}' names a tool of Python's own library, which scores no prompts; name a function "

@@ -165,7 +165,7 @@ def _proposed(settings: ClassificationSettings) -> dict[str, tuple[str, ...]]:
 
 
 def _at_most(examples: Sequence[Example], shots: int, seed: int) -> list[Example]:
-    """At most so many examples per class, drawn by seed, in the order of the file."""
+    """At most `shots` examples per class, drawn by seed, in the order of the file."""
     ranked = sorted(range(len(examples)), key=lambda row: derive(seed, examples[row].text, row))
     counts: Counter[str] = Counter()
     kept = []

@@ -1,6 +1,6 @@
 """Hand-written prompts to compare with, and the context that makes likely tokens likely for the task.
 
-A baseline that does not stand where a found prompt stands is a whole template (see `templates.whole`), so that it is
+A baseline that is not in the place of a found prompt is a whole template (see `templates.whole`), so that it is
 scored, paid for and reported like any other prompt.
 """
 
@@ -17,7 +17,7 @@ from pinprompt.data.readers import Example
 from pinprompt.errors import SettingError, did_you_mean
 from pinprompt.models.label_text import Frame
 
-# Templates: where text, prompt and mask stand. Parsed once, filled by joining, never by a format string.
+# Templates: the places of text, prompt and mask. Parsed once, filled by joining, never by a format string.
 
 FIELDS = ("text", "prompt", "mask")
 _FIELD = re.compile(r"\{(\w*)\}")
@@ -33,7 +33,7 @@ class Template:
     spacing: Spacing = "single"
 
     def frame(self, prompt: str) -> Frame:
-        """What stands around the text for this prompt, and where the mask goes.
+        """What surrounds the text for this prompt, and where the mask goes.
 
         With single spacing a prompt's own outer spaces are dropped, and an empty prompt leaves no gap: a written
         prompt mostly begins with a space, and the template has one already. Literal spacing inserts it as it is.
@@ -96,7 +96,7 @@ def parse(source: str, kind: str, spacing: Spacing = "single") -> Template:
 
 
 def whole(prompt: str, kind: str) -> Template | None:
-    """The template that a prompt is by itself, if it is one: a hand-written prompt may stand all around its text.
+    """The template that a prompt is by itself, if it is one: a hand-written prompt may surround its text.
 
     Such a prompt holds `{text}` once, and `{mask}` where the model needs one; any other prompt is plain text.
     """
@@ -110,7 +110,7 @@ def whole(prompt: str, kind: str) -> Template | None:
 
 
 def _parse(source: str, spacing: Spacing, *, others: bool = False) -> Template:
-    """The parts of a template; `others` takes unknown words in braces as they stand, as a text may hold them."""
+    """The parts of a template; `others` keeps unknown words in braces as they are, as a text may hold them."""
     parts: list[tuple[str, str]] = []
     end = 0
     for found in _FIELD.finditer(source):
@@ -170,7 +170,7 @@ def default_template(card: DatasetCard | None, kind: str) -> str:
 
 
 def manual_prompt(card: DatasetCard | None, template: Template, kind: str, own: str | None) -> tuple[str, Template]:
-    """The hand-written prompt and the template that it stands in: the user's own, or the dataset's."""
+    """The hand-written prompt and its template: the user's own, or the dataset's."""
     if own is not None or card is None:
         return own or "", template
     prompt, source = card.manual(kind)

@@ -44,7 +44,7 @@ class BareTask(Protocol):
         """The metrics that people read, on one split."""
 
     def calls(self, split: str = "train") -> int:
-        """How many model calls one prompt costs on a split, at the most; what a budget reserves."""
+        """The most model calls that one prompt costs on a split; what a budget reserves."""
 
     def context(self) -> str:
         """Text that makes likely tokens likely for this task (template, examples); '' where there is none."""
@@ -131,7 +131,7 @@ class Task(BareTask, Protocol):
         return {}
 
     def answers(self) -> tuple[str, ...]:
-        """Words that the task model may say right behind a prompt; () where there are none."""
+        """Words that the task model may say right after a prompt; () where there are none."""
         return ()
 
 
@@ -153,7 +153,7 @@ class _Defaults(Task):
 
 
 class _Completed:
-    """A task that somebody wrote, with the defaults of what it leaves out."""
+    """A user's task, with the defaults of the members that it leaves out."""
 
     def __init__(self, task: BareTask) -> None:
         self._task = task
@@ -205,7 +205,7 @@ def check_task(task: Any, prompts: Sequence[str] = _PROMPTS, *, seed: int = 0, r
     """Try a task against its contract on a few prompts; every breach is a sentence.
 
     Scores each prompt a few times and evaluates one per split, so it costs model calls. With `raise_error` (the
-    default) breaches are raised as one TaskError; otherwise they are returned, and an empty list says that all is well.
+    default) breaches are raised as one TaskError; otherwise they are returned, and an empty list means none.
     """
     findings = _shape(task)
     if not findings:
@@ -284,13 +284,11 @@ def _score(prompt: Prompt, score: Any, calls: int | None, split: str) -> list[st
         return [f"{what} is a {type(score).__name__}, not a pinprompt Score"]
     found = []
     if isinstance(score.value, float) and math.isnan(score.value) and score.failures:
-        found.append(f"{what} could not be had: {score.failures[0]}")
+        found.append(f"{what} failed: {score.failures[0]}")
     elif not isinstance(score.value, int | float) or not math.isfinite(score.value):
         found.append(f"{what} is {score.value!r}, which is not a finite number")
     if calls is not None and score.calls > calls:
-        found.append(
-            f"{what} says {score.calls} calls, more than the {calls} that calls('{split}') promises at the most"
-        )
+        found.append(f"{what} says {score.calls} calls, more than the {calls} that calls('{split}') promises at most")
     return found
 
 

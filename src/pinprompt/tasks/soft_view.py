@@ -19,7 +19,7 @@ _BATCH = 32
 
 
 class SoftView:
-    """A `Differentiable` view of a classification task: prompt vectors [n, d] stand where the prompt stands."""
+    """A `Differentiable` view of a classification task: prompt vectors [n, d] take the place of the prompt."""
 
     def __init__(self, task: ClassificationTask) -> None:
         if not task.model.words.single:

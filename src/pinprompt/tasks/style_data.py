@@ -18,7 +18,7 @@ from pinprompt.seeds import derive
 
 T = TypeVar("T")
 HELD_OUT = 100
-"""Test texts that are held out of a source file, at the most."""
+"""The most test texts that are held out of a source file."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ def best(values: Sequence[float], texts: Sequence[str]) -> int:
 
 
 def best_of_blocks(values: Sequence[float], blocks: int) -> tuple[float, list[int]]:
-    """The mean over consecutive blocks of the best value of each, and where those stand."""
+    """The mean over consecutive blocks of the best value of each, and their places."""
     if not values or len(values) % blocks:
         raise ValueError(f"{len(values)} values cannot be cut into {blocks} equal blocks")
     size = len(values) // blocks

@@ -60,7 +60,7 @@ class _Run:
         self.book = Book(search, "autoprompt")
         self.gradients = Gradients(search, self.view)
         mask = getattr(self.view.tokenizer, "mask_token_id", None)
-        # A mask stands for a word that is still to come; constraints on the whole text could not hold meanwhile.
+        # A mask is a placeholder for a word; constraints on the whole text could not hold meanwhile.
         banned = {name: getattr(policy.constraints, name) for name in ("banned", "banned_file", "stable")}
         free = policy.constraints == Constraints(**banned)
         self.mask: int | None = mask if settings.init == "mask" and free else None
@@ -99,7 +99,7 @@ class _Run:
         return Prompt(self.space.text(ids))
 
     def resume(self) -> int:
-        """Take up the last checkpoint, if there is one; returns the first step to do."""
+        """Resume from the last checkpoint, if there is one; returns the first step to do."""
         resumed = self.book.resume()
         if resumed is None:
             self.book.remember(0, {"ids": list(self.ids)})
@@ -108,7 +108,7 @@ class _Run:
         return self.book.step
 
     def finish(self, stopped: str) -> Outcome:
-        """Hand over the best; prompts with masks left in them only where there is no other."""
+        """Return the best; prompts with masks left in them only where there is no other."""
         self.book.save()
         found = self.book.best(len(self.book))
         sign = str(self.view.tokenizer.mask_token)

@@ -1,4 +1,4 @@
-"""Beam search over the frozen LM: its likeliest prompts under the same constraints, with ever wider beams."""
+"""Beam search over the frozen LM: its likeliest prompts under the same constraints, with wider and wider beams."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def beam(search: Search, settings: BeamSettings) -> Outcome:
             break
         done = 0
     if not len(book):
-        raise SettingError("every beam ended where the constraints allow nothing; loosen them, or widen beam.width")
+        raise SettingError("no beam meets the constraints; loosen them, or raise beam.width")
     return book.finish("finished", settings.finalists)
 
 
 def beams(writer: Writer, width: int) -> list[Prefix]:
     """The `width` best whole prompts that a beam of that width finds, likeliest first.
 
-    Fewer where there are no more; of equal ones the one whose prefix stood higher comes first.
+    Fewer where there are no more; ties are broken by the rank of the prefix.
     """
     level: list[tuple[Prefix, float]] = [((), 0.0)]
     for _ in range(writer.length):

@@ -27,7 +27,7 @@ from pinprompt.values import Prompt, Score
 class TextRules:
     """Says which constraint a text breaks.
 
-    Constraints on tokens (whole_words, stable) say nothing of a text that nobody wrote token by token; no_repeats is
+    Constraints on tokens (whole_words, stable) do not apply to a text that nobody wrote token by token; no_repeats is
     about its words.
     """
 
@@ -63,14 +63,14 @@ class TextRules:
         return None
 
 
-# Who rewrites a phrase for GrIPS: the policy LM by default, a sequence-to-sequence model, or the user's function.
+# What rewrites a phrase for GrIPS: the policy LM by default, a sequence-to-sequence model, or the user's function.
 
 Paraphraser = Callable[[str, int, torch.Generator], list[str]]
 """From a phrase, how many rewritings are wanted, and a random stream, to rewritings (fewer where there are fewer)."""
 
 PARAPHRASERS = ("writer", "pegasus", "seq2seq:MODEL", "module:function")
 
-# A small LM goes on with a list better than it obeys an instruction.
+# A small LM continues a list better than it follows an instruction.
 _CONTEXT = """Every line says the same thing twice, in different words.
 "you are given a text" -> "here is a text"
 "the task is to decide" -> "your job is to tell"
@@ -209,7 +209,7 @@ class _Run:
         self.base_merit = 0.0
 
     def begin(self) -> int:
-        """Take up the last checkpoint, or score the prompt to start from; returns the first step to do."""
+        """Resume from the last checkpoint, or score the starting prompt; returns the first step to do."""
         resumed = self.book.resume()
         if resumed is not None:
             state, _ = resumed
@@ -224,7 +224,7 @@ class _Run:
         return 0
 
     def candidates(self) -> list[Draft]:
-        """Different prompts, `candidates` of them where the text has so many, each `edits` edits away."""
+        """Up to `candidates` different prompts, each `edits` edits away."""
         found: dict[str, Draft] = {}
         for _ in range(_TRIES * self.settings.candidates):
             if len(found) == self.settings.candidates:
@@ -274,7 +274,7 @@ class _Run:
         return merit
 
     def accept(self, step: int, drafts: list[Draft], merits: list[float]) -> None:
-        """Go on from the best candidate where it is better, or (annealing) by chance where it is worse."""
+        """Continue from the best candidate where it is better, or (annealing) by chance where it is worse."""
         best = max(range(len(drafts)), key=lambda place: (merits[place], -place), default=None)
         if best is None:
             self.failures += 1

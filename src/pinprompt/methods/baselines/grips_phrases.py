@@ -25,7 +25,7 @@ _OPENERS = _words(
     into nor of on or over so than that through to toward towards under unless until upon when where whether which
     while who whom whose with within without"""
 )
-# Words that a verb group is made of; together with the verb behind them they are one piece.
+# Words that a verb group is made of; together with the verb after them they are one piece.
 _AUXILIARIES = _words(
     """am are be been being can could did do does had has have is may might must need shall should was were will
     would please"""
@@ -62,7 +62,7 @@ def phrases(text: str) -> list[str]:
     """Pieces that read like noun and verb phrases, by punctuation and function words.
 
     A piece ends at punctuation, before a word that opens a phrase (prepositions, conjunctions), before a determiner
-    that has a piece before it, and around a verb group that an auxiliary shows. What stands in quotes stays whole.
+    that has a piece before it, and around a verb group that an auxiliary shows. Quoted text stays whole.
     """
     pieces: list[list[str]] = [[]]
     verbal = False
@@ -73,7 +73,7 @@ def phrases(text: str) -> list[str]:
         opens = bare in _OPENERS and not (after_opener and len(last) == 1)
         noun = bare in _DETERMINERS and not after_opener
         verb = bare in _AUXILIARIES and not (last and last[-1].lower() in _AUXILIARIES)
-        # The word behind a verb group's own verb begins something new.
+        # The word after a verb group's own verb begins something new.
         closes = verbal and len(last) > 1 and last[-1].lower() not in _AUXILIARIES
         if last and (opens or noun or verb or closes or len(last) >= _LONGEST):
             pieces.append([])
@@ -150,7 +150,7 @@ def _supar(model: str) -> Chunker:
 
 
 def joined_to(text: str, pieces: list[str]) -> list[str]:
-    """Pieces of a parser as they stand in the text: with its own spaces, and its marks at the word before them."""
+    """Pieces of a parser as the text has them: with its own spaces, and its marks at the word before them."""
     found: list[str] = []
     end = 0
     for piece in pieces:

@@ -77,7 +77,7 @@ function tell(events) {
     const calls = step.calls === undefined ? "" : `, ${step.calls.toLocaleString("en")} calls`;
     ticker.textContent = `Step ${step.step + 1}${calls}`;
   } else if (last.event === "evaluating") ticker.textContent = `Evaluating the ${last.name} prompt on ${last.split}`;
-  else if (last.event === "problem") ticker.textContent = `It could not go on: ${last.reason}`;
+  else if (last.event === "problem") ticker.textContent = `It could not continue: ${last.reason}`;
   else if (last.event === "end") ticker.textContent = "Writing down the result";
 }
 
