@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def pages(tmp_path: Path) -> tuple[Path, Path, Path]:
 
 def test_numbers_come_from_the_runs(pages: tuple[Path, Path, Path]) -> None:
     sweep, results, readme = pages
-    assert regenerate(sweep, results, readme) == [results, readme]
+    assert regenerate(sweep, results, readme) == [results, readme, results.parent / "results" / "small.csv"]
     for page in (results, readme):
         text = page.read_text()
         assert "| manual | 57.5 ± 0.9 |" in text  # 0.55 + (13, 21, 42) / 1000: by hand 57.53 and 0.865
@@ -59,7 +60,8 @@ def test_a_changed_run_changes_the_page(pages: tuple[Path, Path, Path]) -> None:
     regenerate(sweep, results, readme)
     for split in (13, 21, 42):
         sample.classification(sweep / f"pin-{split}-0", "pin", 0, split, test=0.91)
-    assert regenerate(sweep, results, readme) == [results, readme]
+    prompts = results.parent / "results" / "small.csv"
+    assert regenerate(sweep, results, readme) == [results, readme, prompts]
     assert "**91.0** ± 0.0" in readme.read_text()
 
 
@@ -72,7 +74,7 @@ def test_one_command_for_the_whole_sweep(pages: tuple[Path, Path, Path]) -> None
 def test_a_readme_without_the_block_is_left_alone(pages: tuple[Path, Path, Path]) -> None:
     sweep, results, readme = pages
     readme.write_text("# Nothing here\n")
-    assert regenerate(sweep, results, readme) == [results]
+    assert readme not in regenerate(sweep, results, readme)
     assert readme.read_text() == "# Nothing here\n"
 
 
@@ -131,6 +133,24 @@ def test_runs_without_words_have_no_table_of_prompts(pages: tuple[Path, Path, Pa
     regenerate(sweep, results, readme)
     assert "| manual |" in results.read_text()
     assert "The prompt of each row" not in results.read_text()
+    assert "Every found prompt" not in results.read_text()
+    assert not (results.parent / "results").exists()
+
+
+def test_every_found_prompt_is_in_a_table_beside_the_page(pages: tuple[Path, Path, Path]) -> None:
+    sweep, results, readme = pages
+    formula = '=HYPERLINK("x")'
+    first = sweep / "pin-13-0" / "result.json"
+    first.write_text(json.dumps(json.loads(first.read_text()) | {"prompt": formula}))
+    regenerate(sweep, results, readme)
+    assert "Every found prompt: [results/small.csv](results/small.csv)." in results.read_text()
+    with (results.parent / "results" / "small.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {(row["method"], row["split"]) for row in rows} == {
+        (method, split) for method in ("pin", "rlprompt", "random") for split in ("13", "21", "42")
+    }
+    assert [row["prompt"] for row in rows if (row["method"], row["split"]) == ("pin", "13")] == ["'" + formula]
+    assert all(row["metric"] == "accuracy" and float(row["value"]) > 1 for row in rows)  # in percent, as in the page
 
 
 def test_a_style_run_shows_its_best_and_its_worst_and_who_judged(tmp_path: Path) -> None:

@@ -33,8 +33,8 @@ class Node:
     state: Tensor
     own: Tensor | None
     kept: NDArray[np.uint8] | None = None
-    """Eight tokens to a byte, as `maths.state_values.pack` has them. None until it is asked for: an update on Monte-Carlo
-    returns needs the states of old prefixes alone."""
+    """Eight tokens to a byte, as `maths.state_values.pack` has them. None until it is asked for: an update on
+    Monte-Carlo returns needs the states of old prefixes alone."""
     mu: Tensor | None = None
     """The LM's distribution over the kept tokens, where a policy relative to it is wanted."""
 

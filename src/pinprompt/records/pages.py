@@ -6,6 +6,8 @@ blocks of its name; everything outside of the markers, and every other block, st
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -17,7 +19,7 @@ from pinprompt.files import write_atomically
 from pinprompt.records.compare import Comparison, ScoreTable, compare
 from pinprompt.records.entries import Entry
 from pinprompt.records.reading import mapping, number, read_run
-from pinprompt.records.tables import Grid, Spot, amount, grid_markdown, grids
+from pinprompt.records.tables import Grid, Spot, amount, csv_safe, grid_markdown, grids
 from pinprompt.records.wording import digits, text
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
@@ -28,8 +30,6 @@ COMMANDS_SHOWN = 3
 EXAMPLES = 2
 """Rewrites at either end that are shown."""
 MARKS = ("content", "style", "fluency")
-LONGEST_SHOWN = 120
-"""Characters of a prompt above which a table of all of them would be a wall of text."""
 
 
 def regenerate(
@@ -40,7 +40,9 @@ def regenerate(
     name: str | None = None,
     command: str | None = None,
 ) -> list[Path]:
-    """Rewrite the blocks of a sweep in both pages from its run folders; returns the pages that changed.
+    """Rewrite the blocks of a sweep in both pages from its run folders; returns the files that changed.
+
+    Every found prompt is in a CSV file beside results.md (results/NAME.csv), which the block links to.
 
     `name` is the block's name: by default the sweep folder's own. `command` is what made the whole sweep, where one
     command did; each row says it, else the commands of its runs. A block that results.md does not have is added at its
@@ -53,16 +55,19 @@ def regenerate(
     if not _NAME.fullmatch(label):
         raise SettingError(f"'{label}' cannot name a block of results: use letters, digits, '.', '_' and '-'.")
     comparison = compare(folders)
-    changed = []
-    for page, body, adds in (
-        (results_md, full(comparison, command), True),
-        (readme, short(comparison, command), False),
-    ):
-        old = _read(page)
-        new = replace_block(old, label, body, add=adds)
-        if new != old:
-            write_atomically(page, new.encode("utf-8"))
-            changed.append(page)
+    prompts, listed = results_md.with_suffix("") / f"{label}.csv", _every_prompt(comparison)
+    link = f"Every found prompt: [{prompts.parent.name}/{prompts.name}]({prompts.parent.name}/{prompts.name})."
+    everything = full(comparison, command) + (f"\n\n{link}" if listed else "")
+    contents = {
+        results_md: replace_block(_read(results_md), label, everything, add=True),
+        readme: replace_block(_read(readme), label, short(comparison, command), add=False),
+    }
+    if listed:
+        contents[prompts] = listed
+    changed = [path for path, content in contents.items() if content != _read(path)]
+    for path in changed:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, contents[path].encode("utf-8"))
     return changed
 
 
@@ -88,11 +93,11 @@ def replace_block(page: str, name: str, body: str, *, add: bool) -> str:
 
 
 def full(comparison: Comparison, command: str | None = None) -> str:
-    """The whole comparison: scores, significance, readability, the prompts that were found, the commands."""
+    """The whole comparison: scores, significance, readability, the prompt of each row's median run, the commands."""
     parts = []
     for table in comparison.tables:
         parts += [grid_markdown(grid) for grid in grids(table)]
-        parts += [_prompts(table), _every_prompt(table), _rewrites(table), _commands(table, command)]
+        parts += [_prompts(table), _rewrites(table), _commands(table, command)]
     parts += [f"*{_inert(note)}*" for note in comparison.notes]
     return _inert("\n\n".join(part for part in parts if part))
 
@@ -118,21 +123,22 @@ def _prompts(table: ScoreTable) -> str:
     return grid_markdown(Grid("The prompt of each row's median run", ("method", "prompt", table.metric), tuple(rows)))
 
 
-def _every_prompt(table: ScoreTable) -> str:
-    """The prompt of every run whose prompts differ from run to run, with its own figure."""
+def _every_prompt(comparison: Comparison) -> str:
+    """The prompt of every run as CSV, with its own figure; '' where no run found a text."""
     rows = []
-    for row in table.rows:
-        runs = table.runs_of(row)
-        if len({entry.prompt for entry in runs}) < 2 or any(len(entry.prompt) > LONGEST_SHOWN for entry in runs):
-            continue
-        for entry in sorted(runs, key=lambda entry: (entry.dataset, entry.unit)):
-            spots = (entry.dataset, *map(str, entry.unit), entry.prompt, amount(table.metric, entry.value))
-            rows.append((row, tuple(map(Spot, spots))))
+    for table in comparison.tables:
+        for row in table.rows:
+            for entry in sorted(table.runs_of(row), key=lambda entry: (entry.dataset, entry.unit)):
+                if entry.prompt:
+                    shown = amount(table.metric, entry.value)
+                    cells = (row, entry.dataset, *map(str, entry.unit), entry.prompt, table.metric, shown)
+                    rows.append([csv_safe(cell) for cell in cells])
     if not rows:
         return ""
-    return grid_markdown(
-        Grid("Every found prompt", ("method", "data", "split", "seed", "prompt", table.metric), tuple(rows))
-    )
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerows([["method", "data", "split", "seed", "prompt", "metric", "value"], *rows])
+    return out.getvalue()
 
 
 def _rewrites(table: ScoreTable) -> str:

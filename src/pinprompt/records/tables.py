@@ -99,7 +99,7 @@ def comma_separated(comparison: Comparison) -> str:
 
     def line(table: ScoreTable, row: str, column: str, metric: str, cell: Cell) -> None:
         error = "" if cell.error is None else repr(cell.error)
-        names = [_csv_safe(value) for value in (table.title, row, column, metric)]
+        names = [csv_safe(value) for value in (table.title, row, column, metric)]
         writer.writerow([*names, repr(cell.mean), error, len(cell.values)])
 
     for table in comparison.tables:
@@ -277,8 +277,8 @@ def _one_line(value: str) -> str:
     return " ".join(value.split())
 
 
-def _csv_safe(value: str) -> str:
-    """A spreadsheet takes a cell that begins like this for a formula."""
+def csv_safe(value: str) -> str:
+    """A cell that no spreadsheet takes for a formula."""
     return "'" + value if value[:1] in "=+-@\t\r" and value else value
 
 
