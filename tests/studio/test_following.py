@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinprompt.scoring import journal
-from pinprompt.studio.following import Book, Tail
+from pinprompt.studio.following import ScoredPrompts, Tail
 from pinprompt.tasks import metrics
 from pinprompt.values import Score
 
@@ -63,7 +63,7 @@ def test_links_and_pipes_are_not_followed(tmp_path: Path) -> None:
 
 def test_the_book_has_every_prompt_once_with_its_scores(tmp_path: Path) -> None:
     path = tmp_path / "scores.jsonl"
-    book = Book(tmp_path)
+    book = ScoredPrompts(tmp_path)
     (tmp_path / "rows.json").write_text(json.dumps({"labels": ["no", "yes"], "rows": [{"text": "x", "label": 1}]}))
     append(path, row("a", 1.0, details={"accuracy": 0.5}, rows="00fe"), row("b", 3.0), row("a", 0.4, "dev"))
     book.update()
@@ -85,7 +85,7 @@ def test_blocks_of_rows_come_together(tmp_path: Path) -> None:
     splits = {"train": [0, 1, 2], "train-1-2": [2, 0], "train-3-3": [1]}
     rows = [{"text": word, "label": 0} for word in "xyz"]
     (tmp_path / "rows.json").write_text(json.dumps({"labels": ["no", "yes"], "rows": rows, "splits": splits}))
-    book = Book(tmp_path)
+    book = ScoredPrompts(tmp_path)
     append(tmp_path / "scores.jsonl", row("a", 4.0, "train-1-2", details={"accuracy": 0.5}, rows="fe0000fe"))
     append(tmp_path / "scores.jsonl", row("b", 1.0, "train-1-2", rows="00fefe00"))
     book.update()

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from pinprompt.errors import DataError, SettingError
-from pinprompt.judges.vision import SCHEMA, Answer, Rating, Verdict, VisionJudge, summarise
+from pinprompt.judges.vision import SCHEMA, Answer, CaptionMarks, Rating, VisionJudge, summarise
 from pinprompt.models import clip as clip_room
 from pinprompt.models.images import load_picture
 from pinprompt.recipe.sections import InversionSettings, Price
@@ -258,8 +258,8 @@ def test_a_strangers_file_is_not_trusted(tmp_path: Path) -> None:
 
 def test_the_mean_comes_with_its_standard_error() -> None:
     marks = [(1, 2), (3, 2), (5, 2)]
-    verdicts = [Verdict("x", Rating(relevance=a, interpretability=b)) for a, b in marks]
-    summary = summarise([*verdicts, Verdict("y", None, "no answer")])
+    verdicts = [CaptionMarks("x", Rating(relevance=a, interpretability=b)) for a, b in marks]
+    summary = summarise([*verdicts, CaptionMarks("y", None, "no answer")])
     assert summary.relevance == 3
     assert summary.relevance_error == pytest.approx(2 / 3**0.5)  # standard deviation 2 over three
     assert (summary.interpretability, summary.interpretability_error) == (2, 0)

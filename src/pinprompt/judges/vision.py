@@ -71,7 +71,7 @@ class VisionModel(Protocol):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CaptionMarks:
     """One judged caption: the marks, or why there are none."""
 
     caption: str
@@ -107,13 +107,13 @@ class VisionJudge:
         """What was really spent, by the price per million tokens."""
         return (self.tokens_in * self.price.input + self.tokens_out * self.price.output) / 1e6
 
-    def judge(self, caption: str, image: Image) -> Verdict:
+    def judge(self, caption: str, image: Image) -> CaptionMarks:
         """The two marks for a caption of a picture; an answer that is already kept costs nothing."""
         picture = _jpeg(image)
         key = _key(self.model.name, caption, picture)
         if key in self._known:
             try:
-                return Verdict(caption, Rating.model_validate(self._known[key]), cached=True)
+                return CaptionMarks(caption, Rating.model_validate(self._known[key]), cached=True)
             except ValidationError:  # another program's file: not trusted, asked again
                 del self._known[key]
         why = ""
@@ -122,7 +122,7 @@ class VisionJudge:
             self.calls, self.tokens_in = self.calls + 1, self.tokens_in + answer.tokens_in
             self.tokens_out += answer.tokens_out
             if answer.failure:  # the client has already retried where that could help
-                return Verdict(caption, None, f"{self.model.name} could not be asked: {answer.failure}")
+                return CaptionMarks(caption, None, f"{self.model.name} could not be asked: {answer.failure}")
             try:
                 rating = Rating.model_validate_json(_json_in(answer.text))
             except ValidationError as error:
@@ -131,8 +131,8 @@ class VisionJudge:
                 why = f"{self.model.name} gave no two marks from 1 to 5 in {ATTEMPTS} tries: {place}: {first['msg']}"
                 continue
             self._keep(key, rating)
-            return Verdict(caption, rating)
-        return Verdict(caption, None, why)
+            return CaptionMarks(caption, rating)
+        return CaptionMarks(caption, None, why)
 
     def _keep(self, key: str, rating: Rating) -> None:
         self._known[key] = rating.model_dump()
@@ -145,7 +145,7 @@ class VisionJudge:
         write_atomically(self._file, json.dumps(self._known, indent=0, sort_keys=True))
 
 
-def summarise(verdicts: Sequence[Verdict], images: Sequence[Hashable] | None = None) -> Summary:
+def summarise(verdicts: Sequence[CaptionMarks], images: Sequence[Hashable] | None = None) -> Summary:
     """Mean and standard error over the captions that could be judged.
 
     With `images` (what each verdict is about) the captions of one image are averaged first, so that an image set counts

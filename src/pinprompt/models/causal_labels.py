@@ -21,15 +21,15 @@ from pinprompt.models.batches import logits_of
 from pinprompt.models.kv_slots import check, read
 from pinprompt.models.kv_slots import window as slot_window
 from pinprompt.models.label_text import (
-    Encoder,
     Frame,
     LabelWords,
+    WindowEncoder,
     probabilities,
     sequence_log_probs,
     window_of,
     words_after,
 )
-from pinprompt.models.shared_prefixes import SLOT_BYTES, Path, SharedPrefixes
+from pinprompt.models.shared_prefixes import SLOT_BYTES, SharedPrefixes, TokenPath
 from pinprompt.models.whole_prompts import CHUNK, WholePrompts
 
 BATCH = 32
@@ -53,7 +53,7 @@ class Inputs:
     """The texts' ids, by what stands before them."""
 
 
-def prepare(encoder: Encoder, texts: Sequence[str], keep: bool) -> Inputs:
+def prepare(encoder: WindowEncoder, texts: Sequence[str], keep: bool) -> Inputs:
     """Cut texts that would leave no room for a prompt; prompts of ordinary length then never touch a text again."""
     room = encoder.window - min(RESERVE, encoder.window // 2) - len(encoder.lead) - len(encoder.trail)
     inputs = Inputs(list(texts), keep)
@@ -92,14 +92,14 @@ class CausalLabels:
         `read` says how prompts are read behind texts that are kept, and `tokens` how large a pass is.
         """
         self.model, self.tokenizer = model, tokenizer
-        self.encoder = Encoder(tokenizer, window_of(model, tokenizer), closing=False)
+        self.encoder = WindowEncoder(tokenizer, window_of(model, tokenizer), closing=False)
         self.words = words_after(self.encoder, words, frame.around("it")[0], strict=strict)
         # Texts are kept for one template only, always the same one: which way a prompt is read must not depend on what
         # was scored before it.
         self._kept = frame.before if share else None
         self._prefixes, self._tokens = read == "prefixes", tokens
         self._shareable: bool | None = None
-        self._pasts: OrderedDict[Path, torch.Tensor] = OrderedDict()
+        self._pasts: OrderedDict[TokenPath, torch.Tensor] = OrderedDict()
         self._pad = next(i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id, 0) if i is not None)
 
     @property
@@ -123,7 +123,7 @@ class CausalLabels:
         """
         words = words or self.words
         found: dict[Frame, torch.Tensor] = {}
-        behind: dict[Path, list[Frame]] = {}
+        behind: dict[TokenPath, list[Frame]] = {}
         for frame in dict.fromkeys(frames):
             path = self._path(frame, inputs, words)
             if path is None:
@@ -134,7 +134,7 @@ class CausalLabels:
             found |= dict.fromkeys(behind[path], answer)
         return [found[frame] for frame in frames]
 
-    def _behind(self, paths: list[Path], inputs: Inputs, words: LabelWords) -> dict[Path, torch.Tensor]:
+    def _behind(self, paths: list[TokenPath], inputs: Inputs, words: LabelWords) -> dict[TokenPath, torch.Tensor]:
         """Answers [N, C] after each path, behind texts that are kept or that are read now for all paths together."""
         if not paths:
             return {}
@@ -154,7 +154,7 @@ class CausalLabels:
             table[:, chosen] = torch.stack(self._tree(part, paths, words))
         return dict(zip(paths, table, strict=True))
 
-    def _path(self, frame: Frame, inputs: Inputs, words: LabelWords) -> Path | None:
+    def _path(self, frame: Frame, inputs: Inputs, words: LabelWords) -> TokenPath | None:
         """The tokens that follow every text, or None where the texts cannot be read apart from what follows.
 
         The whole string's ids must be the text's ids and then the same ids for every text: a tokenizer may merge
@@ -203,7 +203,7 @@ class CausalLabels:
         return self._shareable
 
     def _tree(
-        self, tree: SharedPrefixes | WholePrompts, paths: Sequence[Path], words: LabelWords
+        self, tree: SharedPrefixes | WholePrompts, paths: Sequence[TokenPath], words: LabelWords
     ) -> list[torch.Tensor]:
         if isinstance(tree, WholePrompts):
             return self._after_paths(tree, paths, words)
@@ -218,7 +218,7 @@ class CausalLabels:
             answers.append(probabilities(torch.stack(scores, 1)).cpu())
         return answers
 
-    def _after_paths(self, behind: WholePrompts, paths: Sequence[Path], words: LabelWords) -> list[torch.Tensor]:
+    def _after_paths(self, behind: WholePrompts, paths: Sequence[TokenPath], words: LabelWords) -> list[torch.Tensor]:
         if words.single:
             return [probabilities(logits[:, 0]).cpu() for logits in behind.logits(paths, words.firsts)]
         scores = torch.empty(len(paths), behind.rows, len(words.ids))
@@ -291,7 +291,7 @@ class CausalLabels:
             given, sizes = around_vectors(self.model, vectors, sides)
         return logits_of(self.model, sizes[:, None] - 1, self.words.firsts, **given)[:, 0]
 
-    def _past(self, ids: Path) -> torch.Tensor:
+    def _past(self, ids: TokenPath) -> torch.Tensor:
         """The keys and values of a text; those not used for the longest time make room for others."""
         if ids not in self._pasts:
             self._pasts[ids] = read(self.model, ids)[0]

@@ -37,7 +37,7 @@ class Frame:
         return lead + mask_token * masks + trail, lead.count(mask_token) if mask_token else 0
 
 
-class Encoder:
+class WindowEncoder:
     """Strings to ids with the tokenizer's own special tokens around them, cut to a window."""
 
     def __init__(self, tokenizer: Any, window: int, *, closing: bool) -> None:
@@ -137,7 +137,7 @@ class LabelWords:
         return tuple(ids[0] for ids in self.ids)
 
 
-def words_after(encoder: Encoder, words: Mapping[str, str], context: str, *, strict: bool = False) -> LabelWords:
+def words_after(encoder: WindowEncoder, words: Mapping[str, str], context: str, *, strict: bool = False) -> LabelWords:
     """The ids of words that follow `context` (a causal model): what the tokenizer adds to the context's ids.
 
     A space goes before a word unless the context ends with white space.
@@ -156,7 +156,7 @@ def words_after(encoder: Encoder, words: Mapping[str, str], context: str, *, str
 
 
 def words_in_mask(
-    encoder: Encoder,
+    encoder: WindowEncoder,
     words: Mapping[str, str],
     frame: Frame,
     mask_token: str,
@@ -219,7 +219,9 @@ def _check(words: Mapping[str, str]) -> None:
         seen[word.strip()] = label
 
 
-def _checked(encoder: Encoder, words: Mapping[str, str], found: Sequence[tuple[int, ...]], strict: bool) -> LabelWords:
+def _checked(
+    encoder: WindowEncoder, words: Mapping[str, str], found: Sequence[tuple[int, ...]], strict: bool
+) -> LabelWords:
     unknown = encoder.tokenizer.unk_token_id
     # GPT-2 and its like name their end token as the unknown one, though no word ever becomes it.
     seen: dict[tuple[int, ...], str] = {}

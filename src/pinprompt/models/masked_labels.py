@@ -15,9 +15,9 @@ from pinprompt.errors import ModelError
 from pinprompt.models.batches import logits_of
 from pinprompt.models.causal_labels import BATCH, Inputs, around_vectors, padded, prepare
 from pinprompt.models.label_text import (
-    Encoder,
     Frame,
     LabelWords,
+    WindowEncoder,
     probabilities,
     sequence_log_probs,
     window_of,
@@ -49,7 +49,7 @@ class MaskedLabels:
         if tokenizer.mask_token is None:
             raise ModelError(f"the tokenizer {type(tokenizer).__name__} has no mask token: this is not a masked LM.")
         self.model, self.tokenizer, self.mask_token = model, tokenizer, str(tokenizer.mask_token)
-        self.encoder = Encoder(tokenizer, window_of(model, tokenizer), closing=True)
+        self.encoder = WindowEncoder(tokenizer, window_of(model, tokenizer), closing=True)
         forced = spaced if _tells_spaces(self.encoder) else None
         self.words = words_in_mask(self.encoder, words, frame, self.mask_token, spaced=forced, strict=strict)
         self._pad = tokenizer.pad_token_id or 0
@@ -125,7 +125,7 @@ class MaskedLabels:
         return logits_of(self.model, torch.tensor(places, device=vectors.device), self.words.firsts, **given)[:, 0]
 
 
-def _tells_spaces(encoder: Encoder) -> bool:
+def _tells_spaces(encoder: WindowEncoder) -> bool:
     """Whether a word with a space before it is another token than without: byte-level tokenizers, not WordPiece."""
     with_space, without = encoder.pieces([" the", "the"])
     return with_space != without

@@ -16,7 +16,7 @@ import torch
 from pinprompt.models.batches import for_tokens
 from pinprompt.models.kv_slots import Slots, read_many
 
-Path = tuple[int, ...]
+TokenPath = tuple[int, ...]
 
 ROWS = 256  # rows of a pass: a CPU is nearer its limit than with 64, and few nodes of a depth still fill it
 SLOT_BYTES = 2 << 30
@@ -65,16 +65,16 @@ class SharedPrefixes:
         self._slots = _TextSlots(model, self.groups * self.rows, longest + depth, pasts[0])
         for slot in range(self.groups * self.rows):
             self._slots.load(slot, pasts[slot % self.rows])
-        self._nodes: OrderedDict[Path, torch.Tensor] = OrderedDict()
+        self._nodes: OrderedDict[TokenPath, torch.Tensor] = OrderedDict()
         layers, two, heads, _, width = pasts[0].shape
         self._most = max(1, node_bytes // (self.rows * layers * two * heads * width * pasts[0].element_size()))
-        self._held: list[Path] = [()] * self.groups
+        self._held: list[TokenPath] = [()] * self.groups
         self.passes = 0
         """Passes made so far, for benchmarks and tests."""
 
-    def logits(self, paths: Sequence[Path], tokens: Sequence[int] | None) -> list[torch.Tensor]:
+    def logits(self, paths: Sequence[TokenPath], tokens: Sequence[int] | None) -> list[torch.Tensor]:
         """For each path, the logits [N, K] of `tokens` (of the vocabulary where None) after each text and the path."""
-        found: dict[Path, torch.Tensor] = {}
+        found: dict[TokenPath, torch.Tensor] = {}
         for batch in self._batches(sorted(set(paths))):
             found.update(self._read(batch, tokens))
             while len(self._nodes) > self._most:
@@ -85,9 +85,9 @@ class SharedPrefixes:
         """Drop every node; the texts stay."""
         self._nodes.clear()
 
-    def _batches(self, paths: Sequence[Path]) -> Iterator[list[Path]]:
+    def _batches(self, paths: Sequence[TokenPath]) -> Iterator[list[TokenPath]]:
         """Paths that begin alike come together, as many as the nodes that may be kept."""
-        batch: list[Path] = []
+        batch: list[TokenPath] = []
         size = 0
         for path in paths:
             if batch and size + len(path) > self._most:
@@ -98,7 +98,7 @@ class SharedPrefixes:
         if batch:
             yield batch
 
-    def _read(self, paths: Sequence[Path], tokens: Sequence[int] | None) -> dict[Path, torch.Tensor]:
+    def _read(self, paths: Sequence[TokenPath], tokens: Sequence[int] | None) -> dict[TokenPath, torch.Tensor]:
         wanted, found = set(paths), {}
         for depth in range(1, max(map(len, paths)) + 1):
             level = list(dict.fromkeys(path[:depth] for path in paths if len(path) >= depth))
@@ -112,7 +112,7 @@ class SharedPrefixes:
                 found.update({node: answer for node, answer in zip(nodes, answers, strict=True) if node in wanted})
         return found
 
-    def _pass(self, nodes: Sequence[Path], tokens: Sequence[int] | None) -> list[torch.Tensor]:
+    def _pass(self, nodes: Sequence[TokenPath], tokens: Sequence[int] | None) -> list[torch.Tensor]:
         """One pass over nodes of one depth; groups without a node repeat the first one, so that the shape stays."""
         depth = len(nodes[0]) - 1
         filled = [*nodes, *[nodes[0]] * (self.groups - len(nodes))]

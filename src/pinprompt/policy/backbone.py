@@ -15,7 +15,7 @@ from pinprompt.errors import ModelError, SettingError
 from pinprompt.policy.bans import Mask
 
 
-class Slots(DynamicLayer):  # type: ignore[misc]
+class BufferedLayer(DynamicLayer):  # type: ignore[misc]
     """Keys and values of one layer in a buffer of fixed size that is written in place.
 
     `keys`/`values` are [rows, heads, room, dim]; the first `filled` places are valid. Layers with a sliding window
@@ -118,7 +118,7 @@ class Backbone:
 
     def slots(self, layers: Sequence[tuple[Tensor, Tensor]]) -> Cache:
         """A cache over buffers of keys and values that are written in place."""
-        return Cache(layers=[Slots(keys, values) for keys, values in layers])
+        return Cache(layers=[BufferedLayer(keys, values) for keys, values in layers])
 
     @torch.no_grad()
     def logits(self, states: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ CALIBRATE = "task.calibrate"
 
 
 @dataclass(frozen=True)
-class Cell:
+class Measured:
     """The values of one row in one column, by split and seed."""
 
     values: dict[Unit, float]
@@ -59,9 +59,9 @@ class ScoreTable:
     split: str
     columns: tuple[str, ...]
     rows: tuple[str, ...]
-    cells: dict[tuple[str, str], Cell]
-    readability: dict[tuple[str, str], Cell]
-    metrics: dict[tuple[str, str, str], Cell]
+    cells: dict[tuple[str, str], Measured]
+    readability: dict[tuple[str, str], Measured]
+    metrics: dict[tuple[str, str, str], Measured]
     """Everything that was measured, by row, column and metric."""
     contrasts: tuple[Contrast, ...]
     runs: dict[tuple[str, str], tuple[Entry, ...]]
@@ -164,7 +164,7 @@ def _table(facts: dict[str, str], entries: list[Entry], columns: dict[Path, str]
                     f"results ({twin.value} and {entry.value}). Leave one of them out."
                 )
             notes.append(f"{entry.folder} repeats {twin.folder} and was counted once.")
-    values = {place: Cell({unit: entry.value for unit, entry in found.items()}) for place, found in cells.items()}
+    values = {place: Measured({unit: entry.value for unit, entry in found.items()}) for place, found in cells.items()}
     by_hand = _by_hand(entries, columns, {row.split(" (")[0] for row, _ in values}, notes)
     readability, metrics = _readability(cells), by_hand | _metrics(cells)
     values |= {(row, column): cell for (row, column, name), cell in by_hand.items() if name == facts["metric"]}
@@ -246,7 +246,7 @@ def labelled(name: str, tree: dict[str, str], differing: set[str]) -> str:
 
 def _by_hand(
     entries: Sequence[Entry], columns: dict[Path, str], taken: set[str], notes: list[str]
-) -> dict[tuple[str, str, str], Cell]:
+) -> dict[tuple[str, str, str], Measured]:
     """What each run measured of the hand-written prompts beside its own, where they have no runs of themselves.
 
     Runs with calibrated labels measure them with and without; in their column those without say nothing more.
@@ -263,7 +263,8 @@ def _by_hand(
                     notes.append(f"The {row} prompt has another {name} in {entry.folder}; the first was kept.")
     noisy = {(row, column) for (row, column, _), values in found.items() if _by_split(values) is None}
     return {
-        place: Cell(values if place[:2] in noisy else _by_split(values) or values) for place, values in found.items()
+        place: Measured(values if place[:2] in noisy else _by_split(values) or values)
+        for place, values in found.items()
     }
 
 
@@ -276,23 +277,23 @@ def _by_split(values: dict[Unit, float]) -> dict[Unit, float] | None:
     return splits
 
 
-def _readability(cells: dict[tuple[str, str], dict[Unit, Entry]]) -> dict[tuple[str, str], Cell]:
+def _readability(cells: dict[tuple[str, str], dict[Unit, Entry]]) -> dict[tuple[str, str], Measured]:
     found: dict[tuple[str, str], dict[Unit, float]] = {}
     for (row, column), group in cells.items():
         for (split, seed), entry in group.items():
             for name in READABILITY:
                 if name in entry.readability:
                     found.setdefault((row, name), {})[f"{column}/{split}", seed] = entry.readability[name]
-    return {place: Cell(values) for place, values in found.items()}
+    return {place: Measured(values) for place, values in found.items()}
 
 
-def _metrics(cells: dict[tuple[str, str], dict[Unit, Entry]]) -> dict[tuple[str, str, str], Cell]:
+def _metrics(cells: dict[tuple[str, str], dict[Unit, Entry]]) -> dict[tuple[str, str, str], Measured]:
     found: dict[tuple[str, str, str], dict[Unit, float]] = {}
     for (row, column), group in cells.items():
         for unit, entry in group.items():
             for name, value in entry.metrics.items():
                 found.setdefault((row, column, name), {})[unit] = value
-    return {place: Cell(values) for place, values in found.items()}
+    return {place: Measured(values) for place, values in found.items()}
 
 
 def _contrasts(table: ScoreTable) -> tuple[Contrast, ...]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinprompt.errors import SettingError, did_you_mean
 from pinprompt.maths.bootstrap import FEWEST, mean
-from pinprompt.records.compare import READABILITY, Cell, Comparison, ScoreTable
+from pinprompt.records.compare import READABILITY, Comparison, Measured, ScoreTable
 from pinprompt.records.wording import COUNTS, LOWER_IS_BETTER, NONE, SHARES, digits, title
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def comma_separated(comparison: Comparison) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["table", "row", "column", "metric", "mean", "standard_error", "runs"])
 
-    def line(table: ScoreTable, row: str, column: str, metric: str, cell: Cell) -> None:
+    def line(table: ScoreTable, row: str, column: str, metric: str, cell: Measured) -> None:
         error = "" if cell.error is None else repr(cell.error)
         names = [csv_safe(value) for value in (table.title, row, column, metric)]
         writer.writerow([*names, repr(cell.mean), error, len(cell.values)])
@@ -229,7 +229,7 @@ def _metrics(table: ScoreTable) -> list[Grid]:
     return found
 
 
-def _place(cells: Mapping[tuple[str, str], Cell], row: str, name: str) -> int:
+def _place(cells: Mapping[tuple[str, str], Measured], row: str, name: str) -> int:
     means = {cell.mean for (_, other), cell in cells.items() if other == name}
     order = sorted(means, reverse=name not in LOWER_IS_BETTER)
     cell = cells.get((row, name))
@@ -237,7 +237,7 @@ def _place(cells: Mapping[tuple[str, str], Cell], row: str, name: str) -> int:
     return place + 1 if place < 2 and len(order) > 1 else PLAIN
 
 
-def _spot(metric: str, cell: Cell | None, rank: int) -> Spot:
+def _spot(metric: str, cell: Measured | None, rank: int) -> Spot:
     if cell is None:
         return Spot(NONE)
     shown = amount(metric, cell.mean)
@@ -293,7 +293,7 @@ FORMATS: dict[str, Callable[[Comparison], str]] = {
 def as_json(comparison: Comparison) -> dict[str, Any]:
     """The comparison as plain JSON values: per table its facts, and a cell per row and column with mean and error."""
 
-    def cells(found: Mapping[tuple[str, str], Cell]) -> list[dict[str, Any]]:
+    def cells(found: Mapping[tuple[str, str], Measured]) -> list[dict[str, Any]]:
         return [
             {"row": row, "column": column, "mean": cell.mean, "error": cell.error, "runs": len(cell.values)}
             for (row, column), cell in found.items()

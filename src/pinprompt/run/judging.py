@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinprompt.errors import BudgetSpent, ModelError, SettingError
-from pinprompt.judges.vision import Answer, Summary, Verdict, VisionJudge, VisionModel, summarise
+from pinprompt.judges.vision import Answer, CaptionMarks, Summary, VisionJudge, VisionModel, summarise
 from pinprompt.recipe import recipe as recipes
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.scoring.budget import Budget
@@ -29,7 +29,7 @@ class Opinion:
 
     prompt: str
     picture: str
-    verdict: Verdict
+    verdict: CaptionMarks
 
     def data(self) -> dict[str, Any]:
         """The row that judgements.json has."""

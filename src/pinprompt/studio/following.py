@@ -112,7 +112,7 @@ class Column:
 
 
 @dataclass
-class Book:
+class ScoredPrompts:
     """Every prompt that a run has scored, from its journal (scores.jsonl), in order of appearance."""
 
     folder: Path
@@ -189,13 +189,13 @@ class Book:
 class Library:
     """The books of the runs that are looked at, the least recently used put away."""
 
-    _books: OrderedDict[Path, Book] = field(default_factory=OrderedDict)
+    _books: OrderedDict[Path, ScoredPrompts] = field(default_factory=OrderedDict)
     perplexities: dict[tuple[str, str], float] = field(default_factory=dict)
     """Measured by the worker on request, by writer and prompt."""
 
-    def book(self, folder: Path) -> Book:
+    def book(self, folder: Path) -> ScoredPrompts:
         """The book of a run, up to date."""
-        book = self._books.pop(folder, None) or Book(folder)
+        book = self._books.pop(folder, None) or ScoredPrompts(folder)
         self._books[folder] = book
         while len(self._books) > FOLLOWED:
             self._books.popitem(last=False)
@@ -224,7 +224,9 @@ def matrix_rows(folder: Path) -> dict[str, Any]:
     return {"labels": labels, "rows": rows, "splits": splits or {"train": list(range(len(rows)))}}
 
 
-def readable_points(top: Any, book: Book, writer: str, known: dict[tuple[str, str], float]) -> list[dict[str, Any]]:
+def readable_points(
+    top: Any, book: ScoredPrompts, writer: str, known: dict[tuple[str, str], float]
+) -> list[dict[str, Any]]:
     """(perplexity, figure) of prompts whose perplexity is known: from the result's `top`, or measured on request."""
     points: dict[str, dict[str, Any]] = {}
     for column in book.best(200):

@@ -22,7 +22,7 @@ from pinprompt.records.report_extras import pareto
 from pinprompt.records.usage import TOOLS
 from pinprompt.records.verdict import outcomes_of, reported_split, shown_p
 from pinprompt.records.wording import LOWER_IS_BETTER, digits, metric, plain, text, title
-from pinprompt.studio.following import Book, Library, readable_points
+from pinprompt.studio.following import Library, ScoredPrompts, readable_points
 from pinprompt.studio.shelf import Card, Place, Shelf, what_happened
 
 PAGE = 60
@@ -214,11 +214,11 @@ def _best_so_far(best: Sequence[Any]) -> dict[str, Any] | None:
     return {"names": ["dev score" if name == "dev" else name for name in names], "rows": rows, "sources": False}
 
 
-def _has_accuracy(book: Book) -> bool:
+def _has_accuracy(book: ScoredPrompts) -> bool:
     return any(column.accuracy is not None for column in book.columns[:50])
 
 
-def _front(record: RunRecord, book: Book, writer: str, library: Library) -> str:
+def _front(record: RunRecord, book: ScoredPrompts, writer: str, library: Library) -> str:
     points = readable_points(record.result.get("top"), book, writer, library.perplexities)
     pairs = sorted({(point["perplexity"], point["value"]) for point in points})
     shares = _has_accuracy(book)

@@ -17,10 +17,9 @@ from pinprompt.errors import TaskError
 from pinprompt.maths import targets
 from pinprompt.maths.state_values import differentiable_value, kept_value, taken
 from pinprompt.policy.adapter import Adapter, follow
+from pinprompt.policy.reader import Prefix
 from pinprompt.policy.writer import Writer
 from pinprompt.recipe.sections import QLearningSettings
-
-Prefix = tuple[int, ...]
 
 
 class ActionSets(Sequence[Any]):
