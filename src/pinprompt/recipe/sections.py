@@ -152,17 +152,28 @@ class QLearningSettings(Section):
 # Settings of the methods that PIN is compared with. The defaults are the published ones where there are any.
 
 
-class RandomSettings(Section):
-    """Random search: the frozen LM writes, nothing is learnt; the floor that any search has to beat."""
+class UntrainedSettings(Section):
+    """What searches that learn nothing share: the frozen LM writes, and the best of many prompts is chosen."""
 
-    prompts: int = Field(96_000, ge=1, description="Prompts to write; as many as PIN's published schedule.")
-    batch: int = Field(16, ge=1, description="Prompts written and scored at each step.")
-    temperature: float = Field(1.0, gt=0, description="Temperature of the writer; 1 is the LM itself.")
+    prompts: int = Field(96_000, ge=1, description="Different prompts to score; as many as PIN's published schedule.")
+    batch: int = Field(16, ge=1, description="Prompts scored at each step.")
     finalists: int = Field(16, ge=1, description="Best prompts that are scored on dev at the end.")
 
     def planned(self) -> tuple[int, int]:
         """The most prompts on train and on dev."""
         return self.prompts, self.finalists
+
+
+class RandomSettings(UntrainedSettings):
+    """Random search: samples of the frozen LM; the baseline that any search has to beat."""
+
+    temperature: float = Field(1.0, gt=0, description="Temperature of the writer; 1 is the LM itself.")
+
+
+class BeamSettings(UntrainedSettings):
+    """Beam search over the frozen LM: the most likely prompts are scored, with wider and wider beams."""
+
+    width: int = Field(16, ge=1, description="Width of the first beam; each further one is twice as wide.")
 
 
 class RaceSettings(Section):
@@ -219,19 +230,6 @@ class RaceSettings(Section):
     def planned(self) -> tuple[int, int]:
         """The most prompts on train and on dev."""
         return self.prompts, self.least
-
-
-class BeamSettings(Section):
-    """Beam search over the frozen LM: the likeliest prompts are scored, with ever wider beams."""
-
-    width: int = Field(16, ge=1, description="Width of the first beam; each further one is twice as wide.")
-    prompts: int = Field(96_000, ge=1, description="Different prompts to score; as many as PIN's published schedule.")
-    batch: int = Field(16, ge=1, description="Prompts scored at each step.")
-    finalists: int = Field(16, ge=1, description="Best prompts that are scored on dev at the end.")
-
-    def planned(self) -> tuple[int, int]:
-        """The most prompts on train and on dev."""
-        return self.prompts, self.finalists
 
 
 class SoftPromptSettings(Section):

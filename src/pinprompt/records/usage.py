@@ -153,53 +153,34 @@ def _loading(sent: Sent, auto: str, own: str) -> list[str]:
     ]
 
 
+_CAUSAL_LOGS = """\
+    start = tokenizer(BEFORE + text.strip() + AFTER)["input_ids"]
+    logs = []
+    for ids in WORD_IDS.values():
+        said = torch.log_softmax(model(torch.tensor([start + ids])).logits[0].float(), dim=-1)
+        logs.append(sum(said[len(start) - 1 + place, token] for place, token in enumerate(ids)))"""
+_MASKED_LOGS = """\
+    ids = tokenizer(BEFORE + text.strip() + AFTER, return_tensors="pt")["input_ids"]
+    place = (ids[0] == tokenizer.mask_token_id).nonzero()[-1 if tokenizer.mask_token in AFTER else 0, 0]
+    logits = model(ids).logits[0, place].float()
+    logs = [logits[ids[0]] for ids in WORD_IDS.values()]"""
+
+
+def _labelling(sent: Sent, text: str, loading: list[str], logs: str) -> str:
+    """Code for the label probabilities of a text; `logs` computes the log-probabilities of the label words."""
+    lines = ["import torch", *loading, _constants(sent), f"WORD_IDS = {dict(sent.word_ids)!r}", "", ""]
+    lines += ["@torch.inference_mode()", "def probabilities(text):", logs]
+    lines += ["    moved = torch.stack(logs) - torch.tensor([OFFSETS[label] for label in WORD_IDS])"]
+    lines += ["    return dict(zip(WORD_IDS, torch.softmax(moved, dim=0).tolist()))"]
+    return "\n".join([*lines, "", "", f"print(probabilities({text!r}))"])
+
+
 def _causal(sent: Sent, text: str) -> str:
-    return "\n".join(
-        [
-            "import torch",
-            *_loading(sent, "AutoModelForCausalLM", "load_causal_lm"),
-            _constants(sent),
-            f"WORD_IDS = {dict(sent.word_ids)!r}",
-            "",
-            "",
-            "@torch.inference_mode()",
-            "def probabilities(text):",
-            '    start = tokenizer(BEFORE + text.strip() + AFTER)["input_ids"]',
-            "    logs = []",
-            "    for ids in WORD_IDS.values():",
-            "        said = torch.log_softmax(model(torch.tensor([start + ids])).logits[0].float(), dim=-1)",
-            "        logs.append(sum(said[len(start) - 1 + place, token] for place, token in enumerate(ids)))",
-            "    moved = torch.stack(logs) - torch.tensor([OFFSETS[label] for label in WORD_IDS])",
-            "    return dict(zip(WORD_IDS, torch.softmax(moved, dim=0).tolist()))",
-            "",
-            "",
-            f"print(probabilities({text!r}))",
-        ]
-    )
+    return _labelling(sent, text, _loading(sent, "AutoModelForCausalLM", "load_causal_lm"), _CAUSAL_LOGS)
 
 
 def _masked(sent: Sent, text: str) -> str:
-    return "\n".join(
-        [
-            "import torch",
-            *_loading(sent, "AutoModelForMaskedLM", "load_masked_lm"),
-            _constants(sent),
-            f"WORD_IDS = {dict(sent.word_ids)!r}",
-            "",
-            "",
-            "@torch.inference_mode()",
-            "def probabilities(text):",
-            '    ids = tokenizer(BEFORE + text.strip() + AFTER, return_tensors="pt")["input_ids"]',
-            "    place = (ids[0] == tokenizer.mask_token_id).nonzero()[-1 if tokenizer.mask_token in AFTER else 0, 0]",
-            "    logits = model(ids).logits[0, place].float()",
-            "    logs = torch.stack([logits[ids[0]] for ids in WORD_IDS.values()])",
-            "    moved = logs - torch.tensor([OFFSETS[label] for label in WORD_IDS])",
-            "    return dict(zip(WORD_IDS, torch.softmax(moved, dim=0).tolist()))",
-            "",
-            "",
-            f"print(probabilities({text!r}))",
-        ]
-    )
+    return _labelling(sent, text, _loading(sent, "AutoModelForMaskedLM", "load_masked_lm"), _MASKED_LOGS)
 
 
 def _model(sent: Sent) -> str:
