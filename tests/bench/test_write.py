@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -25,8 +24,8 @@ def test_the_plain_way_writes_from_the_same_policy() -> None:
         assert abs(with_tree.count(token) - without.count(token)) / 3000 < 0.06
 
 
-def test_the_report_has_its_rows(make: Any, tmp_path: Path) -> None:
-    backbone = make("llama")
+def test_the_report_has_its_rows(tmp_path: Path) -> None:
+    backbone = random_backbone(300)
     backbone.model.save_pretrained(tmp_path)
     backbone.tokenizer.save_pretrained(tmp_path)
     report = measure(str(tmp_path), batches=(4,), steps=2, lengths=(2, 4), vocabularies=(300,), long=8, k=50)
