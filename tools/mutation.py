@@ -1,4 +1,4 @@
-"""The mutation score of the files whose mistakes would be the dearest: `make mutation`.
+"""The mutation score of the files in which a mistake would cost the most: `make mutation`.
 
 mutmut changes one thing at a time in a function (a sign, a constant, an argument) and runs the tests that reach it; a
 change that no test notices survives. It is run on a copy in a temporary folder, so the working tree is never touched.
@@ -25,7 +25,14 @@ ROOT = Path(__file__).parent.parent
 
 # Each file with the tests that must notice a change of it.
 FILES = {
+    "src/pinprompt/maths/bootstrap.py": ["tests/maths/test_bootstrap.py"],
     "src/pinprompt/maths/entropy.py": ["tests/maths"],
+    "src/pinprompt/maths/gaussian_process.py": ["tests/maths/test_gaussian_process.py"],
+    "src/pinprompt/maths/priors.py": ["tests/maths/test_priors.py", "tests/maths/test_relative_sparsemax.py"],
+    "src/pinprompt/maths/relative_sparsemax.py": [
+        "tests/maths/test_priors.py",
+        "tests/maths/test_relative_sparsemax.py",
+    ],
     "src/pinprompt/maths/sparsemax.py": ["tests/maths"],
     "src/pinprompt/maths/targets.py": ["tests/maths"],
     "src/pinprompt/maths/state_values.py": ["tests/maths"],
@@ -60,10 +67,10 @@ UNTESTED = 33
 
 def main() -> int:
     """Run mutmut on a copy, print the score of each file and what survived."""
-    parser = argparse.ArgumentParser(description="Mutation score of the dearest files.")
+    parser = argparse.ArgumentParser(description="Mutation score of the files in which a mistake would cost the most.")
     parser.add_argument("only", nargs="*", help="parts of paths; without any, all files")
     parser.add_argument("--min", type=float, default=85.0, help="the score in percent that every file must reach")
-    parser.add_argument("--jobs", type=int, default=1, help="mutants at work side by side")
+    parser.add_argument("--jobs", type=int, default=1, help="mutants that run in parallel")
     parser.add_argument("--keep", type=Path, help="where to put the copy, and to leave it")
     options = parser.parse_args()
     files = [path for path in FILES if not options.only or any(part in path for part in options.only)]
