@@ -80,9 +80,9 @@ def test_published_flaws_are_noted(tmp_path: Path) -> None:
     assert len(leaky.train) == 2
     assert leaky.notes == (
         "train.tsv: 1 row(s) without text left out",
-        "1 text(s) of train also stand in dev",
-        "2 text(s) of train also stand in test",
-        "1 text(s) of dev also stand in test",
+        "1 text(s) of train are also in dev",
+        "2 text(s) of train are also in test",
+        "1 text(s) of dev are also in test",
     )
 
 

@@ -69,7 +69,7 @@ def test_a_card_is_read_again_when_the_run_has_changed(tmp_path: Path) -> None:
         ([{"event": "step", "step": 4, "calls": 320, "best_prompt": " a b"}],
          "Stopped after step 5, 320 calls; best so far: “a b”"),
         ([{"event": "problem", "step": 4, "reason": "the loss is no number"}],
-         "It could not go on: the loss is no number"),
+         "It could not continue: the loss is no number"),
         ([{"event": "evaluating", "name": "found", "split": "dev", "step": 9}], "Stopped while evaluating"),
     ],
 )  # fmt: skip
