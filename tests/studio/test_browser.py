@@ -149,7 +149,7 @@ def test_a_word_is_banned_and_the_search_goes_on(tab: Any, studio: Studio, earli
     tab.goto(studio.url + "run/seed-1")
     tab.click("#vary-open")
     tab.fill('#vary-form input[name="word"]', word)
-    tab.click("text=Ban it and go on")
+    tab.click("text=Ban it and search again")
     tab.wait_for_url(re.compile(r"/run/seed-1-without-"))
     tab.wait_for_selector("#state.finished")
     [other] = [path for path in studio.folder.iterdir() if path.name.startswith("seed-1-without-")]
