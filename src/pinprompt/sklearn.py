@@ -164,7 +164,7 @@ def _texts(X: Any) -> list[str]:
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.ndim != 1:
-        raise ValueError(f"X must be one text a row; its shape is {values.shape}")
+        raise ValueError(f"X must be one text per row; its shape is {values.shape}")
     wrong = next((one for one in values if not isinstance(one, str)), None)
     if wrong is not None:
         raise ValueError(f"X must hold texts; it holds {wrong!r:.60} ({type(wrong).__name__})")

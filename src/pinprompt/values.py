@@ -11,7 +11,7 @@ from typing import Any
 class Prompt:
     """A candidate prompt: the text that the black box sees, and the ids by which the policy wrote it.
 
-    `offsets` are what its score on train measured for tasks that calibrate: one number a class, see
+    `offsets` are what its score on train measured for tasks that calibrate: one number per class, see
     `tasks.calibration`. Without them such a task measures them itself, which costs calls.
     `draw` is the step of the search that wrote it and its place there, for tasks that draw inputs for each step;
     without it such a task takes the same inputs for every prompt.

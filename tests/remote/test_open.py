@@ -140,9 +140,9 @@ def test_a_generator_finds_out_how_a_server_writes() -> None:
         return refuse(400, "n must be 1") if body["n"] > 1 else reply(said("good."))
 
     for script, completes, several, words in (
-        (many, True, True, "by completions, 4 samples a request"),
-        (single, True, False, "by completions, one sample a request"),
-        (only_chats, False, False, r"by chat answers \(the server has no completions\), one sample a request"),
+        (many, True, True, "by completions, 4 samples per request"),
+        (single, True, False, "by completions, one sample per request"),
+        (only_chats, False, False, r"by chat answers \(the server has no completions\), one sample per request"),
     ):
         with serving(script) as server:
             generator = RemoteGenerator(connect(server.url))

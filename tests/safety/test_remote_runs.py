@@ -68,7 +68,7 @@ def test_restyle_and_use_what_was_found(tmp_path: Path, lm_folder: Path) -> None
         assert server.seen == []
         done = call(*asked, "--out", tmp_path / "run", "--json")
         assert done.exit_code == 0, done.output
-        assert "rewrites by completions, 3 samples a request" in done.stderr
+        assert "rewrites by completions, 3 samples per request" in done.stderr
         assert "task.top_k = 10 is not sent" in done.stderr
         result = json.loads(done.stdout)
         assert "tiny-gpt2@" in result["judges"]["perplexity"]

@@ -88,9 +88,9 @@ def restyle(
     dataset: Annotated[str | None, typer.Argument(help="Style data of the catalogue, such as books.")] = None,
     direction: Annotated[str | None, typer.Option("--direction", help="Such as negative-to-positive.")] = None,
     data: Data = None,
-    source: Annotated[Path | None, typer.Option("--source", help="Texts to rewrite, one a line.")] = None,
-    target: Annotated[Path | None, typer.Option("--target", help="Texts in the wanted style, one a line.")] = None,
-    test: Annotated[Path | None, typer.Option("--test", help="Texts to report on, one a line.")] = None,
+    source: Annotated[Path | None, typer.Option("--source", help="Texts to rewrite, one per line.")] = None,
+    target: Annotated[Path | None, typer.Option("--target", help="Texts in the wanted style, one per line.")] = None,
+    test: Annotated[Path | None, typer.Option("--test", help="Texts to report on, one per line.")] = None,
     task_model: Annotated[str | None, typer.Option("--task-model", help="The model that rewrites.")] = None,
     split: Annotated[int | None, typer.Option("--split", min=0, help="Which draw of texts.")] = None,
     force_judge: Annotated[bool, typer.Option("--force-judge", help="Use a style judge that can't tell.")] = False,
@@ -111,7 +111,7 @@ def invert(
     images: Annotated[list[Path], typer.Argument(help="Pictures, or folders of pictures.")],
     model: Annotated[str | None, typer.Option("--model", help="The CLIP or SigLIP model that scores.")] = None,
     length: Annotated[int | None, typer.Option("--length", min=1, help="Tokens in a prompt.")] = None,
-    ban: Annotated[Path | None, typer.Option("--ban", help="A file with one banned word or phrase a line.")] = None,
+    ban: Annotated[Path | None, typer.Option("--ban", help="A file with one banned word or phrase per line.")] = None,
 ) -> None:
     """Find words for a picture, or for what several have in common."""
     with door(options) as console:

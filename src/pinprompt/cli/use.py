@@ -123,10 +123,10 @@ def _texts(given: list[str] | None, console: Console, option: str | None = "--in
             way = f"read it with {option} {text}" if option else f"give its lines on stdin (< {text})"
             raise SettingError(f"'{text}' {named}, not a text; {way}. To use these words as a text, give them on stdin")
     if not given and sys.stdin.isatty():
-        console.note("type one text a line, then Ctrl-D")
+        console.note("type one text per line, then Ctrl-D")
     texts = given or [line.rstrip("\n") for line in sys.stdin if line.strip()]
     if not texts:
-        raise SettingError("there is no text: give it as an argument, or one a line on stdin")
+        raise SettingError("there is no text: give it as an argument, or one per line on stdin")
     return texts
 
 

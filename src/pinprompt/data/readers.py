@@ -1,4 +1,4 @@
-"""Readers of data files: CSV, TSV, JSONL and one text a line. Every refusal carries the file and the line."""
+"""Readers of data files: CSV, TSV, JSONL and one text per line. Every refusal carries the file and the line."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def read_numbered_lines(path: Path, raw: Iterable[bytes] | None = None) -> Itera
 
 
 def read_lines(path: str | Path, *, skip_blank: bool = False) -> list[str]:
-    """The texts of a file with one text a line; blank lines at the end are nothing, elsewhere an error or skipped."""
+    """The texts of a file with one text per line; blank lines at the end are nothing, elsewhere an error or skipped."""
     path = Path(path)
     found: list[str] = []
     blank = None

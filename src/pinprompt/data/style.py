@@ -14,7 +14,7 @@ from pinprompt.errors import DataError, SettingError, did_you_mean
 
 @dataclass(frozen=True)
 class StyleCard:
-    """Two styles, label '0' first. `shots` is None where the data are files with one sentence a line."""
+    """Two styles, label '0' first. `shots` is None where the data are files with one sentence per line."""
 
     name: str
     title: str
@@ -115,7 +115,7 @@ def ends_of(card: StyleCard, direction: str) -> tuple[str, str]:
 def load_style(name: str, folder: str | Path | None, part: str, split: int = 13) -> StyleTexts:
     """The texts of 'train', 'dev' or 'test' by style; without a folder from a package, which has no 'dev'.
 
-    One sentence a line: `<part>.<style>.txt` and `ref.<style>.txt`, or the published names
+    One sentence per line: `<part>.<style>.txt` and `ref.<style>.txt`, or the published names
     `sentiment.<part>.<0|1>.clean`. Few-shot: `<shots>-<split>/{train,dev}.tsv` and `test.tsv`.
     """
     card = lookup_style(name)

@@ -1,6 +1,6 @@
 """Tables of texts, whole: read with all their columns, and written again with what a model said of each text.
 
-A table comes from a CSV, TSV or JSONL file, a text file (one text a line), a folder of text files, stdin or a data
+A table comes from a CSV, TSV or JSONL file, a text file (one text per line), a folder of text files, stdin or a data
 frame. Rows keep their order, and rows without a text stay where they are.
 """
 
@@ -93,7 +93,7 @@ def write_table(path: Path, table: TextTable, added: Sequence[Mapping[str, Any]]
 def keep_frame(frame: object, folder: Path, *, lines: bool = False) -> str:
     """Write a data frame to a file that is named by its content, and return the path.
 
-    The file is JSONL or, with `lines`, has one text a line: the column 'text', or the only one.
+    The file is JSONL or, with `lines`, has one text per line: the column 'text', or the only one.
     """
     if not lines:
         return keep_rows(_records(frame), folder)
@@ -136,7 +136,7 @@ def _from_file(path: Path, raw: Sequence[bytes] | None, suffix: str, text_column
         return TextTable(columns, rows, column, [f"line {line}" for line, _ in found], delimiter)
     if suffix not in ("", ".txt", ".text", ".md"):
         raise DataError(
-            "texts are read from .csv, .tsv, .jsonl and .txt files (one text a line) and from folders of .txt files",
+            "texts are read from .csv, .tsv, .jsonl and .txt files (one text per line) and from folders of .txt files",
             path=path,
         )
     if text_column is not None:

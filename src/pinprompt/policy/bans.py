@@ -238,5 +238,5 @@ def _lines(path: Path, what: str) -> list[str]:
         return path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, ValueError, RuntimeError) as error:
         raise SettingError(
-            f"{what} cannot be read ({path}: {error}); give a text file with one word or phrase a line"
+            f"{what} cannot be read ({path}: {error}); give a text file with one word or phrase per line"
         ) from error

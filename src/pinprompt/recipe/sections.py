@@ -25,7 +25,7 @@ class Constraints(Section):
 
     banned: tuple[str, ...] = Field((), description="Words that a prompt must not contain (whole words, any case).")
     banned_file: str | None = Field(
-        None, description="A file with one banned word or phrase a line; PINPROMPT_BAN_FILE names one for all runs."
+        None, description="A file with one banned word or phrase per line; PINPROMPT_BAN_FILE names one for all runs."
     )
     banned_pattern: str | None = Field(
         None, description="A regular expression that no prompt, and no beginning of one, may match."
@@ -409,8 +409,8 @@ class StyleTransferSettings(Section):
     data: str | None = Field(
         None, description="Folder with the dataset's files; none: from a package, where one has them."
     )
-    source: str | None = Field(None, description="File with texts to rewrite, one a line (in place of a dataset).")
-    target: str | None = Field(None, description="File with texts in the wanted style, one a line.")
+    source: str | None = Field(None, description="File with texts to rewrite, one per line (in place of a dataset).")
+    target: str | None = Field(None, description="File with texts in the wanted style, one per line.")
     test: str | None = Field(None, description="File with texts to report on; none: held out of the source file.")
     references: str | None = Field(None, description="File with human rewrites of the test texts, line by line.")
     split: int = Field(13, ge=0, description="Which draw of training, dev and judge texts; or of a published folder.")

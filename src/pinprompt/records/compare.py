@@ -269,7 +269,7 @@ def _by_hand(
 
 
 def _by_split(values: dict[Unit, float]) -> dict[Unit, float] | None:
-    """One value a split, for a prompt that no seed changes; None where seeds do."""
+    """One value per split, for a prompt that no seed changes; None where seeds do."""
     splits: dict[Unit, float] = {}
     for (split, _), value in values.items():
         if splits.setdefault((split, None), value) != value:

@@ -167,7 +167,7 @@ class RemoteGenerator:
     def _tell(self, samples: int) -> None:
         client = self.client
         way = "completions" if client.completes else "chat answers (the server has no completions)"
-        how = f"{samples} samples a request" if client.many else "one sample a request"
+        how = f"{samples} samples per request" if client.many else "one sample per request"
         self.notes.append(f"{client.settings.base_url}, model '{client.model}': rewrites by {way}, {how}")
         if not client.settings.top_k:
             self.notes.append(

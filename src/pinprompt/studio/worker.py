@@ -1,4 +1,4 @@
-"""The process behind "Try it": holds one run's task in memory and answers questions, one JSON object a line.
+"""The process behind "Try it": holds one run's task in memory and answers questions, one JSON object per line.
 
 A process of its own, so that a model's seconds never block the page, and a crash is a message. Questions come on
 stdin, answers go to stdout.

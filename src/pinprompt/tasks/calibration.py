@@ -1,6 +1,6 @@
 """Calibration of labels: what a prompt makes likely whatever the text says is measured once and taken away again.
 
-`offsets` are one number a class, in logarithms, with a mean of 0. A label's calibrated log-probability is its raw one
+`offsets` are one number per class, in logarithms, with a mean of 0. A label's calibrated log-probability is its raw one
 less its offset. With the offsets of a batch of texts the calibrated log-probabilities of that batch average to those of
 the prior: without one, no class is ahead before a text is read.
 """

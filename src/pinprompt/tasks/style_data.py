@@ -55,7 +55,7 @@ def style_data(settings: StyleTransferSettings) -> StyleData:
     if not settings.source or not settings.target:
         raise SettingError(
             "style transfer needs texts: a dataset (books, vader-products; yelp, shakespeare with their data folder), "
-            "or a source and a target file with one text a line"
+            "or a source and a target file with one text per line"
         )
     return _of_files(settings, Path(settings.source), Path(settings.target))
 
