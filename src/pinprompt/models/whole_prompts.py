@@ -16,8 +16,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from pinprompt.models.batches import logits_of
 from pinprompt.models.kv_slots import read_many, row_attention
-
-Path = tuple[int, ...]
+from pinprompt.models.shared_prefixes import TokenPath
 
 STEP = 4  # prompts are filled up to a multiple of so many tokens, so that those of like length share passes
 CHUNK = 32  # texts at a time where they are not kept
@@ -76,10 +75,10 @@ class WholePrompts:
         """Prompts of a pass that is `depth` tokens deep."""
         return max(1, self.tokens // (self.rows * depth))
 
-    def logits(self, paths: Sequence[Path], tokens: Sequence[int] | None, last: int = 1) -> list[torch.Tensor]:
+    def logits(self, paths: Sequence[TokenPath], tokens: Sequence[int] | None, last: int = 1) -> list[torch.Tensor]:
         """For each path, logits [N, last, K] of `tokens` (of the vocabulary where None) at its last places."""
-        found: dict[Path, torch.Tensor] = {}
-        by_depth: dict[int, list[Path]] = {}
+        found: dict[TokenPath, torch.Tensor] = {}
+        by_depth: dict[int, list[TokenPath]] = {}
         for path in dict.fromkeys(paths):
             by_depth.setdefault(-(-len(path) // STEP) * STEP, []).append(path)
         for depth, members in by_depth.items():
@@ -89,7 +88,9 @@ class WholePrompts:
                 found.update(zip(part, self._pass(part, depth, tokens, last), strict=True))
         return [found[path] for path in paths]
 
-    def _pass(self, paths: Sequence[Path], depth: int, tokens: Sequence[int] | None, last: int) -> list[torch.Tensor]:
+    def _pass(
+        self, paths: Sequence[TokenPath], depth: int, tokens: Sequence[int] | None, last: int
+    ) -> list[torch.Tensor]:
         """One pass; groups without a prompt repeat the first one, so that the shape stays."""
         size = self.groups(depth)
         filled = [*paths, *[paths[0]] * (size - len(paths))]
