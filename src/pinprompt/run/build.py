@@ -59,7 +59,7 @@ def build_labeller(recipe: Recipe, device: str, data: LabelledData | None = None
 
     settings: Any = recipe.task
     return ClassificationTask.build(
-        settings, device, recipe.seed, data=data or without_rows(settings), remote=recipe.remote
+        settings, device, recipe.seed, data=data or without_rows(settings), remote=recipe.remote, models=recipe.models
     )
 
 
@@ -69,12 +69,20 @@ def build_task(recipe: Recipe, device: str, contact: bool = True) -> Task:
     if settings.kind == "classification":
         from pinprompt.tasks.classification import ClassificationTask
 
-        return ClassificationTask.build(settings, device, recipe.seed, remote=recipe.remote, contact=contact)
+        return ClassificationTask.build(
+            settings, device, recipe.seed, remote=recipe.remote, contact=contact, models=recipe.models
+        )
     if settings.kind == "style-transfer":
         from pinprompt.tasks.style_transfer import StyleTransferTask
 
         return StyleTransferTask.build(
-            settings, device, recipe.seed, remote=recipe.remote, writer=recipe.policy.model, contact=contact
+            settings,
+            device,
+            recipe.seed,
+            remote=recipe.remote,
+            writer=recipe.policy.model,
+            contact=contact,
+            precision=recipe.models.precision,
         )
     if settings.kind == "inversion":
         from pinprompt.tasks.inversion import InversionTask

@@ -15,7 +15,7 @@ import numpy as np
 from pinprompt.data.readers import Example
 from pinprompt.errors import ModelError, SettingError, did_you_mean
 from pinprompt.models.label_text import Frame
-from pinprompt.recipe.sections import ClassificationSettings, RemoteSettings
+from pinprompt.recipe.sections import ClassificationSettings, ModelSettings, RemoteSettings
 from pinprompt.remote.open import is_remote, open_classifier
 from pinprompt.seeds import derive
 from pinprompt.tasks import calibration, label_words, metrics, prompts
@@ -67,7 +67,10 @@ class ClassificationTask(Task):
         model: LabelModel,
         revision: str,
         seed: int = 0,
+        models: ModelSettings | None = None,
     ) -> None:
+        self._computed = models or ModelSettings()
+        """How a model on this machine computes: its answers depend on it, in the last bits or (precision) in more."""
         self.settings, self.data, self.template, self.model, self.seed = settings, data, template, model, seed
         self.labels, self.revision = tuple(data.words), revision
         self.billed = model.billed
@@ -122,6 +125,7 @@ class ClassificationTask(Task):
         data: LabelledData | None = None,
         remote: RemoteSettings | None = None,
         contact: bool = True,
+        models: ModelSettings | None = None,
     ) -> ClassificationTask:
         """The task that the settings describe; data and template are checked before a model is opened.
 
@@ -129,10 +133,14 @@ class ClassificationTask(Task):
         task can count, but not yet score.
         """
         data = data or load_data(settings)
-        model, template, revision = _open_model(settings, data, device, remote or RemoteSettings(), contact)
+        models = models or ModelSettings()
+        if is_remote(settings.model):
+            model, template, revision = _open_server(settings, data, remote or RemoteSettings(), contact)
+        else:
+            model, template, revision = _open_model(settings, data, device, models)
         if data.proposed:
             data = _with_words(settings, data, model, template)
-        return cls(settings, data, template, model, revision, seed)
+        return cls(settings, data, template, model, revision, seed, models)
 
     def score(self, prompts: Sequence[Prompt], seeds: Sequence[int] = (), split: str = "train") -> list[Score]:
         """The mean reward over the examples of a split; a prompt that leaves no room for a text is a failure.
@@ -600,6 +608,7 @@ class ClassificationTask(Task):
             },
             "reward": [settings.reward, settings.weight_wrong, settings.weight_right],
             "calibration": [self.calibration, *(map(float, self.prior) if self.calibrates else ())],
+            "computed": self._computed.model_dump(mode="json") if self._server is None else {},
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
 
@@ -635,16 +644,21 @@ def _with_words(settings: ClassificationSettings, data: LabelledData, model: Any
     return replace(data, words=words, notes=(*data.notes, note), proposed={})
 
 
-def _open_model(
-    settings: ClassificationSettings, data: LabelledData, device: str, remote: RemoteSettings, contact: bool
+def _open_server(
+    settings: ClassificationSettings, data: LabelledData, remote: RemoteSettings, contact: bool
 ) -> tuple[Any, Template, str]:
-    """The task model, here or behind an API, with the template that fits it and what its answers depend on."""
+    """A task model behind an API, with the template that fits it and what its answers depend on."""
+    template = parse(settings.template or prompts.default_template(data.card, "causal"), "causal", settings.spacing)
+    server = open_classifier(settings.model, remote, data.words, contact)
+    return server, template, server.revision
+
+
+def _open_model(
+    settings: ClassificationSettings, data: LabelledData, device: str, models: ModelSettings
+) -> tuple[Any, Template, str]:
+    """A task model on this machine, with the template that fits it and what its answers depend on."""
     from pinprompt.models import sources
 
-    if is_remote(settings.model):
-        template = parse(settings.template or prompts.default_template(data.card, "causal"), "causal", settings.spacing)
-        server = open_classifier(settings.model, remote, data.words, contact)
-        return server, template, server.revision
     kind = settings.model_kind if settings.model_kind != "auto" else sources.kind_of(settings.model)
     if kind not in ("masked", "causal"):
         raise ModelError(
@@ -661,13 +675,16 @@ def _open_model(
         # A dataset's published way of writing its words counts with its published template only.
         published = data.card is not None and not settings.words and source == data.card.template(kind)
         spaced = data.card.spaced if published and data.card is not None else None
-        lm, tokenizer = sources.load_masked_lm(settings.model, device)
+        lm, tokenizer = sources.load_masked_lm(settings.model, device, precision=models.precision)
         model = MaskedLabels(lm, tokenizer, data.words, probe, strict=settings.strict_words, spaced=spaced)
     else:
         from pinprompt.models.causal_labels import CausalLabels
 
-        lm, tokenizer = sources.load_causal_lm(settings.model, device)
+        lm, tokenizer = sources.load_causal_lm(settings.model, device, precision=models.precision)
         names = [name for name, _ in template.parts]
         ahead = names.index("text") < names.index("prompt")
-        model = CausalLabels(lm, tokenizer, data.words, probe, strict=settings.strict_words, share=ahead)
+        model = CausalLabels(
+            lm, tokenizer, data.words, probe, strict=settings.strict_words, share=ahead, read=models.read,
+            tokens=models.tokens,
+        )  # fmt: skip
     return model, template, sources.resolve(settings.model).revision

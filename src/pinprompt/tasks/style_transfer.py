@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -94,6 +94,7 @@ class StyleTransferTask(Task):
         remote: RemoteSettings | None = None,
         writer: str | None = None,
         contact: bool = True,
+        precision: Literal["float32", "bf16", "int8"] = "float32",
     ) -> StyleTransferTask:
         """Read the texts, open the task model, load or train the judges.
 
@@ -110,8 +111,8 @@ class StyleTransferTask(Task):
             task = cls(settings, data, server, judges, server.revision)
             task.notes = [*server.notes, f"perplexity and fluency by {judges.lm.name}"]
             return task
-        model, tokenizer = load_causal_lm(settings.model, device)
-        revision = resolve(settings.model).revision
+        model, tokenizer = load_causal_lm(settings.model, device, precision=precision)
+        revision = resolve(settings.model).revision + ("" if precision == "float32" else f" {precision}")
         generator = Generator(
             model,
             tokenizer,
