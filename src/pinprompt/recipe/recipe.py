@@ -57,36 +57,8 @@ class Recipe(Section):
     grips: sections.GripsSettings = _section(sections.GripsSettings, "GrIPS.")
     budget: sections.BudgetSettings = _section(sections.BudgetSettings, "What the search may spend.")
     scoring: sections.ScoringSettings = _section(sections.ScoringSettings, "How prompts become scores.")
+    models: sections.ModelSettings = _section(sections.ModelSettings, "Task models on this machine.")
     remote: sections.RemoteSettings = _section(sections.RemoteSettings, "Models behind an API.")
-    policy: sections.PolicySettings = Field(
-        default_factory=sections.PolicySettings, description="The writer of prompts."
-    )
-    q_learning: sections.QLearningSettings = Field(
-        default_factory=sections.QLearningSettings, description="The RL family."
-    )
-    random: sections.RandomSettings = Field(default_factory=sections.RandomSettings, description="Random search.")
-    race: sections.RaceSettings = Field(default_factory=sections.RaceSettings, description="Race.")
-    beam: sections.BeamSettings = Field(default_factory=sections.BeamSettings, description="Beam search.")
-    soft_prompt: sections.SoftPromptSettings = Field(
-        default_factory=sections.SoftPromptSettings, description="Soft prompt tuning."
-    )
-    autoprompt: sections.AutoPromptSettings = Field(
-        default_factory=sections.AutoPromptSettings, description="AutoPrompt."
-    )
-    pez: sections.PezSettings = Field(default_factory=sections.PezSettings, description="PEZ.")
-    grips: sections.GripsSettings = Field(default_factory=sections.GripsSettings, description="GrIPS.")
-    budget: sections.BudgetSettings = Field(
-        default_factory=sections.BudgetSettings, description="What the search may spend."
-    )
-    scoring: sections.ScoringSettings = Field(
-        default_factory=sections.ScoringSettings, description="How prompts become scores."
-    )
-    models: sections.ModelSettings = Field(
-        default_factory=sections.ModelSettings, description="Task models on this machine."
-    )
-    remote: sections.RemoteSettings = Field(
-        default_factory=sections.RemoteSettings, description="Models behind an API."
-    )
 
     @property
     def method_settings(self) -> Any:
