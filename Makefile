@@ -7,7 +7,7 @@ TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -
 # Instructions that other processors have; a processor that has no such choice (ARM) takes no notice.
 CPUS := avx2 default
 
-.PHONY: demo test test-cpus check format lint types security bandit audit bench docs dist coverage mutation clean
+.PHONY: demo test test-cpus soak soak-short check format lint types security bandit audit bench docs dist coverage mutation clean
 
 demo: .venv/core.done
 	$(BIN)/pinprompt demo
@@ -24,6 +24,13 @@ test-cpus: .venv/dev.done
 	    || failed="$$failed $$cpu"; \
 	done; \
 	if [ -n "$$failed" ]; then echo "learning tests failed with:$$failed"; exit 1; fi
+
+# Random kills and random damage to every file, for half an hour or so on two cores; CI runs the short form.
+soak: .venv/dev.done
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python tools/soak.py --kills 1000 --damages 1000 --ray 3
+
+soak-short: .venv/dev.done
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python tools/soak.py --minutes 2
 
 check: lint types security test
 

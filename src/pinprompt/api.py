@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pinprompt.methods.table import MethodRow
     from pinprompt.records.compare import Comparison
     from pinprompt.run.judging import Judgement
+    from pinprompt.run.verifying import Verification
     from pinprompt.sweeps.engines import Swept
 
 Subject = Recipe | str | Path | Mapping[str, Any] | Callable[..., Any] | BareTask
@@ -395,6 +396,7 @@ def draw(
     from pinprompt.files import write_atomically, write_json
     from pinprompt.models.diffusion import load_painter
     from pinprompt.models.images import data_uri
+    from pinprompt.records.identity import refresh
     from pinprompt.records.report import write_report
 
     build.set_threads(threads)
@@ -423,6 +425,7 @@ def draw(
         write_atomically(folder / f"{number}.png", content.getvalue())
         drawings.append({"name": f"{number}.png", "data_uri": data_uri(picture), "similarity": similarity})
     write_json(Path(run) / "result.json", {**found.data, "drawings": drawings})
+    refresh(Path(run), "result.json")
     write_report(Path(run))
     return running.result_of(Path(run))
 
@@ -452,6 +455,15 @@ def report(run: Path | str) -> Path:
     from pinprompt.records.report import write_report
 
     return write_report(run)
+
+
+def verify(runs: Sequence[Path | str] | Path | str) -> list[Verification]:
+    """Are run folders (or those below a folder) what their runs wrote? Looks at every checksum, changes nothing."""
+    from pinprompt.records.entries import find_runs
+    from pinprompt.run.verifying import verify as verify_run
+
+    given = [runs] if isinstance(runs, str | Path) else list(runs)
+    return [verify_run(path) for path in dict.fromkeys(path for run in given for path in find_runs(run) or [Path(run)])]
 
 
 def compare(folders: Sequence[Path | str], metric: str | None = None) -> Comparison:
@@ -496,11 +508,11 @@ def models() -> list[dict[str, Any]]:
     return catalogue_of_models()
 
 
-def doctor() -> dict[str, Any]:
-    """What this machine has, what is missing, and what to install for what."""
+def doctor(deep: bool = False) -> dict[str, Any]:
+    """What this machine has, what is missing, and what to install for what; `deep` reads the cached weights too."""
     from pinprompt.doctor import examine
 
-    return examine()
+    return examine(weights=deep)
 
 
 def cache(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pinprompt.models import sources
-from pinprompt.models.cache import home
+from pinprompt.models.cache import damaged_folders, home
 from pinprompt.models.wheels import ALIASES
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "gguf", "accelerate", "huggingface-hub", "numpy")
@@ -45,8 +45,10 @@ EXTRAS = (
 )
 
 
-def examine(deep: bool = True) -> dict[str, Any]:
+def examine(deep: bool = True, weights: bool = False) -> dict[str, Any]:
     """Everything about this environment as plain values; `deep` names the device (it may have to import torch).
+
+    `weights` compares the cached weights and data with their hashes, which takes a second per gigabyte.
 
     `problems` holds what keeps pinprompt from working, each with what to do; an absent extra or hub is no problem.
     """
@@ -68,7 +70,7 @@ def examine(deep: bool = True) -> dict[str, Any]:
         "hub": asking.result(),
         "aliases": {alias.name: alias.folder.is_dir() for alias in ALIASES.values()},
     }
-    report["problems"] = _problems(report)
+    report["problems"] = _problems(report) + (damaged_folders() if weights else [])
     report["ok"] = not report["problems"]
     return report
 

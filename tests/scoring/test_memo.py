@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import sqlite3
@@ -172,6 +173,18 @@ def test_a_damaged_value_is_simply_unknown(tmp_path: Path) -> None:
     connection.commit()
     connection.close()
     assert list(memo.look_up(["a", "b", "c"])) == ["c"]
+
+
+def test_a_changed_answer_is_unknown_and_one_without_a_checksum_is_taken(tmp_path: Path) -> None:
+    memo = Memo(tmp_path / "memo.sqlite")
+    memo.keep({"a": ANSWER, "b": {**ANSWER, "value": 2.0}, "c": ANSWER})
+    connection = sqlite3.connect(tmp_path / "memo.sqlite")
+    connection.execute("UPDATE answers SET value = replace(value, '32', '33') WHERE key = 'a'")
+    connection.execute("UPDATE answers SET value = (SELECT value FROM answers WHERE key = 'c') WHERE key = 'b'")
+    connection.execute("UPDATE answers SET value = ? WHERE key = 'c'", (json.dumps(ANSWER),))  # an earlier version's
+    connection.commit()
+    connection.close()
+    assert memo.look_up(["a", "b", "c"]) == {"c": ANSWER}
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

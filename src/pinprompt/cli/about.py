@@ -43,12 +43,15 @@ def models(options: Output) -> None:
         console.answer({"home": str(home()), "models": rows}, table, f"cache: {home()}")
 
 
-def doctor(options: Output) -> None:
+def doctor(
+    options: Output,
+    deep: Annotated[bool, typer.Option("--deep", help="Compare cached weights with their hashes too.")] = False,
+) -> None:
     """Check this machine, and say what to install for what."""
     with door(options) as console:
         from pinprompt import api
 
-        found = api.doctor()
+        found = api.doctor(deep)
         console.answer(found, *_shown(found))
 
 

@@ -1,4 +1,4 @@
-"""Verbs over many runs: sweep, ls, compare, figures, results."""
+"""Verbs over many runs: sweep, ls, verify, compare, figures, results."""
 
 from __future__ import annotations
 
@@ -90,6 +90,23 @@ def ls(
         console.answer({"runs": runs}, table)
 
 
+def verify(options: Output, runs: Runs) -> None:
+    """Check that run folders are what their runs wrote; exit code 1 where one is not."""
+    with door(options) as console:
+        from pinprompt import api
+
+        checked = api.verify(runs)
+        shown = []
+        for one in checked:
+            aged = "" if one.run else " (of an earlier version, which wrote no checksums)"
+            whole = "as the run left it" if one.ok else f"{len(one.findings)} things are not as the run left them"
+            shown.append(f"{one.folder}: {one.state}, {whole}{aged}")
+            shown += [f"  {finding.what}; {finding.remedy}" for finding in one.findings]
+        console.answer({"runs": [one.data() for one in checked]}, *shown)
+        if not all(one.ok for one in checked):
+            raise typer.Exit(1)
+
+
 def compare(
     options: Output,
     runs: Runs,
@@ -135,4 +152,4 @@ def results(
         console.answer({"changed": changed}, *(changed or ["nothing changed"]))
 
 
-VERBS = (sweep, ls, compare, figures, results)
+VERBS = (sweep, ls, verify, compare, figures, results)

@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,9 @@ from filelock import FileLock
 from pinprompt.errors import ModelError, RunError
 from pinprompt.files import rename, write_atomically
 
+HASHES = ".hashes.json"
+"""In each folder of the cache: the SHA-256 of its files; the time of its last change is that of the last check."""
+DAY = 86400.0
 _CHUNK = 1 << 20
 
 
@@ -49,6 +53,7 @@ def place(target: Path, what: str) -> Iterator[Path | None]:
     """
     if target.is_dir():
         # Before any lock, so that a cache that is shared and read-only can still be read.
+        check(target)
         yield None
         return
     with translated(what), _locked(target):
@@ -63,10 +68,58 @@ def place(target: Path, what: str) -> Iterator[Path | None]:
         folder = Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=staging))
         try:
             yield folder
+            _seal(folder)
             folder.chmod(0o755)
             rename(folder, target)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def check(target: Path, deep: bool = False) -> None:
+    """A folder of the cache is what was put there: its hashes are looked at once a day, or now with `deep`.
+
+    A folder that an earlier version made has none yet, and gets them now.
+    """
+    note = target / HASHES
+    try:
+        if not deep and time.time() - note.stat().st_mtime < DAY:
+            return
+        known = json.loads(note.read_text("utf-8"))
+    except FileNotFoundError:
+        if os.access(target, os.W_OK):  # a cache that cannot be written is used as it is
+            with contextlib.suppress(OSError, RunError):
+                _seal(target)
+        return
+    except (OSError, ValueError):
+        known = None
+    changed = [HASHES] if not isinstance(known, dict) else [
+        name for name, digest in known.items() if not (target / name).is_file() or sha256_of(target / name) != digest
+    ]  # fmt: skip
+    if changed:
+        raise ModelError(
+            f"{target} is not what was put into the cache ({', '.join(changed[:3])} changed); remove the folder, and "
+            "it is fetched again"
+        )
+    with contextlib.suppress(OSError):
+        os.utime(note)
+
+
+def damaged_folders() -> list[str]:
+    """A sentence for each folder of weights or data in the cache that is not what was put there."""
+    found = []
+    for target in sorted(path for kind in ("models", "data") for path in (home() / kind).glob("*") if path.is_dir()):
+        try:
+            check(target, deep=True)
+        except ModelError as error:
+            found.append(str(error))
+    return found
+
+
+def _seal(folder: Path) -> None:
+    """Write down what the files of a folder hold."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != HASHES)
+    digests = {path.relative_to(folder).as_posix(): sha256_of(path) for path in paths}
+    write_atomically(folder / HASHES, json.dumps(digests, indent=0))
 
 
 @contextlib.contextmanager

@@ -76,6 +76,7 @@ def read_entries(folders: Iterable[Path | str], metric: str | None = None) -> tu
     paths = dict.fromkeys(path for folder in folders for path in find_runs(folder) or [Path(folder)])
     for path in paths:
         record = read_run(path, prompts=False, events=False)
+        notes += [f"{path}: {note}" for note in record.notes]
         if not record.result:
             notes.append(f"{path} has no result yet and was left out.")
             continue

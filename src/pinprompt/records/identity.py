@@ -91,6 +91,15 @@ def complete(folder: Path, identity: Identity, names: tuple[str, ...]) -> Identi
     return done
 
 
+def refresh(folder: Path, *names: str) -> None:
+    """Take up files of a finished run that were written again on purpose (a new report, drawings)."""
+    identity, _ = read(folder)
+    if identity is None or identity.files is None:
+        return
+    new = {name: sha256_of(folder / name) for name in names if (folder / name).is_file()}
+    write(folder, replace(identity, files={**identity.files, **new}))
+
+
 def changed_files(folder: Path, files: Mapping[str, Any]) -> list[str]:
     """The files of a finished run that are missing or hold something else now, each with what happened to it."""
     found = []

@@ -12,11 +12,13 @@ import json
 import os
 import stat
 import tomllib
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pinprompt.errors import RunError
+from pinprompt.records import identity as identities
 
 MEBI = 1 << 20
 LIMITS = {  # the greatest size that is read; result.json may carry pictures
@@ -61,7 +63,10 @@ class RunRecord:
 
 
 def read_run(folder: Path | str, *, prompts: bool = True, events: bool = True) -> RunRecord:
-    """The record of one run folder; `prompts=False` and `events=False` leave those long files unread."""
+    """The record of one run folder; `prompts=False` and `events=False` leave those long files unread.
+
+    Files of a finished run are compared with their checksums, and a note names what was changed since.
+    """
     folder = Path(folder)
     if not folder.is_dir():
         raise RunError(f"There is no run folder at {folder}. Name the folder that `pinprompt tune` wrote.")
@@ -69,6 +74,8 @@ def read_run(folder: Path | str, *, prompts: bool = True, events: bool = True) -
         raise RunError(f"{folder} is not a run folder: none of {', '.join(MARKS)} is in it.")
     notes: list[str] = []
     recipe_text = _text(folder, "recipe.toml") or ""
+    long = (("events.jsonl", "costs.jsonl") if events else ()) + (("prompts.csv",) if prompts else ())
+    notes += changed_since(folder, ("recipe.toml", "result.json", "environment.json", *long))
     return RunRecord(
         folder=folder,
         recipe=_toml(folder, recipe_text),
@@ -83,6 +90,17 @@ def read_run(folder: Path | str, *, prompts: bool = True, events: bool = True) -
         recipe_text=recipe_text,
         notes=tuple(notes),
     )
+
+
+def changed_since(folder: Path, names: Collection[str]) -> list[str]:
+    """A sentence for each of these files that a finished run did not leave like this."""
+    try:
+        identity, _ = identities.read(folder)
+    except RunError:
+        return []  # of a newer version; what can be read is read
+    files = {} if identity is None or identity.files is None else identity.files
+    found = identities.changed_files(folder, {name: files[name] for name in sorted(names) if name in files})
+    return [f"{what} since the run wrote it: see `pinprompt verify`." for what in found]
 
 
 def read_text(folder: Path, name: str) -> str | None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from pinprompt.files import write_atomically
 from pinprompt.records import report_extras, report_parts
+from pinprompt.records.identity import refresh
 from pinprompt.records.reading import RunRecord, read_run
 from pinprompt.records.wording import text
 
@@ -25,6 +26,7 @@ def write_report(folder: Path | str) -> Path:
     record = read_run(folder)
     path = record.folder / "report.html"
     write_atomically(path, render(record))
+    refresh(record.folder, path.name)
     return path
 
 

@@ -16,7 +16,7 @@ from pinprompt.recipe import recipe as recipes
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.recipe.sections import MANNERS
 from pinprompt.records.identity import changed_files
-from pinprompt.records.reading import read_environment, read_run, sequence
+from pinprompt.records.reading import changed_since, read_environment, read_run, sequence
 from pinprompt.run import build
 from pinprompt.run.conclusion import conclude
 from pinprompt.run.folder import RunFolder
@@ -72,6 +72,9 @@ def recipe_of(folder: Path | str) -> Recipe:
 
 def result_of(folder: Path) -> Result:
     """The result that a finished run left in its folder."""
+    changed = changed_since(folder, {"result.json"})
+    if changed:
+        raise RunError(f"{folder}: {changed[0]} Resume the run to write it again.")
     data = read_run(folder, prompts=False).result
     try:
         return Result(

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pinprompt.errors import RunError
-from pinprompt.files import dumps
+from pinprompt.files import checksum, dumps
 
 APPLICATION = 0x50494E31
 """SQLite's application_id of our files ('PIN1'), so that somebody else's database is never written to."""
@@ -97,7 +97,7 @@ class Memo:
                     marks = ",".join("?" * len(part))
                     query = f"SELECT key, value, calls, money FROM answers WHERE key IN ({marks})"  # nosec B608
                     for key, value, calls, money in self._connection.execute(query, part):
-                        answer = _answer(value)
+                        answer = _answer(key, value)
                         if answer is not None:
                             found[key] = answer
                             self._costs[key] = (float(calls), float(money))
@@ -121,7 +121,7 @@ class Memo:
         """Store answers that cost so much money each; known ones stay as they are, those with failures are left out."""
         now = time.time()
         rows = [
-            (key, dumps(value), int(value.get("calls", 0)), money, now)
+            (key, dumps({**value, "crc": _crc(key, value)}), int(value.get("calls", 0)), money, now)
             for key, value in answers.items()
             if not value.get("failures")
         ]
@@ -288,10 +288,21 @@ class Memo:
         self._warn(f"the memo {self.path} cannot be used ({error}); the run goes on without it")
 
 
-def _answer(value: Any) -> dict[str, Any] | None:
-    """A stored value as an object, or None where it is damaged: then it is simply not known."""
+def _crc(key: str, value: Mapping[str, Any]) -> str:
+    """The checksum of an answer and its key: no answer can stand in another question's place."""
+    return checksum(dumps([key, value]).encode())
+
+
+def _answer(key: str, value: Any) -> dict[str, Any] | None:
+    """A stored value as an object, or None where it is damaged: then it is simply not known.
+
+    Answers that earlier versions kept have no checksum, and are taken as they are.
+    """
     try:
         answer = json.loads(value)
     except (ValueError, TypeError, RecursionError):
         return None
-    return answer if isinstance(answer, dict) else None
+    if not isinstance(answer, dict):
+        return None
+    crc = answer.pop("crc", None)
+    return answer if crc is None or crc == _crc(key, answer) else None

@@ -1,0 +1,499 @@
+"""The soak: small runs are killed and damaged at random, then resumed: equal to the undisturbed run, or an error.
+
+    python tools/soak.py --kills 1000 --damages 1000     # make soak: half an hour
+    python tools/soak.py --minutes 2                     # make soak-short: what CI runs
+
+Every case is a real run: tiny models of the real classes in their real formats, real run folders, the real evaluator,
+journal, memo and checkpoint. Runs are forked from a process that has torch and the models in memory, so that a run
+takes a fraction of a second. A run is killed by the kernel after a random share of its CPU time, or in the middle of a
+random operation on the disk (half a row written, a file not yet renamed, or renamed and not yet synced); it is killed
+up to four times, then resumed to its end. A damage changes one file of a copy of a killed or a finished run, or the
+memo: a bit, a block, its length, its rows, its existence. The resumed run must then tell the same events, prompts and
+result, or refuse with a sentence of ours. "Ended well but different" fails, and so does any other error. With Ray the
+runs are processes of their own, a few only, since Ray takes many seconds to start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import gc
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "src"), str(ROOT / "tests" / "toys")]
+
+from pinprompt import files  # noqa: E402
+from pinprompt.errors import PinpromptError  # noqa: E402
+from pinprompt.methods.table import METHODS  # noqa: E402
+from pinprompt.models import sources  # noqa: E402
+from pinprompt.recipe import recipe as recipes  # noqa: E402
+from pinprompt.recipe.recipe import Recipe  # noqa: E402
+from pinprompt.run import running  # noqa: E402
+from pinprompt.run.checkpoint import Checkpoint  # noqa: E402
+
+SMALL: dict[str, Any] = {
+    "q_learning": {"steps": 4, "prompts": 3, "batch": 4, "updates": 1, "eval_every": 2, "finalists": 2, "warmup": 4},
+    "random": {"prompts": 12, "batch": 3, "finalists": 2},
+    "beam": {"prompts": 8, "batch": 3, "width": 3, "finalists": 2},
+    "race": {
+        "prompts": 6,
+        "written": 8,
+        "least": 2,
+        "cores": ["the film", "it was"],
+        "openers": ["so"],
+        "max_perplexity": None,
+    },
+    "autoprompt": {"steps": 3, "candidates": 2, "batch": 2, "accumulate": 1, "finalists": 2},
+    "pez": {"steps": 4, "eval_every": 2, "batch": 2, "finalists": 2},
+    "soft_prompt": {"epochs": 3, "eval_every": 1, "batch": 2},
+    "grips": {"steps": 3, "candidates": 2, "patience": 2, "finalists": 2},
+}
+VARY = ("seconds", "paid_calls")
+"""What result.json says of the machine and of kills, not of the run."""
+
+
+@dataclass
+class Case:
+    """One way to run: the recipe, and what stands around it."""
+
+    name: str
+    tree: dict[str, Any]
+    memo: bool = False
+    force: bool = False
+    """Is the folder taken by a run of another seed, which `--force` removes?"""
+    cpu: float = 0.0
+    operations: int = 0
+    expected: Any = None
+    whole: Path = Path()
+    """The undisturbed run, with the home of its memo."""
+    killed: list[Path] = field(default_factory=list)
+    """Runs that were killed at different moments."""
+
+    @property
+    def recipe(self) -> Recipe:
+        return recipes.resolve(self.tree)
+
+
+@dataclass
+class Tally:
+    """What happened so far."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+
+    def fail(self, sentence: str) -> None:
+        self.failures.append(sentence)
+        print(f"FAILED: {sentence}", flush=True)
+
+
+# The cases: every method with a budget and a dev split, and the rest of the house around some of them.
+
+
+def cases(base: Path, url: str) -> list[Case]:
+    """Every method, and some of them with a memo, a server and `--force`."""
+    from tests.safety import remote_runs
+    from tests.toys import label_runs
+
+    def tree(method: str, calls: int, **over: Any) -> dict[str, Any]:
+        asked = {"task": {"instruction": "Say whether the film was good."}, "budget": {"calls": calls}}
+        raw = label_runs.settings_of(base, method=method, **asked, **SMALL)
+        if "remote" in over:
+            raw["task"].pop("words")  # the server has labels of its own
+        return recipes.merge(raw, over)
+
+    found = [Case(method, tree(method, 60 if method in ("race", "beam") else 90)) for method in METHODS]
+    remote_runs.labelled(base)
+    remote = {
+        "task": {
+            "model": "remote:toy", "train": str(base / "train.csv"), "dev": str(base / "dev.csv"),
+            "test": str(base / "test.csv"), "text_column": "text", "label_column": "label",
+            "words": {"0": "terrible", "1": "great"}, "shots": 2,
+        },
+        "remote": {"base_url": url, "key_env": remote_runs.KEY_ENV, "retries": 0, "resends": 0, "concurrency": 2},
+    }  # fmt: skip
+    for method in ("pin", "random", "race"):
+        found.append(Case(f"{method}, memo", tree(method, 60, scoring={"memo": True}), memo=True))
+        found.append(Case(f"{method}, force", tree(method, 60), force=True))
+        found.append(Case(f"{method}, remote", tree(method, 60, **remote)))
+        found.append(Case(f"{method}, remote, memo", tree(method, 60, **remote, scoring={"memo": True}), memo=True))
+    return found
+
+
+# One run in a child of its own.
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a child ended: 'done', 'killed', 'refused' (an error of ours), or 'broken' (any other)."""
+
+    how: str
+    said: str
+    cpu: float
+
+
+def in_child(work: Callable[[], None], after: float | None = None) -> Ended:
+    """Run a function in a fork; with `after` the kernel ends it after so many seconds of CPU time."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        code = 1
+        try:
+            if after is not None:
+                signal.setitimer(signal.ITIMER_PROF, max(after, 1e-3))
+            work()
+            code = 0
+        except PinpromptError as error:
+            os.write(write, str(error).encode("utf-8", "replace")[:4000])
+            code = 2
+        except BaseException:
+            os.write(write, traceback.format_exc().encode("utf-8", "replace")[-4000:])
+        finally:
+            os._exit(code)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        said = pipe.read().decode("utf-8", "replace")
+    _, status, used = os.wait4(child, 0)
+    if os.WIFSIGNALED(status):
+        how = "killed" if os.WTERMSIG(status) in (signal.SIGPROF, signal.SIGKILL) else "broken"
+    else:
+        how = {0: "done", 2: "refused"}.get(os.WEXITSTATUS(status), "broken")
+    return Ended(how, said, used.ru_utime + used.ru_stime)
+
+
+class Operations:
+    """Counts what a run does to the disk, and ends the process in the middle of one operation."""
+
+    def __init__(self, last: int = 0) -> None:
+        self.count, self.last = 0, last
+
+    @contextlib.contextmanager
+    def counted(self) -> Iterator[None]:
+        """Watch appending, renaming and syncing."""
+        append, replace, sync = files.AppendOnly.append, os.replace, os.fsync
+
+        def torn(file: files.AppendOnly, rows: list[dict[str, Any]]) -> None:
+            if rows and self._is_last():
+                data = b"".join(map(file._line, rows))
+                file._file.write(data[: len(data) // 2])
+                os.kill(os.getpid(), signal.SIGKILL)
+            append(file, rows)
+
+        def renamed(source: Any, target: Any) -> None:
+            if self._is_last():
+                if self.last % 2:
+                    replace(source, target)
+                os.kill(os.getpid(), signal.SIGKILL)
+            replace(source, target)
+
+        def synced(handle: int) -> None:
+            if self._is_last():
+                os.kill(os.getpid(), signal.SIGKILL)
+            sync(handle)
+
+        files.AppendOnly.append = torn  # type: ignore[method-assign]
+        os.replace, os.fsync = renamed, synced  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            files.AppendOnly.append = append  # type: ignore[method-assign]
+            os.replace, os.fsync = replace, sync
+
+    def _is_last(self) -> bool:
+        self.count += 1
+        return self.count == self.last
+
+
+def carry_out(case: Case, out: Path, *, resume: bool, kill: Operations | None = None) -> None:
+    """The run of a case, as `pinprompt tune` carries it out."""
+    os.environ["PINPROMPT_HOME"] = str(out.parent / "home")
+    with (kill or Operations()).counted():
+        running.run(
+            case.recipe, out, device="cpu", threads=1, resume=resume and not case.force, force=case.force and resume
+        )
+
+
+def told(out: Path) -> Any:
+    """What a run's user sees of it."""
+    result = json.loads((out / "result.json").read_text("utf-8"))
+    for name in VARY:
+        result.pop(name)
+    return (out / "events.jsonl").read_bytes(), result, (out / "prompts.csv").read_bytes()
+
+
+def measure(case: Case, base: Path) -> None:
+    """The undisturbed run: what is to be expected, how long it takes, and how often it touches the disk."""
+    out = base / "run"
+
+    def whole() -> None:
+        operations = Operations()
+        carry_out(case, out, resume=False, kill=operations)
+        (base / "operations").write_text(str(operations.count))
+
+    ended = in_child(whole)
+    if ended.how != "done":
+        raise SystemExit(f"the case '{case.name}' does not even run undisturbed: {ended.said}")
+    case.expected, case.cpu, case.whole = told(out), ended.cpu, base
+    case.operations = int((base / "operations").read_text())
+
+
+def leave_killed(case: Case, base: Path, dice: random.Random) -> None:
+    """Runs to damage: killed early, halfway and late, never before there is a folder."""
+    for number, share in enumerate((0.5, 0.7, 0.9)):
+        place = base / str(number)
+        place.mkdir()
+        last = max(2, int(dice.uniform(share - 0.2, share) * case.operations))
+        kill = Operations(last)
+        in_child(lambda kill=kill, place=place: carry_out(case, place / "run", resume=False, kill=kill))  # type: ignore[misc]
+        if (place / "run").exists():
+            case.killed.append(place)
+
+
+# Kills.
+
+
+def kill_and_resume(case: Case, base: Path, dice: random.Random, tally: Tally) -> None:
+    """Kill a run up to four times, resume it to its end, and compare."""
+    out, kills = base / "run", 0
+    if case.force:
+        other = Case(case.name, recipes.merge(case.tree, {"seed": 7}))
+        in_child(lambda: carry_out(other, out, resume=False), after=dice.random() * case.cpu)
+        if not out.exists():
+            out.mkdir()
+    story = []
+    for _ in range(dice.randint(1, 4)):
+        if dice.random() < 0.5:
+            share = dice.random()
+            story.append(f"after {share:.2f} of its time")
+            ended = in_child(lambda: carry_out(case, out, resume=True), after=share * case.cpu)
+        else:
+            last = dice.randint(1, case.operations)
+            story.append(f"at operation {last} on the disk")
+            ended = in_child(lambda last=last: carry_out(case, out, resume=True, kill=Operations(last)))  # type: ignore[misc]
+        if ended.how == "done":
+            break
+        kills += ended.how == "killed"
+        if ended.how != "killed":
+            tally.fail(f"{case.name}, killed {' and '.join(story)}: {ended.said}")
+            return
+    tally.counts["kills"] += kills
+    ended = in_child(lambda: carry_out(case, out, resume=True))
+    tally.counts["runs"] += 1
+    if ended.how != "done":
+        tally.fail(f"{case.name}, killed {' and '.join(story)}, could not be resumed: {ended.said}")
+    elif told(out) != case.expected:
+        keep = Path(tempfile.mkdtemp(prefix="soak-failed-"))
+        shutil.copytree(out, keep / "run", dirs_exist_ok=True)
+        tally.fail(f"{case.name}, killed {' and '.join(story)}, ended well but different; kept in {keep}")
+
+
+# Damage.
+
+
+def damage(path: Path, dice: random.Random) -> str:
+    """Change a file in a random way; gives what was done to it."""
+    content = path.read_bytes()
+    if not content or dice.random() < 0.08:
+        path.unlink()
+        return "deleted"
+    way, place = dice.choice(("bit", "byte", "block", "cut", "empty", "junk", "row", "swap", "twice")), 0
+    place = dice.randrange(len(content))
+    lines = content.splitlines(keepends=True)
+    if way in ("row", "swap", "twice") and len(lines) < 3:
+        way = "bit"
+    if way == "bit":
+        new = content[:place] + bytes([content[place] ^ 1 << dice.randrange(8)]) + content[place + 1 :]
+    elif way == "byte":
+        new = content[:place] + bytes([dice.randrange(256)]) + content[place + 1 :]
+    elif way == "block":
+        new = content[:place] + bytes(min(512, len(content) - place)) + content[place + 512 :]
+    elif way == "cut":
+        new = content[:place]
+    elif way == "empty":
+        new = b""
+    elif way == "junk":
+        new = content[:place] + dice.randbytes(20) + content[place:]
+    else:
+        at = dice.randrange(len(lines) - 1)
+        swapped = {"row": [], "swap": [lines[at + 1], lines[at]], "twice": [lines[at], lines[at], lines[at + 1]]}[way]
+        new = b"".join([*lines[:at], *swapped, *lines[at + (1 if way == "row" else 2) :]])
+    path.write_bytes(new)
+    return way
+
+
+def damage_and_resume(case: Case, base: Path, dice: random.Random, tally: Tally) -> None:
+    """Damage one file of a killed or finished run, resume it, and compare."""
+    out, finished = base / "run", dice.random() < 0.3
+    shutil.copytree(case.whole if finished else dice.choice(case.killed), base, dirs_exist_ok=True)
+    places = [path for path in sorted(out.rglob("*")) if path.is_file() and path.name != ".lock"]
+    places += sorted((base / "home").glob("memo.sqlite")) if case.memo else []
+    if not places:
+        return
+    path = dice.choice(places)
+    way = damage(path, dice)
+    what = f"{case.name}, {'finished' if finished else 'killed'}: {path.relative_to(base)} ({way})"
+    ended = in_child(lambda: carry_out(case, out, resume=True))
+    tally.counts["damages"] += 1
+    if ended.how == "refused":
+        tally.counts["refused"] += 1
+    elif ended.how != "done":
+        tally.fail(f"{what}: {ended.said or ended.how}")
+    elif told(out) != case.expected:
+        keep = Path(tempfile.mkdtemp(prefix="soak-failed-"))
+        shutil.copytree(out, keep / "run", dirs_exist_ok=True)
+        tally.fail(f"{what}: ended well but different; kept in {keep}")
+    else:
+        tally.counts["repaired"] += 1
+
+
+# Ray: processes of their own.
+
+RAY = """
+import sys
+from tools import soak
+soak.with_ray(sys.argv[1], sys.argv[2])
+"""
+
+
+def with_ray(models: str, out: str) -> None:
+    """A run whose prompts are scored by two workers of Ray."""
+    from tests.house.tiny import recipe
+
+    made = recipe(
+        Path(models), **SMALL, task={"function": "tests.cli.scoring:vowels"}, scoring={"engine": "ray", "workers": 2},
+        budget={"calls": 40},
+    )  # fmt: skip
+    running.run(made, Path(out), device="cpu", threads=1, resume=True)
+
+
+def ray_kills(base: Path, dice: random.Random, count: int, tally: Tally) -> None:
+    """Kill the driver of a run on Ray, resume it, and compare."""
+    path = os.pathsep.join([str(ROOT), str(ROOT / "src")])
+    environment = {**os.environ, "PYTHONPATH": path, "RAY_DEDUP_LOGS": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    command = [sys.executable, "-c", RAY, str(base)]
+    options: dict[str, Any] = {"env": environment, "cwd": ROOT, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    started = time.monotonic()
+    subprocess.run([*command, str(base / "ray-whole")], check=True, **options)
+    taken = time.monotonic() - started
+    for number in range(count):
+        out = base / f"ray-{number}"
+        with subprocess.Popen([*command, str(out)], start_new_session=True, **options) as torn:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                torn.wait(dice.uniform(0.3, 1) * taken)
+            tally.counts["kills on Ray"] += torn.poll() is None
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(torn.pid, signal.SIGKILL)
+        again = subprocess.run([*command, str(out)], check=False, **options)
+        if again.returncode or told(out) != told(base / "ray-whole"):
+            tally.fail(f"on Ray, killed: {again.stderr.decode()[-2000:] if again.returncode else 'different'}")
+
+
+def soak(kills: int, damages: int, minutes: float | None, seed: int, ray: int) -> int:
+    """Everything, until the counts or the minutes are reached; the number of failures."""
+    import torch
+
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    Checkpoint.due = lambda self: True  # type: ignore[method-assign]  # every step is saved, so that kills meet saving
+    sources.load_causal_lm = functools.cache(sources.load_causal_lm)  # forks share what the parent has read
+    dice, tally, started = random.Random(seed), Tally(), time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="soak-") as place, _server() as url:
+        base = Path(place)
+        known = cases(base, url)
+        for model in ("tiny-gpt2", "label-model"):
+            sources.load_causal_lm(str(base / model), "cpu")
+        for number, case in enumerate(known):
+            (base / f"whole-{number}").mkdir()
+            measure(case, base / f"whole-{number}")
+            if damages:
+                (base / f"killed-{number}").mkdir()
+                leave_killed(case, base / f"killed-{number}", dice)
+        number = 0
+        gc.freeze()
+        print(f"{len(known)} cases; a run takes {sum(case.cpu for case in known) / len(known):.2f} s", flush=True)
+
+        def more() -> bool:
+            if minutes is not None and time.monotonic() - started > minutes * 60:
+                return False
+            return tally.counts["kills"] < kills or tally.counts["damages"] < damages
+
+        while more():
+            number += 1
+            case, trial = known[number % len(known)], base / "trial"
+            trial.mkdir()
+            if tally.counts["kills"] * damages <= tally.counts["damages"] * kills:
+                kill_and_resume(case, trial, dice, tally)
+            else:
+                damage_and_resume(case, trial, dice, tally)
+            shutil.rmtree(trial)
+            if number % 50 == 0:
+                print(_figures(tally, started), flush=True)
+        if ray and not tally.failures:
+            ray_kills(base, dice, ray, tally)
+    print(_figures(tally, started))
+    for failure in tally.failures:
+        print(f"FAILED: {failure}")
+    return len(tally.failures)
+
+
+@contextlib.contextmanager
+def _server() -> Iterator[str]:
+    """The server of the remote cases, in a process of its own: a fork must not carry its threads."""
+    code = (
+        "from tests.safety.remote_runs import labeller\nfrom remote_servers import serving\nimport sys, threading\n"
+        "with serving(labeller) as server:\n    print(server.url, flush=True)\n    sys.stdin.read()\n"
+    )
+    path = os.pathsep.join([str(ROOT), str(ROOT / "src"), str(ROOT / "tests" / "toys")])
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, cwd=ROOT, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.stdin.close()
+
+
+def _figures(tally: Tally, started: float) -> str:
+    counts = tally.counts
+    return (
+        f"{(time.monotonic() - started) / 60:.1f} min: {counts['kills']} kills in {counts['runs']} runs, "
+        f"{counts['damages']} damages ({counts['repaired']} repaired, {counts['refused']} refused), "
+        f"{counts['kills on Ray']} kills on Ray; {len(tally.failures)} failures"
+    )
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=1000, help="kills to reach")
+    parser.add_argument("--damages", type=int, default=1000, help="damages to reach")
+    parser.add_argument("--minutes", type=float, default=None, help="stop after so many minutes")
+    parser.add_argument("--seed", type=int, default=None, help="of the dice; by default another one each time")
+    parser.add_argument("--ray", type=int, default=0, help="kills on Ray")
+    options = parser.parse_args()
+    seed = int.from_bytes(os.urandom(4), "big") if options.seed is None else options.seed
+    print(f"seed {seed}", flush=True)
+    sys.exit(1 if soak(options.kills, options.damages, options.minutes, seed, options.ray) else 0)
+
+
+if __name__ == "__main__":
+    main()
