@@ -46,9 +46,10 @@ from pinprompt.recipe import recipe as recipes  # noqa: E402
 from pinprompt.recipe.recipe import Recipe  # noqa: E402
 from pinprompt.run import running  # noqa: E402
 from pinprompt.run.checkpoint import Checkpoint  # noqa: E402
+from pinprompt.tasks import metrics  # noqa: E402
 
 SMALL: dict[str, Any] = {
-    "q_learning": {"steps": 4, "prompts": 3, "batch": 4, "updates": 1, "eval_every": 2, "finalists": 2, "warmup": 4},
+    "q_learning": {"steps": 3, "prompts": 2, "batch": 4, "updates": 1, "eval_every": 2, "finalists": 2, "warmup": 4},
     "random": {"prompts": 12, "batch": 3, "finalists": 2},
     "beam": {"prompts": 8, "batch": 3, "width": 3, "finalists": 2},
     "race": {
@@ -237,29 +238,23 @@ def told(out: Path) -> Any:
     return (out / "events.jsonl").read_bytes(), result, (out / "prompts.csv").read_bytes()
 
 
-def measure(case: Case, base: Path) -> None:
-    """The undisturbed run: what is to be expected, how long it takes, and how often it touches the disk."""
+def measure(case: Case, base: Path, dice: random.Random) -> None:
+    """The undisturbed run (what is to be expected, how long it takes, how often it touches the disk), and killed ones.
+
+    These are killed early, halfway and late, never before there is a folder: they are what damages are done to.
+    """
     out = base / "run"
+    base.mkdir()
 
-    def whole() -> None:
-        operations = Operations()
-        carry_out(case, out, resume=False, kill=operations)
-        (base / "operations").write_text(str(operations.count))
-
-    ended = in_child(whole)
-    if ended.how != "done":
-        raise SystemExit(f"the case '{case.name}' does not even run undisturbed: {ended.said}")
-    case.expected, case.cpu, case.whole = told(out), ended.cpu, base
-    case.operations = int((base / "operations").read_text())
-
-
-def leave_killed(case: Case, base: Path, dice: random.Random) -> None:
-    """Runs to damage: killed early, halfway and late, never before there is a folder."""
-    for number, share in enumerate((0.5, 0.7, 0.9)):
-        place = base / str(number)
+    # In this process, so that whatever is imported or compiled on the way is there for all forks.
+    operations, started = Operations(), time.process_time()
+    carry_out(case, out, resume=False, kill=operations)
+    case.expected, case.whole = told(out), base
+    case.cpu, case.operations = time.process_time() - started, operations.count
+    for share in (0.4, 0.6, 0.8):
+        place = base.with_name(f"{base.name}-killed-{share}")
         place.mkdir()
-        last = max(2, int(dice.uniform(share - 0.2, share) * case.operations))
-        kill = Operations(last)
+        kill = Operations(max(4, int((share + 0.2 * dice.random()) * case.operations)))
         in_child(lambda kill=kill, place=place: carry_out(case, place / "run", resume=False, kill=kill))  # type: ignore[misc]
         if (place / "run").exists():
             case.killed.append(place)
@@ -412,21 +407,16 @@ def soak(kills: int, damages: int, minutes: float | None, seed: int, ray: int) -
     os.environ["OMP_NUM_THREADS"] = "1"
     Checkpoint.due = lambda self: True  # type: ignore[method-assign]  # every step is saved, so that kills meet saving
     sources.load_causal_lm = functools.cache(sources.load_causal_lm)  # forks share what the parent has read
+    metrics.RESAMPLES = 50  # the intervals of a report are not what is tried here, and would take most of the time
     dice, tally, started = random.Random(seed), Tally(), time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="soak-") as place, _server() as url:
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # a killed process loses nothing there either
+    with tempfile.TemporaryDirectory(prefix="soak-", dir=memory) as place, _server() as url:
         base = Path(place)
         known = cases(base, url)
         for model in ("tiny-gpt2", "label-model"):
             sources.load_causal_lm(str(base / model), "cpu")
-        for number, case in enumerate(known):
-            (base / f"whole-{number}").mkdir()
-            measure(case, base / f"whole-{number}")
-            if damages:
-                (base / f"killed-{number}").mkdir()
-                leave_killed(case, base / f"killed-{number}", dice)
-        number = 0
         gc.freeze()
-        print(f"{len(known)} cases; a run takes {sum(case.cpu for case in known) / len(known):.2f} s", flush=True)
+        number = 0
 
         def more() -> bool:
             if minutes is not None and time.monotonic() - started > minutes * 60:
@@ -434,8 +424,10 @@ def soak(kills: int, damages: int, minutes: float | None, seed: int, ray: int) -
             return tally.counts["kills"] < kills or tally.counts["damages"] < damages
 
         while more():
-            number += 1
             case, trial = known[number % len(known)], base / "trial"
+            number += 1
+            if case.expected is None:
+                measure(case, base / f"whole-{number}", dice)
             trial.mkdir()
             if tally.counts["kills"] * damages <= tally.counts["damages"] * kills:
                 kill_and_resume(case, trial, dice, tally)

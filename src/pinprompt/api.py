@@ -15,6 +15,7 @@ from pinprompt.errors import RunError, SettingError, did_you_mean
 from pinprompt.recipe import recipe as recipes
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.records import reading
+from pinprompt.records.identity import refresh, restore_recipe
 from pinprompt.run import build, running
 from pinprompt.run.archive import opened
 from pinprompt.run.running import Result
@@ -92,6 +93,8 @@ def resume(
     notes: Callable[[str], None] = _silent,
 ) -> Result:
     """Continue the run in a folder by its own recipe; `calls` and `minutes` raise its limits."""
+    if restore_recipe(Path(run)):
+        notes(f"{Path(run) / 'recipe.toml'} is not what the run wrote; it is written again from run.json")
     return tune(
         recipe_of(run), out=run, calls=calls, minutes=minutes, device=device, threads=threads, resume=True,
         report=report, on_event=on_event, notes=notes,
@@ -396,7 +399,6 @@ def draw(
     from pinprompt.files import write_atomically, write_json
     from pinprompt.models.diffusion import load_painter
     from pinprompt.models.images import data_uri
-    from pinprompt.records.identity import refresh
     from pinprompt.records.report import write_report
 
     build.set_threads(threads)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from tests.house.tiny import FindTheWords, recipe
 
+from pinprompt import api
 from pinprompt.errors import FolderInUse, RunError
 from pinprompt.files import read_lines
 from pinprompt.records import identity as identities
@@ -272,6 +273,18 @@ def test_a_finished_run_that_was_damaged_is_made_again(models: Path, torn: Path,
     assert not damage
     assert identity.files
     assert not identities.changed_files(torn, identity.files)
+
+
+def test_resuming_by_name_puts_a_damaged_recipe_back(torn: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, notes = (torn / "recipe.toml").read_text(), list[str]()
+    monkeypatch.setattr(api, "tune", lambda recipe, **_: recipe)
+    before = api.resume(torn, notes=notes.append)
+    assert not notes
+    for damaged in (text.replace("steps = 4", "steps = 5"), "steps = ["):
+        (torn / "recipe.toml").write_text(damaged)
+        assert api.resume(torn, notes=notes.append) == before
+        assert (torn / "recipe.toml").read_text() == text
+    assert len(notes) == 2
 
 
 def test_more_budget_and_a_kill_do_not_make_the_old_answer_the_new_one(models: Path, tmp_path: Path) -> None:

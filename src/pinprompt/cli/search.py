@@ -37,7 +37,10 @@ def resume(
     with door(options) as console:
         from pinprompt import api
         from pinprompt.recipe import recipe as recipes
+        from pinprompt.records.identity import restore_recipe
 
+        if restore_recipe(run):
+            console.note(f"{run / 'recipe.toml'} is not what the run wrote; it is written again from run.json")
         api.recipe_of(run)  # says what is wrong with a folder that holds no run
         shared = {field.name: getattr(options, field.name) for field in fields(Machine)}
         search = Search(**shared, out=run, resume=True, calls=calls, minutes=minutes, no_report=no_report)

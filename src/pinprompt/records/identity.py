@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pinprompt.errors import RunError
-from pinprompt.files import object_of, opener, sealed, sha256_of, unsealed, whole_lines, write_json
+from pinprompt.files import object_of, opener, sealed, sha256_of, unsealed, whole_lines, write_atomically, write_json
 
 FILE = "run.json"
 LARGEST = 8 << 20
@@ -70,6 +70,24 @@ def read(folder: Path) -> tuple[Identity | None, str]:
     if not all(isinstance(found.get(name), str) for name in names) or not isinstance(files, dict | None):
         return None, f"{path} is damaged"
     return Identity(found["run"], found["fingerprint"], found["recipe"], files), ""
+
+
+def restore_recipe(folder: Path) -> bool:
+    """Put the run's own recipe.toml back, from run.json, where it is missing or was changed; True where it was."""
+    identity, _ = read(folder)
+    path = folder / "recipe.toml"
+    if identity is None or not identity.recipe:
+        return False
+    try:
+        with open(path, "rb", opener=opener) as file:
+            if file.read(LARGEST) == identity.recipe.encode():
+                return False
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}") from None
+    write_atomically(path, identity.recipe)
+    return True
 
 
 def run_of_rows(folder: Path) -> str:

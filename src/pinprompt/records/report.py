@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -32,10 +33,23 @@ def write_report(folder: Path | str) -> Path:
 
 def render(record: RunRecord) -> str:
     """The report of a record as HTML; parts that the run does not have are absent."""
-    from jinja2 import Environment, FunctionLoader, StrictUndefined
     from markupsafe import Markup
 
     css = template("report.css")
+    digest = base64.b64encode(hashlib.sha256(css.encode()).digest()).decode()
+    page: str = _page().render(
+        css=Markup(css),  # nosec B704  # our own style sheet
+        style_hash=f"sha256-{digest}",
+        **contents(record),
+    )
+    return page
+
+
+@cache
+def _page() -> Any:
+    """The compiled template: compiling it takes longer than filling it."""
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+
     engine = Environment(
         autoescape=True,
         undefined=StrictUndefined,
@@ -43,12 +57,7 @@ def render(record: RunRecord) -> str:
         lstrip_blocks=True,
         loader=FunctionLoader(template),
     )
-    digest = base64.b64encode(hashlib.sha256(css.encode()).digest()).decode()
-    return engine.get_template("report.html.j2").render(
-        css=Markup(css),  # nosec B704  # our own style sheet
-        style_hash=f"sha256-{digest}",
-        **contents(record),
-    )
+    return engine.get_template("report.html.j2")
 
 
 def contents(record: RunRecord) -> dict[str, Any]:

@@ -171,17 +171,16 @@ class RunFolder:
 
     def _read_identity(self) -> None:
         """Take up the run of this folder; what is damaged is repaired from what is left, and noted."""
-        text = read_text(self.path, "recipe.toml")
         found, damage = identities.read(self.path)
         if found is None:
             # A folder of an earlier version has no ids at all, and goes on without.
+            text = read_text(self.path, "recipe.toml")
             found = Identity(identities.run_of_rows(self.path), "", text or "")
             self.earlier = not found.run and not damage
             if not self.earlier:
                 self.notes.append(f"{damage or f'{self.path / identities.FILE} is missing'}; it is written again")
-        elif found.recipe != text:
+        elif identities.restore_recipe(self.path):
             self.notes.append(f"{self.path / 'recipe.toml'} is not what the run wrote; it is written again")
-            write_atomically(self.path / "recipe.toml", found.recipe)
         self.identity = found
 
     def _check(self) -> None:
