@@ -540,16 +540,26 @@ def cache(
 
 
 def bench(
-    what: str = "all", *, threads: int | None = None, notes: Callable[[str], None] = _silent
+    what: str = "all",
+    *,
+    target: str | None = None,
+    threads: int | None = None,
+    notes: Callable[[str], None] = _silent,
 ) -> dict[str, dict[str, Any]]:
-    """Measure speed on this machine, as ratios within one run; the names are in `pinprompt.bench.BENCHES`."""
+    """Measure speed on this machine, as ratios within one run; the names are in `pinprompt.bench.BENCHES`.
+
+    `target` is for `step`: monte-carlo or bootstrap; both without it.
+    """
+    if target is not None and what != "step":
+        raise SettingError("a target goes with bench step only; leave --target out")
     if what != "all" and what not in BENCHES:
         raise SettingError(f"there is no bench '{what}': {did_you_mean(what, [*BENCHES, 'all'])}")
     build.set_threads(threads)
     figures = {}
     for name in BENCHES if what == "all" else [what]:
         notes(f"{name}: {BENCHES[name]}; this takes a minute or two")
-        figures[name] = import_module(f"pinprompt.bench.{name}").measure()
+        chosen = {} if target is None else {"target": target}
+        figures[name] = import_module(f"pinprompt.bench.{name}").measure(**chosen)
     return figures
 
 

@@ -6,6 +6,7 @@ BENCHES = {
     "write": "writing prompts with and without the tree of prefixes",
     "score": "scoring prompts with and without each saving",
     "generate": "rewriting texts against the model's own generate",
+    "search": "a whole search, with the share of each phase",
     "neighbour": "passes of a model beside a process that keeps one core busy",
     "clip": "scoring prompts against a picture, trimmed against padded",
 }

@@ -102,12 +102,15 @@ def cache(
 def bench(
     options: Threads,
     what: Annotated[str, typer.Argument(help="all, or one of: " + ", ".join(BENCHES))] = "all",
+    target: Annotated[
+        str | None, typer.Option("--target", help="For step: monte-carlo or bootstrap; default: both.")
+    ] = None,
 ) -> None:
     """Measure speed on this machine."""
     with door(options) as console:
         from pinprompt import api
 
-        figures = api.bench(what, threads=options.threads, notes=console.note)
+        figures = api.bench(what, target=target, threads=options.threads, notes=console.note)
         shown = [line for name, found in figures.items() for line in (f"{name}:", *_lines(found, "  "))]
         console.answer(figures if what == "all" else figures[what], *shown)
 

@@ -1,0 +1,176 @@
+"""A whole search end to end: where the time goes, and how far scoring is from the limit of the machine's products."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pinprompt.values import Event
+
+PARTS = (
+    ("start", "pinprompt.run.build", "build_task"),
+    ("start", "pinprompt.run.build", "build_writer"),
+    ("score", "pinprompt.models.causal_labels.CausalLabels", "log_probs"),
+    ("write", "pinprompt.policy.writer.Writer", "_write"),
+    ("write", "pinprompt.policy.writer.Writer", "states"),
+    ("perplexity", "pinprompt.policy.backbone.Backbone", "likelihoods"),
+    ("learn", "pinprompt.methods.pin.learner.Learner", "update"),
+)
+"""What is timed: phase, owner, function. Of calls within each other the outermost counts."""
+
+
+def measure(subject: Any = None, repeats: int = 1) -> dict[str, Any]:
+    """The seconds and shares of a default search's phases, its calls a second, and scoring against the limit.
+
+    `score_share_of_limit` is what scoring computes in a second (two operations for each weight and each token, padding
+    included) as a share of `limit_gflops`: a product of 512 rows with a matrix of the model's shape, measured after the
+    run on as many threads. `score_useful_share` leaves the padding out. `end_share` is what comes after the prompt is
+    found, as a share of the whole run.
+    """
+    from pinprompt.api import tune
+
+    subject = subject or {"dataset": "rotten-tomatoes", "model": "smollm2"}
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    runs = []
+    for _ in range(repeats):
+        clock = _Clock()
+        with tempfile.TemporaryDirectory() as folder, clock.watching():
+            found = tune(subject, out=Path(folder) / "run", settings={"scoring": {"memo": False}}, on_event=clock)
+            clock.stop()
+            runs.append(clock.facts(found.calls))
+    best = min(runs, key=lambda facts: float(facts["seconds"]))
+    return {**best, "threads": torch.get_num_threads(), "load_before": load}
+
+
+class _Clock:
+    """Listens to a run and times its parts."""
+
+    def __init__(self) -> None:
+        self.began = time.perf_counter()
+        self.found: float | None = None
+        self.ended = 0.0
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.executed = self.useful = 0
+        self.model: Any = None
+        self._inside = False
+
+    def __call__(self, event: Event) -> None:
+        """The prompt is found when the answer is selected."""
+        if event.kind == "selected":
+            self.found = time.perf_counter()
+
+    def stop(self) -> None:
+        """The run is over."""
+        self.ended = time.perf_counter()
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Within this, the parts are timed and the tokens of scoring counted."""
+        from pinprompt.models import shared_prefixes, whole_prompts
+
+        with contextlib.ExitStack() as stack:
+            for phase, owner, name in PARTS:
+                stack.enter_context(_wrapped(owner, name, partial(self._timed, phase)))
+            stack.enter_context(_wrapped("pinprompt.models.whole_prompts.WholePrompts", "_pass", self._pass))
+            for room in (whole_prompts, shared_prefixes):
+                stack.enter_context(_wrapped(room.__name__, "read_many", self._texts))
+            yield
+
+    def _timed(self, phase: str, run: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*given: Any, **named: Any) -> Any:
+            if self._inside or self.found is not None:
+                return run(*given, **named)
+            self._inside, began = True, time.perf_counter()
+            try:
+                return run(*given, **named)
+            finally:
+                self._inside = False
+                self.seconds[phase] += time.perf_counter() - began
+
+        return timed
+
+    def _pass(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(behind: Any, paths: Any, depth: int, *more: Any) -> Any:
+            if self.found is None:
+                self.executed += behind.groups(depth) * behind.rows * depth
+                self.useful += behind.rows * sum(map(len, paths))
+            return run(behind, paths, depth, *more)
+
+        return counted
+
+    def _texts(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(model: Any, texts: Any) -> Any:
+            self.model = model
+            if self.found is None:
+                self.executed += sum(map(len, texts))
+                self.useful += sum(map(len, texts))
+            return run(model, texts)
+
+        return counted
+
+    def facts(self, calls: int) -> dict[str, Any]:
+        """What was seen."""
+        total = self.ended - self.began
+        found = self.found or self.ended
+        parts = {**self.seconds, "end": self.ended - found}
+        parts["other"] = total - sum(parts.values())
+        facts: dict[str, Any] = {
+            "seconds": total,
+            "phases": parts,
+            "shares": {name: part / total for name, part in parts.items()},
+            "end_share": parts["end"] / total,
+            "calls": calls,
+            "calls_per_second": calls / self.seconds["score"] if self.seconds["score"] else None,
+        }
+        if self.model is not None and self.seconds["score"]:
+            limit = product_limit(self.model)
+            work = 2 * _weights(self.model) / self.seconds["score"] / 1e9
+            facts |= {
+                "limit_gflops": limit,
+                "score_gflops": work * self.executed,
+                "score_share_of_limit": work * self.executed / limit,
+                "score_useful_share": work * self.useful / limit,
+            }
+        return facts
+
+
+def product_limit(model: Any, rows: int = 512, seconds: float = 1.0) -> float:
+    """The most GFLOP a second of products of `rows` rows with matrices of the model's largest layer, by its best."""
+    layers = [part for part in model.base_model.modules() if isinstance(part, torch.nn.Linear)]
+    weight = max((layer.weight for layer in layers), key=lambda weight: weight.numel())
+    given = torch.randn(rows, weight.shape[1], dtype=weight.dtype, device=weight.device)
+    best, until = float("inf"), time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        began = time.perf_counter()
+        for _ in range(4):
+            torch.nn.functional.linear(given, weight)
+        best = min(best, (time.perf_counter() - began) / 4)
+    return 2 * rows * weight.numel() / best / 1e9
+
+
+def _weights(model: Any) -> int:
+    """Weights that every token goes through: the layers without embeddings and head."""
+    return sum(part.weight.numel() for part in model.base_model.modules() if isinstance(part, torch.nn.Linear))
+
+
+@contextlib.contextmanager
+def _wrapped(owner: str, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+    """Within this, a function of a module or class goes through a wrapper."""
+    from pydoc import locate
+
+    place: Any = locate(owner)
+    before = getattr(place, name)
+    setattr(place, name, wrap(before))
+    try:
+        yield
+    finally:
+        setattr(place, name, before)
