@@ -114,7 +114,7 @@ def test_pieces_of_held_out_excerpts_are_in_no_training_text(folder: Path) -> No
 def test_a_style_pair_needs_no_folder(folder: Path) -> None:
     rows = [(2.0 if number % 2 else -2.0, f"sentence {number}") for number in range(100)]
     vader(folder, "amazonReviewSnippets", rows)
-    settings = StyleTransferSettings(dataset="vader-products", sources=3, dev_sources=4)
+    settings = StyleTransferSettings(dataset="vader-products", sources=3, dev_sources=4, draw="fixed")
     data = style_data(settings)
     assert data.styles == ("negative", "positive")
     parts = [set(texts) for texts in data.sources.values()] + [set(texts) for half in data.halves for texts in half]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from pinprompt.files import FolderLock
 from pinprompt.recipe.recipe import resolve
-from pinprompt.run.folder import _hold
 from pinprompt.sweeps import engines
 from pinprompt.sweeps.engines import run_cell
 from pinprompt.sweeps.grid import Cell
@@ -32,14 +33,14 @@ def short_cell(folder: Path) -> Cell:
 
 def test_a_folder_in_use_fails_the_cell(tmp_path: Path) -> None:
     cell = short_cell(tmp_path)
-    with _hold(cell.folder):
+    with closing(FolderLock(cell.folder)):
         assert "is in use by process" in run_cell(cell, "cpu", 1)
     assert run_cell(cell, "cpu", 1) == "finished"
 
 
 def test_a_process_that_is_about_to_end_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = short_cell(tmp_path)
-    dying, naps = _hold(cell.folder), iter(range(3))
+    dying, naps = FolderLock(cell.folder), iter(range(3))
 
     def nap(seconds: float) -> None:
         if next(naps) == 2:
