@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -11,9 +12,10 @@ _WORDS = {"0": "terrible", "1": "great"}
 _SUPPORT = (2, 2, 3, 3, 4)  # tokens that a sparse policy still writes at each position, late in a search
 _NOTE = (
     "Prompts are drawn from a small tree (2, 2, 3, 3 and 4 tokens at the five positions), as a sparse policy writes "
-    "them late in a search; early on they share less, and 'inputs read once' is nearer to what is seen. Inputs are "
-    "film reviews of rotten-tomatoes. 'plain' is the formulation of the released code: whole strings, logits of the "
-    "whole vocabulary at every position. Ratios of one run on one machine."
+    "them late in a search; early on they share less, and 'whole prompts' is what is seen. Inputs are film reviews of "
+    "rotten-tomatoes. 'plain' is the formulation of the released code: whole strings, logits of the whole vocabulary "
+    "at every position. 'careful' is what a careful user of transformers would run: padded on the left, logits of the "
+    "last position only. Ratios of one run on one machine."
 )
 
 
@@ -36,6 +38,8 @@ def measure(model: str = "smollm2", inputs: int = 32, prompts: int = 32, device:
 
     plain_answers: list[Any] = []
     rates = {"plain": _rate(lambda: plain_answers.extend(_plain(labels, texts, frames[p]) for p in few), len(few))}
+    careful_answers: list[Any] = []
+    rates["careful"] = _rate(lambda: careful_answers.extend(_careful(labels, texts, frames[p]) for p in few), len(few))
     given = whole.prepare(texts)
     rates["last position and label words only"] = _rate(
         lambda: whole.log_probs([frames[p] for p in apart], given), len(apart)
@@ -50,11 +54,19 @@ def measure(model: str = "smollm2", inputs: int = 32, prompts: int = 32, device:
     rates["inputs read once"] = _rate(lambda: labels.log_probs([frames[p] for p in apart], kept), len(apart))
     if isinstance(tree, SharedPrefixes):
         tree.forget()
+    behind = CausalLabels(lm, tokenizer, _WORDS, Frame("", " it"))
+    ready = behind.prepare(texts, keep=True)
+    behind.log_probs([frames[few[0]]], ready)  # reads the inputs
+    rates["whole prompts"] = _rate(lambda: behind.log_probs([frames[p] for p in apart], ready), len(apart))
     rates["shared prefixes"] = _rate(
         lambda: [labels.log_probs([frames[p] for p in late[i : i + 16]], kept) for i in range(0, len(late), 16)],
         len(late),
     )
-    difference = max(float((a.exp() - b).abs().max()) for a, b in zip(answers, plain_answers, strict=True))
+    difference = max(
+        float((a.exp() - b).abs().max())
+        for others in (plain_answers, careful_answers)
+        for a, b in zip(answers, others, strict=True)
+    )
     return {
         "model": model,
         "inputs": inputs,
@@ -63,6 +75,9 @@ def measure(model: str = "smollm2", inputs: int = 32, prompts: int = 32, device:
         "prompts_per_second": rates,
         "speedups": {name: rate / rates["plain"] for name, rate in rates.items()},
         "speedup": rates["shared prefixes"] / rates["plain"],
+        "speedup_to_careful_late": rates["shared prefixes"] / rates["careful"],
+        "speedup_to_careful_early": rates["whole prompts"] / rates["careful"],
+        "int8": _lower(lm, tokenizer, texts, [frames[p] for p in late]),
         "seconds_to_read_inputs_and_first_prompts": reading,
         "largest_difference": difference,
         "gradient_speedup": _gradient_speedup(labels, texts),
@@ -108,6 +123,57 @@ def _plain(labels: Any, texts: Sequence[str], frame: Any) -> Any:
         logits = labels.model(**given).logits
     last = logits[torch.arange(len(rows)), sizes - 1]
     return torch.softmax(last[:, list(labels.words.firsts)].float(), -1).cpu()
+
+
+def _careful(labels: Any, texts: Sequence[str], frame: Any) -> Any:
+    """The same as a careful user of transformers has them: padded on the left, the last position's logits only."""
+    import torch
+
+    rows = labels.encoder.ids([frame.around(text)[0] for text in texts])
+    longest = max(map(len, rows))
+    pad = labels.encoder.tokenizer.pad_token_id or 0
+    ids = torch.tensor([[pad] * (longest - len(row)) + list(row) for row in rows])
+    mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows])
+    places = (mask.cumsum(-1) - 1).clamp_min(0)
+    device = labels.model.device
+    with torch.no_grad():
+        logits = labels.model(
+            input_ids=ids.to(device), attention_mask=mask.to(device), position_ids=places.to(device), logits_to_keep=1
+        ).logits
+    return torch.softmax(logits[:, -1, list(labels.words.firsts)].float(), -1).cpu()
+
+
+def _lower(lm: Any, tokenizer: Any, texts: Sequence[str], frames: Sequence[Any]) -> dict[str, float] | None:
+    """What 8 bits do to scores and speed: the rank correlation of prompts and the largest difference of a probability.
+
+    A prompt's score is here the mean probability of the second label. None where the model cannot be read in 8 bits.
+    """
+    import torch
+
+    from pinprompt.errors import PinpromptError
+    from pinprompt.models.causal_labels import CausalLabels
+    from pinprompt.models.precision import lowered
+
+    try:
+        models = {"float32": lm, "int8": lowered(copy.deepcopy(lm), "int8")}
+    except PinpromptError:
+        return None
+    answers, rates = {}, {}
+    for name, model in models.items():
+        labels = CausalLabels(model, tokenizer, _WORDS, frames[0])
+        kept = labels.prepare(texts, keep=True)
+        labels.log_probs(frames[:1], kept)
+        began = time.perf_counter()
+        found = labels.log_probs(frames, kept)
+        rates[name] = len(frames) / (time.perf_counter() - began)
+        answers[name] = torch.stack(found).exp()
+    scores = torch.stack([answers[name][:, :, 1].mean(1) for name in models])
+    ranks = scores.argsort(1).argsort(1).double()
+    return {
+        "speedup": rates["int8"] / rates["float32"],
+        "rank_correlation": float(torch.corrcoef(ranks)[0, 1]),
+        "largest_difference": float((answers["int8"] - answers["float32"]).abs().max()),
+    }
 
 
 def _rate(work: Callable[[], object], prompts: int) -> float:
