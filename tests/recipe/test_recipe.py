@@ -154,3 +154,18 @@ def test_a_replay_that_never_holds_a_batch_is_refused(learning: dict[str, int]) 
     with pytest.raises(SettingError, match="nothing would be learnt; raise capacity"):
         recipes.resolve(tree)
     recipes.resolve({**tree, "q_learning": {**tree["q_learning"], "replay": False}})
+
+
+RL = [name for name, row in METHODS.items() if row.kind == "rl"]
+
+
+@pytest.mark.parametrize("kind", ["classification", "style-transfer", "inversion"])
+def test_short_searches_give_every_q_learning_method_the_same_care(kind: str) -> None:
+    learning = [recipes.resolve({"method": name, "profile": "quick", "task": {"kind": kind}}).q_learning for name in RL]
+    for shared in ("explore", "updates", "steps", "on_collapse", "patience", "renormalise", "rho"):
+        assert len({getattr(one, shared) for one in learning}) == 1, shared
+    for shared in ("capacity", "keep_best", "batch", "warmup"):
+        assert len({getattr(one, shared) for one in learning if one.replay}) == 1, shared
+    # No method may begin with one fixed set of tokens: where the policy is cut to its largest Q, the cut comes later.
+    for one in learning:
+        assert one.top_q is None or one.top_q_from >= 64
