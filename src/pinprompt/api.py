@@ -68,17 +68,9 @@ def tune(
     listeners = [on_event] if callable(on_event) else list(on_event)
     folder = default_folder(recipe) if out is None else Path(out)
     return running.run(
-        recipe,
-        folder,
-        task=task,
-        device=device,
-        threads=threads,
-        resume=resume,
-        force=force,
-        report=report,
-        listeners=listeners,
-        notes=notes,
-    )
+        recipe, folder, task=task, device=device, threads=threads, resume=resume, force=force, report=report,
+        listeners=listeners, notes=notes,
+    )  # fmt: skip
 
 
 def resume(

@@ -94,7 +94,7 @@ def _models_heard(console: Console) -> Iterator[None]:
 
 
 class Patience:
-    """Says what is going on, at most every few seconds, where there is no terminal to draw on."""
+    """Prints progress, at most every few seconds, where there is no terminal to draw on."""
 
     def __init__(self, seconds: float = 5.0) -> None:
         self._seconds = seconds

@@ -70,7 +70,7 @@ class Progress:
         elif event.kind == "evaluating":
             self._phase(f"{data['name']} on {data['split']}")
         elif event.kind == "restart":
-            self._phase(f"begins anew: {data['reason']}")
+            self._phase(f"restarts: {data['reason']}")
         elif event.kind == "start":
             self._phase(f"{data['method']} on {data['task']}, seed {data['seed']}")
 

@@ -3,7 +3,7 @@
 A CLIP text tower is causal and read at its end token, so nothing after that token can change a text's vector: texts are
 run at their own length instead of the full window. SigLIP's tower looks both ways and was trained on padded texts, so
 there every text is padded to the window. A text's pass has a shape that depends on that text alone (its length rounded
-up, a fixed number of rows), so its vector has the same bits whoever shares its batch.
+up, a fixed number of rows), so its vector has the same bits whatever else is in its batch.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def quiet() -> Iterator[None]:
             enable_progress_bars()
 
 
-# Whether code that a model brings may run. Only a person says so, on the command line; never a recipe or a run.
+# Whether code that comes with a model may run. Only a person allows it, on the command line; never a recipe or a run.
 
 _trusting = False
 
@@ -141,7 +141,7 @@ def snapshot(name: str, advice: str) -> tuple[Path, str]:
         reason = unreachable()
         if reason is not None:
             raise ModelError(
-                f"'{name}' was asked for as a model of the hub: it is not in the hub's cache on this machine, and "
+                f"'{name}' is taken as a model of the hub: it is not in the hub's cache on this machine, and "
                 f"{reason}. {advice}"
             ) from None
     if config is None:
@@ -149,7 +149,7 @@ def snapshot(name: str, advice: str) -> tuple[Path, str]:
             config = hf_hub_download(name, "config.json", etag_timeout=5)
         except Exception as error:
             raise ModelError(
-                f"'{name}' cannot be had from the hub: {_first_line(error)}. Check the spelling, or 'hf auth login' "
+                f"'{name}' cannot be downloaded: {_first_line(error)}. Check the spelling, or 'hf auth login' "
                 f"where it is gated. {advice}"
             ) from error
     folder = Path(config).parent
@@ -324,7 +324,7 @@ def kind_of(name: str) -> str:
 
 def _config_of(name: str, folder: Path) -> dict[str, Any]:
     if not (folder / "config.json").is_file():
-        raise ModelError(f"'{name}' is no model in transformers' format: {folder} has no config.json. {_ADVICE}")
+        raise ModelError(f"'{name}' is not a model in transformers' format: {folder} has no config.json. {_ADVICE}")
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -337,7 +337,6 @@ def _config_of(name: str, folder: Path) -> dict[str, Any]:
 def load_causal_lm(
     name: str,
     device: str = "cpu",
-    trust_remote_code: bool = False,
     dtype: str | None = None,
     precision: Precision | None = None,
 ) -> tuple[Any, Any]:
@@ -346,11 +345,11 @@ def load_causal_lm(
     The same model asked for again while it is in use is the same object: a writer that is the task model as well takes
     neither time nor memory.
     """
-    asked = (name, resolve(name).revision, device, trust_remote_code or trusted(), _dtype(dtype, precision, device),
+    asked = (name, resolve(name).revision, device, trusted(), _dtype(dtype, precision, device),
              precision == "int8")  # fmt: skip
     model = _OPEN.get(asked)
     if model is None:
-        model, tokenizer = _load("AutoModelForCausalLM", name, device, trust_remote_code, asked[4])
+        model, tokenizer = _load("AutoModelForCausalLM", name, device, asked[4])
         if precision is not None:
             from pinprompt.models.precision import lowered
 
@@ -375,13 +374,12 @@ def _dtype(dtype: str | None, precision: Precision | None, device: str) -> str |
 def load_masked_lm(
     name: str,
     device: str = "cpu",
-    trust_remote_code: bool = False,
     dtype: str | None = None,
     precision: Precision | None = None,
 ) -> tuple[Any, Any]:
     """A frozen masked language model with its head, and its tokenizer; `precision` settles the dtype, too."""
     dtype = _dtype(dtype, precision, device)
-    model, tokenizer = _load("AutoModelForMaskedLM", name, device, trust_remote_code, dtype)
+    model, tokenizer = _load("AutoModelForMaskedLM", name, device, dtype)
     if precision is not None:
         from pinprompt.models.precision import lowered
 
@@ -389,28 +387,24 @@ def load_masked_lm(
     return model, tokenizer
 
 
-def load_encoder(
-    name: str, device: str = "cpu", trust_remote_code: bool = False, dtype: str | None = None
-) -> tuple[Any, Any]:
+def load_encoder(name: str, device: str = "cpu", dtype: str | None = None) -> tuple[Any, Any]:
     """A frozen encoder without a head, and its tokenizer."""
-    return _load("AutoModel", name, device, trust_remote_code, dtype)
+    return _load("AutoModel", name, device, dtype)
 
 
-def load_sequence_classifier(
-    name: str, device: str = "cpu", trust_remote_code: bool = False, dtype: str | None = None
-) -> tuple[Any, Any]:
+def load_sequence_classifier(name: str, device: str = "cpu", dtype: str | None = None) -> tuple[Any, Any]:
     """A frozen classifier of texts and its tokenizer."""
-    return _load("AutoModelForSequenceClassification", name, device, trust_remote_code, dtype)
+    return _load("AutoModelForSequenceClassification", name, device, dtype)
 
 
-def _load(door: str, name: str, device: str, trust_remote_code: bool, dtype: str | None) -> tuple[Any, Any]:
+def _load(door: str, name: str, device: str, dtype: str | None) -> tuple[Any, Any]:
     source = resolve(name)
     import torch
 
     with quiet():
         import transformers
 
-        where: dict[str, Any] = {"trust_remote_code": trust_remote_code or trusted()}
+        where: dict[str, Any] = {"trust_remote_code": trusted()}
         place = str(source.path)
         if source.kind == "hub":
             place, where["revision"] = source.name, source.revision

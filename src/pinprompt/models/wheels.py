@@ -180,7 +180,7 @@ def _download(alias: Alias, folder: Path) -> Path:
         )
     except subprocess.TimeoutExpired as error:
         raise ModelError(
-            f"fetching '{alias.name}' took more than {_PATIENCE // 60} minutes and was given up; nothing was left "
+            f"fetching '{alias.name}' took more than {_PATIENCE // 60} minutes and was cancelled; nothing was left "
             "behind. Try again on a better connection."
         ) from error
     if done.returncode != 0:

@@ -1,7 +1,7 @@
 """One HTTP request with a bound on everything: time from first to last byte, bytes read, no redirects.
 
 The standard library's client, because no SDK bounds the body of an error, or the time that a slowly dripping answer
-takes; and a redirect would carry the key to whoever asks for it.
+takes; and a redirect would carry the key to another server.
 """
 
 from __future__ import annotations
@@ -77,12 +77,14 @@ def _spellings(key: str) -> list[str]:
 
 
 def _read(variable: str) -> str | None:
-    """The key from the environment, or None; one that cannot stand in a header is refused without being shown."""
+    """The key from the environment, or None; one that cannot be sent in a header is an error that does not show it."""
     key = os.environ.get(variable, "").strip() if variable else ""
     if not key:
         return None
     if not key.isascii() or not key.isprintable() or " " in key:
-        raise SettingError(f"the environment variable {variable} does not hold a key: it has spaces or odd characters")
+        raise SettingError(
+            f"the environment variable {variable} does not hold a key: it contains spaces or other invalid characters"
+        )
     return key
 
 
@@ -198,7 +200,7 @@ class Door:
             with contextlib.suppress(OSError):
                 link.shutdown(socket.SHUT_RDWR)
 
-        # A watch, not only a timeout of the socket: that one begins anew with every byte that drips in.
+        # A watch, not only a timeout of the socket: that one restarts with every byte that arrives.
         watch = threading.Timer(self._timeout, cut)
         watch.daemon = True
         watch.start()
@@ -217,7 +219,7 @@ class Door:
                 raise NoAnswer(f"no whole answer within {self._timeout:g} seconds", billed=True) from None
             if not began and isinstance(error, http.client.RemoteDisconnected | ConnectionError):
                 raise _Stale from None
-            raise NoAnswer(f"the answer was cut or is no HTTP ({_short(error)})", billed=True) from None
+            raise NoAnswer(f"the answer was cut or is not HTTP ({_short(error)})", billed=True) from None
         except BaseException:
             connection.close()
             raise

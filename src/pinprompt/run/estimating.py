@@ -1,4 +1,4 @@
-"""What a recipe will spend, said before anything is spent."""
+"""An estimate of what a recipe will spend, before anything is spent."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TOKENS_AROUND = {"classification": 4, "style-transfer": 40, "inversion": 2, "cus
 
 
 def prompts_planned(recipe: Recipe) -> tuple[int, int]:
-    """How many prompts a recipe scores on train and on dev at the most, if no limit stops it."""
+    """The most prompts that a recipe scores on train and on dev, if no limit stops it."""
     settings = recipe.method_settings
     if settings is None:
         return 1, 1  # a prompt that nobody searches for
@@ -94,7 +94,7 @@ def _calls_per_prompt(recipe: Recipe) -> tuple[int, int] | None:
     """Calls for one prompt on train and on dev; None where only the task itself could say."""
     settings: Any = recipe.task
     if settings.kind == "classification":
-        # So many examples per class by two to fourteen classes; the number of words says which.
+        # Examples per class times two to fourteen classes; the number of words says which.
         from pinprompt.data.datasets import lookup
 
         try:
@@ -130,7 +130,7 @@ def parameters(model: str) -> float | None:
 
 
 def multiplications(device: str | None = None) -> float:
-    """Multiplications a second on this machine, measured in a blink: a few rows through a layer of a small LM."""
+    """Multiplications a second on this machine, measured quickly: a few rows through a layer of a small LM."""
     import torch
 
     place = build.choose_device(device)
@@ -155,7 +155,7 @@ def _seconds_per_call(recipe: Recipe, task: Task) -> float:
 
 
 def _tokens_and_money(recipe: Recipe, task: Task, calls: int) -> dict[str, Any]:
-    """For tasks that are billed by tokens: the most that so many calls can take."""
+    """For tasks that are billed by tokens: the most that a number of calls can take."""
     tokens_in, tokens_out = task.tokens(Prompt("x " * recipe.policy.length), "train")
     if not tokens_in and not tokens_out:
         return {}

@@ -90,7 +90,7 @@ class RunFolder:
         return "" if self.identity is None else self.identity.run
 
     def begin(self, recipe: str, fingerprint: str = "") -> None:
-        """Make this folder hold a run of that recipe and task: events go on from where the checkpoint left them.
+        """Make this folder hold a run of that recipe and task: events continue from the checkpoint.
 
         A run whose prompts were scored by another task is refused: its scores say nothing of this one's.
         """
@@ -145,7 +145,7 @@ class RunFolder:
         write_atomically(self.path / "prompts.csv", text.getvalue())
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Release the folder."""
         self.checkpoint.close()
         for file in self._files.values():
             file.close()
@@ -184,7 +184,7 @@ class RunFolder:
         self.identity = found
 
     def _check(self) -> None:
-        """Look at all that a resumed run would go on from; a damaged checkpoint is left out, and noted."""
+        """Check everything that a resumed run would continue from; a damaged checkpoint is left out, and noted."""
         damage = self.checkpoint.damage() or journal_damage(
             self.path / "scores.jsonl", self.run, self.checkpoint.provided("evaluator")
         )

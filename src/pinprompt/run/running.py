@@ -194,7 +194,7 @@ def _said(before: Any, now: Any) -> str:
 
 
 def _search(method: Callable[[Search], Outcome], search: Search, told: Sequence[str]) -> Outcome:
-    """Let a method go on; whatever breaks before it asks or tells anything is the folder's fault, not the method's."""
+    """Resume a method; an error before it scores or emits anything means that the folder is damaged."""
     evaluator: Any = search.evaluator
     asked, heard = evaluator.requests, len(told)
     try:

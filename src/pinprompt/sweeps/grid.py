@@ -79,7 +79,7 @@ def read_sweep(path: Path | str, out: Path | str | None = None, settings: Mappin
 
 
 def plan(sweep: Sweep, device: str | None = None) -> list[dict[str, Any]]:
-    """Each cell with what varies, a rough estimate, whether it is finished, and what it needs that cannot be had."""
+    """Each cell with what varies, a rough estimate, whether it is finished, and what it needs that is missing."""
     from pinprompt.run.estimating import multiplications, rough
     from pinprompt.run.needs import Known, missing
 
