@@ -167,9 +167,7 @@ class RemoteClient:
         if 300 <= response.status < 400:
             raise ModelError(f"{self.settings.base_url} redirects to another address: set that one as remote.base_url")
         if response.status == 402 or "insufficient_quota" in said:
-            raise ServerDown(
-                f"the account at {self.settings.base_url} has no credit left; add credit and resume: {reason}"
-            )
+            raise ServerDown(f"the account at {self.settings.base_url} is used up; top it up and resume: {reason}")
         return reason, seconds_of(response.retry_after)
 
     def _wait_for_turn(self) -> None:
