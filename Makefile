@@ -1,13 +1,16 @@
 # One door for everything. Each target makes and fills .venv first; nothing else needs to be set up.
 PYTHON ?= python3
 BIN := .venv/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+# Where a CPU build of torch lies as a wheel: without it, the lock file would hold gigabytes of CUDA.
+FIND_LINKS := $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS))
 # Two workers with one thread each: two torch processes with two threads each are many times slower on two cores.
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n 2 --dist loadfile
 
 # Instructions that other processors have; a processor that has no such choice (ARM) takes no notice.
 CPUS := avx2 default
 
-.PHONY: demo test test-cpus soak soak-short check format lint types security bandit audit bench docs dist coverage mutation clean
+.PHONY: demo test test-cpus soak soak-short check format lint types security bandit audit bench docs dist lock coverage mutation clean
 
 demo: .venv/core.done
 	$(BIN)/pinprompt demo
@@ -32,7 +35,11 @@ soak: .venv/dev.done
 soak-short: .venv/dev.done
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python tools/soak.py --minutes 2
 
-check: lint types security test
+# The audit comes last, so that what it could not ask is the last line that is read.
+check: lint types bandit test
+	@$(BIN)/python tools/audit.py; code=$$?; \
+	if [ $$code = 3 ]; then echo "make check: everything else passed; KNOWN VULNERABILITIES WERE NOT CHECKED (make audit)"; \
+	elif [ $$code = 0 ]; then echo "make check: all passed"; else exit $$code; fi
 
 lint: .venv/dev.done
 	$(BIN)/ruff format --check .
@@ -73,16 +80,30 @@ coverage: .venv/dev.done
 mutation: .venv/dev.done
 	$(BIN)/python tools/mutation.py --jobs 2 --min 85
 
-# torch first and exactly, so that pip takes the CPU build where one is at hand.
+# torch first and exactly, so that pip takes the CPU build where one is at hand. With LOCKED=1 everything else has the
+# versions and hashes of requirements/ci.txt (Python 3.11); torch is not in it, since its builds differ by machine.
 .venv/core.done: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+ifdef LOCKED
+	$(PIP) --no-deps torch==2.13.0
+	$(PIP) --no-deps --require-hashes --requirement requirements/ci.txt
+	$(PIP) --no-deps --no-build-isolation --editable .
+else
+	$(PIP) torch==2.13.0
+	$(PIP) --editable .
+endif
 	@touch $@
 
 .venv/dev.done: .venv/core.done
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[all,dev]'
+ifndef LOCKED
+	$(PIP) --editable '.[all,dev]'
+endif
 	@touch $@
+
+# The newest versions that pyproject.toml allows, with hashes; run the tests with them (make clean test LOCKED=1) first.
+lock: .venv/dev.done
+	$(BIN)/uv pip compile pyproject.toml --all-extras --python-version 3.11 --upgrade --generate-hashes \
+	  --no-emit-package torch $(FIND_LINKS) --custom-compile-command "make lock" --quiet --output-file requirements/ci.txt
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis mutants

@@ -24,15 +24,17 @@ def audit() -> Any:
     return module
 
 
-def test_without_an_index_it_is_a_sentence(audit: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_without_an_index_it_is_a_sentence_and_no_pass(
+    audit: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     for report in ({"dependencies": [SKIPPED, SKIPPED]}, {"dependencies": []}, {}):
         lines, code = audit.verdict(report)
-        assert code == 0
+        assert code == 3
         assert len(lines) == 1
         assert "nothing was audited" in lines[0]
     for failure in (FileNotFoundError("pip-audit"), audit.subprocess.TimeoutExpired("pip-audit", 1), ValueError("{")):
         monkeypatch.setattr(audit.subprocess, "run", lambda *_, failure=failure, **__: (_ for _ in ()).throw(failure))
-        assert audit.main() == 0
+        assert audit.main() == 3
         assert "cannot be reached" in capsys.readouterr().out
 
 

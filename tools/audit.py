@@ -1,7 +1,7 @@
 """Ask pip-audit for known vulnerabilities of what is installed, and say in one line what could be asked and what not.
 
-`make check` runs it. Where the index of vulnerabilities cannot be reached, that is a sentence and not a failure; a
-known vulnerability is a failure.
+Exit code 1 is a known vulnerability, 3 that the source of advisories could not be reached: then nothing is known, and
+`make check` says so in its last line.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 UNREACHED = "pip-audit: the index of vulnerabilities cannot be reached from here; nothing was audited"
+NOT_ASKED = 3
 SECONDS = 300
 
 
@@ -21,7 +22,7 @@ def verdict(report: dict[str, Any]) -> tuple[list[str], int]:
     packages = report.get("dependencies", [])
     asked = [package for package in packages if "skip_reason" not in package]
     if not asked:
-        return [UNREACHED], 0
+        return [UNREACHED], NOT_ASKED
     lines = [
         f"pip-audit: {package['name']} {package['version']}: {found['id']}"
         + (f", fixed in {', '.join(found['fix_versions'])}" if found.get("fix_versions") else "")
@@ -41,7 +42,7 @@ def main() -> int:
         report = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.TimeoutExpired):
         print(UNREACHED)
-        return 0
+        return NOT_ASKED
     lines, code = verdict(report)
     print("\n".join(lines))
     return code

@@ -16,7 +16,7 @@ from pinprompt.recipe import recipe as recipes
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.records import reading
 from pinprompt.records.identity import refresh, restore_recipe
-from pinprompt.run import build, running
+from pinprompt.run import build, consent, running
 from pinprompt.run.archive import opened
 from pinprompt.run.running import Result
 from pinprompt.run.running import recipe_of as recipe_of
@@ -64,13 +64,24 @@ def tune(
     no evaluation on test, no comparison with hand-written prompts, no report.html.
     """
     chosen = {"method": method, "profile": profile, "seed": seed}
-    recipe, task = _recipe_and_task(subject, _over(chosen, {"calls": calls, "minutes": minutes}, settings))
+    over = _over(chosen, {"calls": calls, "minutes": minutes}, settings)
+    recipe, task = _recipe_and_task(subject, over)
+    if isinstance(subject, str | Path):
+        consent.agree(recipe, subject, over)
     listeners = [on_event] if callable(on_event) else list(on_event)
     folder = default_folder(recipe) if out is None else Path(out)
     return running.run(
-        recipe, folder, task=task, device=device, threads=threads, resume=resume, force=force, report=report,
-        listeners=listeners, notes=notes,
-    )  # fmt: skip
+        recipe,
+        folder,
+        task=task,
+        device=device,
+        threads=threads,
+        resume=resume,
+        force=force,
+        report=report,
+        listeners=listeners,
+        notes=notes,
+    )
 
 
 def resume(
@@ -87,8 +98,10 @@ def resume(
     """Continue the run in a folder by its own recipe; `calls` and `minutes` raise its limits."""
     if restore_recipe(Path(run)):
         notes(f"{Path(run) / 'recipe.toml'} is not what the run wrote; it is written again from run.json")
+    recipe = recipe_of(run)
+    consent.agree(recipe, run)
     return tune(
-        recipe_of(run), out=run, calls=calls, minutes=minutes, device=device, threads=threads, resume=True,
+        recipe, out=run, calls=calls, minutes=minutes, device=device, threads=threads, resume=True,
         report=report, on_event=on_event, notes=notes,
     )  # fmt: skip
 
@@ -160,7 +173,9 @@ def sweep(
     from pinprompt.sweeps.engines import run_sweep
     from pinprompt.sweeps.grid import read_sweep
 
-    read = read_sweep(file, out, _over({"seed": seed}, {}, settings))
+    over = _over({"seed": seed}, {}, settings)
+    read = read_sweep(file, out, over)
+    consent.agree([cell.recipe for cell in read.cells], file, over)
     if threads is not None:
         read = replace(read, threads=threads)
     return run_sweep(read, notes, engine=engine, device=device, address=address, workers=workers, gpus_per_cell=gpus)
@@ -212,6 +227,8 @@ def evaluate(
             # A template made for one kind of model may not fit another, so it is chosen again.
             update = {"model": model, **({"model_kind": "auto"} if hasattr(recipe.task, "model_kind") else {})}
             changed = recipe.model_copy(update={"task": recipe.task.model_copy(update=update)})
+        measures = getattr(changed.task, "calibrate", "none") == "batch" and not asked.offsets
+        consent.agree(changed, run, reads=test is None or measures)
         if test is not None:
             task = _aloud(_task_on(changed, test, text_column, label_column, asked, device))
         else:
@@ -249,6 +266,7 @@ def predict(
         recipe, found = recipe_of(folder), found_prompt(folder)
     if recipe.task.kind != "classification":
         raise SettingError(f"{run} is a {recipe.task.kind} run; predict labels texts with a classification run")
+    consent.agree(recipe, run, reads=False)
     task: Any = _aloud(build.build_labeller(recipe, build.choose_device(device)))
     predicted: list[tuple[str, dict[str, float]]] = task.predict(found, list(texts))
     return predicted
@@ -342,6 +360,7 @@ def rewrite(
         recipe, prompt = recipe_of(folder), running.result_of(folder).prompt
     if recipe.task.kind != "style-transfer":
         raise SettingError(f"{run} is a {recipe.task.kind} run; rewrite works with a style-transfer run")
+    consent.agree(recipe, run)
     task: Any = _aloud(build.build_task(recipe, build.choose_device(device)))
     return [task.rewrite(prompt, text, n, seed) for text in texts]
 
@@ -397,6 +416,7 @@ def draw(
     recipe, found = recipe_of(run), running.result_of(Path(run))
     if recipe.task.kind != "inversion":
         raise SettingError(f"{run} is a {recipe.task.kind} run; pictures are drawn for the prompt of an inversion run")
+    consent.agree(recipe, run)
     folder = Path(run) / "drawings"
     if folder.is_symlink():
         raise RunError(f"{folder} is a link, and links are not followed; remove it, then draw again")

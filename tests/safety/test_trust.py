@@ -57,7 +57,7 @@ def test_only_the_command_line_lets_it_run(own: tuple[Path, Path], tmp_path: Pat
     made = recipe(lm_folder, policy={"model": str(folder)}, task={"function": "tests.cli.scoring:vowels"}, **steps)
     path = tmp_path / "recipe.toml"
     path.write_text(recipes.to_toml(made), "utf-8")
-    refused = call("tune", path, "--out", tmp_path / "refused", "--threads", 1)
+    refused = call("tune", path, "--out", tmp_path / "refused", "--threads", 1, "--trust")
     assert refused.exit_code == 2, refused.output
     assert "--trust-remote-code" in refused.stderr
     assert not proof.exists()

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from pinprompt.run import consent
 from tests.house.tiny import WORDS, make_lm
 
 sys.path.append(str(Path(__file__).parents[1] / "records"))  # its attacks on pages are ours too
@@ -65,6 +66,9 @@ def environment(home: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def opened(folder: Path, home: Path) -> Iterator[Studio]:
+    home.mkdir(exist_ok=True)
+    if consent._path().exists():  # whoever made the earlier runs opens the studio
+        shutil.copy(consent._path(), home / "agreed.json")
     command = [sys.executable, "-m", "pinprompt.cli", "studio", str(folder), "--no-open", "--port", "0"]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment(home),

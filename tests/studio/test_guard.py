@@ -207,9 +207,15 @@ def test_a_strangers_function_and_server_are_not_used(served: Studio) -> None:
         folder = served.folder / name
         folder.mkdir()
         (folder / "recipe.toml").write_text(f"[task]\n{task}\n")
-        status, said = post(served, "try", {"run": name, "do": "score", "prompts": ["x"]})
-        assert status == 400
-        assert "command line" in said or "terminal" in said
+        for action, form in (
+            ("try", {"do": "score", "prompts": ["x"]}),
+            ("perplexity", {}),
+            ("resume", {}),
+            ("vary", {"what": "banned", "word": "x"}),
+        ):
+            status, said = post(served, action, {"run": name, **form})
+            assert (status, action) == (400, action)
+            assert "use the terminal: pinprompt evaluate" in said
 
 
 def test_what_a_form_says_cannot_become_an_option(served: Studio) -> None:

@@ -47,12 +47,14 @@ def doctor(
     options: Output,
     deep: Annotated[bool, typer.Option("--deep", help="Compare cached weights with their hashes too.")] = False,
 ) -> None:
-    """Check this machine, and say what to install for what."""
+    """Check this machine, and say what to install for what; exit code 1 where something is wrong."""
     with door(options) as console:
         from pinprompt import api
 
         found = api.doctor(deep)
         console.answer(found, *_shown(found))
+        if not found["ok"]:
+            raise typer.Exit(1)
 
 
 def _shown(found: dict[str, Any]) -> list[Any]:

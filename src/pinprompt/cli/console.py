@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -13,9 +14,11 @@ from typing import Any
 
 import typer
 
-from pinprompt.cli.options import Machine, Output, Search, Threads
+from pinprompt.cli.options import Machine, Output, Search, Threads, Trust
 from pinprompt.errors import PinpromptError
 from pinprompt.models.sources import trusting
+from pinprompt.records.wording import visible
+from pinprompt.run import consent
 
 
 class Console:
@@ -29,28 +32,60 @@ class Console:
     def note(self, text: str) -> None:
         """A remark on stderr, unless quiet."""
         if not self.quiet:
-            sys.stderr.write(text.rstrip() + "\n")
+            sys.stderr.write(visible(text.rstrip()) + "\n")
             sys.stderr.flush()
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether somebody sits at a terminal and can answer."""
+        return sys.stdin.isatty() and sys.stderr.isatty() and not self.as_json
+
+    def ask(self, question: str) -> bool:
+        """A question on the terminal; anything but a yes is a no."""
+        sys.stderr.write(f"{question} [y/N] ")
+        sys.stderr.flush()
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
 
     def answer(self, data: Mapping[str, Any], *shown: Any) -> None:
         """The command's answer: `data` as JSON, or what is `shown` (rich things) for people."""
         self._answered = True
         if self.as_json:
-            sys.stdout.write(json.dumps(data, ensure_ascii=False, default=str) + "\n")
+            sys.stdout.write(_json(data) + "\n")
         else:
             from rich.console import Console as Rich
 
             # Without markup: square brackets in labels, prompts and install lines are text.
             rich = Rich(markup=False, soft_wrap=not sys.stdout.isatty(), width=None if sys.stdout.isatty() else 160)
             for thing in shown:
-                rich.print(thing, highlight=False)
+                rich.print(_Shown(thing), highlight=False)
         sys.stdout.flush()
 
     def refuse(self, message: str) -> None:
         """An error: one sentence on stderr, and one object on stdout where JSON was asked for."""
-        sys.stderr.write(f"pinprompt: {message}\n")
+        sys.stderr.write(f"pinprompt: {visible(message)}\n")
         if self.as_json and not self._answered:
             sys.stdout.write(json.dumps({"error": message}) + "\n")
+
+
+class _Shown:
+    """A rich thing whose texts, which may be a stranger's, cannot command the terminal; rich's own colours stay."""
+
+    def __init__(self, thing: Any) -> None:
+        self.thing = thing
+
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
+        from rich.segment import Segment
+        from rich.text import Text
+
+        thing = Text(self.thing) if isinstance(self.thing, str) else self.thing
+        for segment in console.render(thing, options):
+            yield segment if segment.control else Segment(visible(segment.text), segment.style)
+
+
+def _json(data: Mapping[str, Any]) -> str:
+    """One line of JSON; characters that some terminals obey are escaped like those that JSON escapes itself."""
+    line = json.dumps(data, ensure_ascii=False, default=str)
+    return re.sub("[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]", lambda one: f"\\u{ord(one[0]):04x}", line)
 
 
 @contextmanager
@@ -62,7 +97,12 @@ def door(options: Output) -> Iterator[Console]:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     console = Console(options.as_json, options.quiet)
     try:
-        with _models_heard(console), trusting(isinstance(options, Machine) and options.trust):
+        agreed = isinstance(options, Trust) and options.trust
+        with (
+            _models_heard(console),
+            trusting(isinstance(options, Machine) and options.model_code),
+            consent.answering(agreed, console.ask if console.can_ask else None),
+        ):
             yield console
     except PinpromptError as error:
         console.refuse(str(error))
@@ -94,7 +134,7 @@ def _models_heard(console: Console) -> Iterator[None]:
 
 
 class Patience:
-    """Prints progress, at most every few seconds, where there is no terminal to draw on."""
+    """Says what is going on, at most every few seconds, where there is no terminal to draw on."""
 
     def __init__(self, seconds: float = 5.0) -> None:
         self._seconds = seconds

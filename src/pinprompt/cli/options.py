@@ -32,6 +32,15 @@ class Output:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Trust(Output):
+    """What verbs offer that do what a recipe or a run folder asks for."""
+
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Agree to the code, server and files of a recipe or run; remembered.")
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Threads(Output):
     """What verbs that compute offer."""
 
@@ -39,15 +48,15 @@ class Threads(Output):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine(Threads):
+class Machine(Threads, Trust):
     """What verbs that run models offer."""
 
     device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1, mps; default: the best one.")] = (
         None
     )
-    trust: Annotated[bool, typer.Option("--trust-remote-code", help="Let code that comes with a model run here.")] = (
-        False
-    )
+    model_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Let code that comes with a model run here.")
+    ] = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import Any
 from pinprompt.cli.console import Console, Patience
 from pinprompt.methods.table import METHODS
 from pinprompt.recipe.recipe import Recipe
+from pinprompt.records.wording import visible
 from pinprompt.values import Event
 
 
@@ -70,7 +71,7 @@ class Progress:
         elif event.kind == "evaluating":
             self._phase(f"{data['name']} on {data['split']}")
         elif event.kind == "restart":
-            self._phase(f"restarts: {data['reason']}")
+            self._phase(f"begins anew: {data['reason']}")
         elif event.kind == "start":
             self._phase(f"{data['method']} on {data['task']}, seed {data['seed']}")
 
@@ -116,4 +117,4 @@ class Progress:
 def _escaped(words: str) -> str:
     from rich.markup import escape
 
-    return escape(words)
+    return escape(visible(words))

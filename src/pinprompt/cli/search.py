@@ -23,7 +23,7 @@ def tune(
     with door(options) as console:
         from pinprompt.recipe import recipe as recipes
 
-        _search(console, recipes.read_toml(recipe), options, options.force)
+        _search(console, recipes.read_toml(recipe), options, options.force, source=recipe)
 
 
 def resume(
@@ -44,7 +44,7 @@ def resume(
         api.recipe_of(run)  # says what is wrong with a folder that holds no run
         shared = {field.name: getattr(options, field.name) for field in fields(Machine)}
         search = Search(**shared, out=run, resume=True, calls=calls, minutes=minutes, no_report=no_report)
-        _search(console, recipes.read_toml(run / "recipe.toml"), search, False)
+        _search(console, recipes.read_toml(run / "recipe.toml"), search, False, source=run)
 
 
 def classify(
@@ -126,12 +126,20 @@ def invert(
         _search(console, tree, options, options.force)
 
 
-def _search(console: Console, tree: dict[str, Any], options: Search, force: bool, folder: Path | None = None) -> None:
-    """Resolve what was asked for, run it with progress, show what came out."""
+def _search(
+    console: Console,
+    tree: dict[str, Any],
+    options: Search,
+    force: bool,
+    folder: Path | None = None,
+    source: Path | None = None,
+) -> None:
+    """Resolve what was asked for, run it with progress, show what came out; `source` is the file that has the tree."""
     from pinprompt import api
     from pinprompt.cli.progress import Progress
     from pinprompt.cli.shown import shown_estimate, shown_result
     from pinprompt.recipe import recipe as recipes
+    from pinprompt.run import consent
 
     if options.resume and force:
         raise SettingError("--resume continues a run, --force removes it: choose one")
@@ -139,11 +147,14 @@ def _search(console: Console, tree: dict[str, Any], options: Search, force: bool
     over["budget"] = _given({"calls": options.calls, "minutes": options.minutes})
     if options.test_rows is not None:
         over["task"] = _test_rows(tree, options.test_rows)
-    recipe = recipes.resolve(recipes.merge(recipes.merge(tree, over), recipes.parse_overrides(options.sets or [])))
+    given = recipes.merge(over, recipes.parse_overrides(options.sets or []))
+    recipe = recipes.resolve(recipes.merge(tree, given))
     if options.estimate:
         figures = api.estimate(recipe, device=options.device, threads=options.threads)
         console.answer(figures, shown_estimate(figures))
         return
+    if source is not None:
+        consent.agree(recipe, source, given)
     out = options.out or folder or api.default_folder(recipe)
     with Progress(console, recipe) as progress:
         try:

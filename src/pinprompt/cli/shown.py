@@ -8,7 +8,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from pinprompt.records.verdict import judge_result
+from pinprompt.records.reading import inside, mapping, number, sequence
+from pinprompt.records.verdict import judge_result, value_of
 from pinprompt.run.running import Result
 
 REWRITES = 10
@@ -18,23 +19,24 @@ REWRITES = 10
 def shown_result(result: Result) -> Iterator[Any]:
     """A run's answer: the prompt beside hand-written ones, what was spent, and where the report is."""
     data, primary = result.data, str(result.data.get("primary", "score"))
-    splits = [split for split in ("dev", "test") if data.get(split)] or ["train"]
+    splits = [split for split in ("dev", "test") if mapping(data.get(split))] or ["train"]
     table = Table(title=None, show_edge=False, pad_edge=False)
     table.add_column("")
     table.add_column("prompt", overflow="fold", max_width=60)
     columns: list[tuple[str, str]] = []
     for split in splits:
-        measured = data.get(split) or {}
-        rows = measured.get("rows")
+        measured = mapping(data.get(split))
+        rows = number(measured.get("rows"))
         for name in (primary, f"raw_{primary}"):
             if name == primary or name in measured:
                 columns.append((split, name))
-                said = f"{name.replace('_', ' ')} on {split}" + (f" ({rows} rows)" if rows else "")
+                said = f"{name.replace('_', ' ')} on {split}" + (f" ({rows:.0f} rows)" if rows else "")
                 table.add_column(said, justify="right")
     compared = {"found": {"prompt": result.prompt, **{split: data.get(split) for split in splits}}}
-    for name, row in {**compared, **data.get("baselines", {})}.items():
-        cells = [_metric(row.get(split), name) for split, name in columns]
-        table.add_row(name, Text(str(row.get("prompt", ""))), *cells, style="bold" if name == "found" else "")
+    for label, row in {**compared, **mapping(data.get("baselines"))}.items():
+        cells = [_metric(inside(row, split), name) for split, name in columns]
+        prompt = Text(str(inside(row, "prompt") or ""))
+        table.add_row(label, prompt, *cells, style="bold" if label == "found" else "")
     yield table
     verdict = judge_result(data, primary)
     if verdict is not None:
@@ -42,7 +44,8 @@ def shown_result(result: Result) -> Iterator[Any]:
     if data.get("pruned"):
         yield Text(f"shortened from '{data['pruned']['from']}': without these words it scores more on train and dev")
     yield from _shown_rewrites(data)
-    spent = f"{data.get('calls', 0):,} calls, {data.get('prompts', 0):,} prompts, {data.get('seconds', 0):.0f} seconds"
+    calls, prompts, seconds = (number(data.get(name)) or 0.0 for name in ("calls", "prompts", "seconds"))
+    spent = f"{calls:,.0f} calls, {prompts:,.0f} prompts, {seconds:.0f} seconds"
     yield f"searched with {data.get('method')}: {spent}; stopped: {data.get('stopped')}"
     if data.get("reported", True):
         yield f"report: {result.report}"
@@ -52,7 +55,7 @@ def shown_result(result: Result) -> Iterator[Any]:
 
 def _shown_rewrites(data: Mapping[str, Any]) -> Iterator[Any]:
     """Texts before and after, with who judged them; nothing for a task that rewrites nothing."""
-    rewrites = data.get("tables", {}).get("rewrites")
+    rewrites = [mapping(row) for row in sequence(inside(data, "tables", "rewrites"))]
     if not rewrites:
         return
     table = Table(title=None, show_edge=False, pad_edge=False)
@@ -61,21 +64,24 @@ def _shown_rewrites(data: Mapping[str, Any]) -> Iterator[Any]:
     for head in ("content", "style"):
         table.add_column(head, justify="right")
     for row in rewrites[:REWRITES]:
-        table.add_row(Text(row["source"]), Text(row["rewrite"]), f"{row['content']:.0f}", f"{row['style']:.0f}")
+        marks = [number(row.get(name)) for name in ("content", "style")]
+        shown = ["" if mark is None else f"{mark:.0f}" for mark in marks]
+        table.add_row(Text(str(row.get("source", ""))), Text(str(row.get("rewrite", ""))), *shown)
     yield table
-    yield "judges: " + "; ".join(f"{what}: {who}" for what, who in data.get("judges", {}).items())
+    yield "judges: " + "; ".join(f"{what}: {who}" for what, who in mapping(data.get("judges")).items())
 
 
-def _metric(facts: Mapping[str, Any] | None, primary: str) -> str:
-    if not facts or facts.get(primary) is None:
+def _metric(facts: object, name: str) -> str:
+    value, ends = value_of(mapping(facts), name)
+    if value is None:
         return ""
-    ends = facts.get("intervals", {}).get(primary)
-    return f"{facts[primary]:.3f}" + (f" [{ends[0]:.3f}, {ends[1]:.3f}]" if ends else "")
+    return f"{value:.3f}" + (f" [{ends[0]:.3f}, {ends[1]:.3f}]" if ends else "")
 
 
 def shown_estimate(figures: Mapping[str, Any]) -> str:
     """What a run would spend, in one line."""
-    parts = [f"{figures['calls']:,} calls for the search"]
+    calls = figures["calls"]
+    parts = ["an unknown number of calls" if calls is None else f"{calls:,} calls for the search"]
     if figures.get("tokens"):
         parts.append(f"{figures['tokens']:,} tokens")
     if figures.get("money"):

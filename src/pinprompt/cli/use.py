@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pinprompt.cli.console import Console, door
-from pinprompt.cli.options import Machine, NoMemo, Output, Run, Runs, Seed
+from pinprompt.cli.options import Machine, NoMemo, Output, Run, Runs, Seed, Trust
 from pinprompt.errors import SettingError
 
 if TYPE_CHECKING:
@@ -237,7 +237,7 @@ def report(options: Output, run: Run) -> None:
 
 
 def judge(
-    options: Output,
+    options: Trust,
     runs: Runs,
     model: Annotated[str, typer.Option("--model", help="A vision model behind an API: remote:NAME.")],
     top: Annotated[int, typer.Option("--top", min=1, max=20, help="How many of each run's best prompts.")] = 1,

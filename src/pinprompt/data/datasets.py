@@ -10,8 +10,9 @@ from typing import Any
 from pinprompt.data.packaged import PILES, load_packaged
 from pinprompt.data.readers import Example, check_labels
 from pinprompt.data.splits import Splits, distinct, k_shot, published
-from pinprompt.errors import DataError, MissingExtra, did_you_mean
+from pinprompt.errors import DataError, MissingExtra, NotFetched, did_you_mean
 from pinprompt.models import sources
+from pinprompt.models.cache import may_fetch
 from pinprompt.seeds import derive
 
 # Known classification datasets: label words, templates, hand-written prompts, and where to get each.
@@ -379,6 +380,8 @@ def _from_hub(card: DatasetCard, split: int, shots: int) -> Splits:
 
 def _hub_rows(datasets: Any, card: DatasetCard, place: HubPlace, part: str) -> tuple[list[Example], str]:
     """The rows of one part of a hub dataset, in our labels; of a very large one a fixed draw."""
+    if not may_fetch():  # the library asks the hub for news of what it has already
+        raise NotFetched(f"the dataset '{card.name}' ({place.id} of the hub) would have to be asked for there")
     cached = (Path(datasets.config.HF_DATASETS_CACHE) / place.id.replace("/", "___")).is_dir()
     reason = None if cached else sources.unreachable()
     if reason is not None:

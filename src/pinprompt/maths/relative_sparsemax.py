@@ -25,7 +25,7 @@ def threshold(z: Tensor, mu: Tensor) -> Tensor:
 
 
 def probabilities(z: Tensor, mu: Tensor) -> Tensor:
-    """The policy: the prior times what of each entry is above the level.
+    """The policy: the prior times what of each entry stands above the level.
 
     pi_i = mu_i max(z_i - lambda(z), 0)
     z [..., V], mu [..., V] -> pi [..., V]

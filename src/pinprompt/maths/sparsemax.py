@@ -32,7 +32,7 @@ def threshold(z: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
 
 
 def probabilities(z: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The policy: what of each entry is above the level.
+    """The policy: what of each entry stands above the level.
 
     pi_i = max(z_i - tau(z), 0)
     Paper: Eq. (4), `eq:sp_opt_policy`.
@@ -142,7 +142,7 @@ def _search(z: Tensor, top: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _largest(z: Tensor, m: int) -> Tensor:
-    """The m largest entries in falling order: they are in the m blocks with the largest maxima, or in the rest.
+    """The m largest entries in falling order: they stand in the m blocks with the largest maxima, or in the rest.
 
     z [N, V] -> z_(1), ..., z_(m) [N, m]
     """

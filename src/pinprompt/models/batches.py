@@ -93,7 +93,7 @@ def at_positions(model: Any, places: torch.Tensor) -> Iterator[None]:
         for handle in handles:
             handle.remove()
     if not done:
-        raise ModelError(f"{type(model).__name__} computes its head in a way that is not supported.")
+        raise ModelError(f"{type(model).__name__} reaches its head by a way of its own, which is not known here.")
 
 
 @contextlib.contextmanager
@@ -109,7 +109,7 @@ def for_tokens(model: Any, tokens: Sequence[int] | None) -> Iterator[None]:
     rows = torch.tensor(list(tokens), device=decoder.weight.device)
     weight = decoder.weight[rows]
     bias = None if decoder.bias is None else decoder.bias[rows]
-    # An instance attribute hides the class's forward; the previous attribute (a device hook) is restored.
+    # An instance attribute hides the class's forward; what stood there before (a device hook) is put back.
     before = decoder.__dict__.get("forward")
     decoder.forward = lambda hidden: torch.nn.functional.linear(hidden, weight, bias)
     try:

@@ -44,9 +44,28 @@ def _platform_cache() -> Path:
     return Path.home() / ".cache"
 
 
+_fetching = True
+
+
+@contextlib.contextmanager
+def fetching_nothing() -> Iterator[None]:
+    """Contact no index and no hub meanwhile: what is not on this machine is a NotFetched error."""
+    global _fetching
+    before, _fetching = _fetching, False
+    try:
+        yield
+    finally:
+        _fetching = before
+
+
+def may_fetch() -> bool:
+    """Whether what is not on this machine may be fetched now."""
+    return _fetching
+
+
 @contextlib.contextmanager
 def place(target: Path, what: str) -> Iterator[Path | None]:
-    """Fill `target` (a folder in the cache) once for all processes: yields a folder to fill, or None where it is there.
+    """Fill `target` (a folder in the cache) once, whoever asks: yields a folder to fill, or None where it is there.
 
     One process at a time works on a target; the others wait for it and then find it there. What is yielded is renamed
     to `target` at the end and removed if anything goes wrong, so that a target that exists is always whole.

@@ -1,8 +1,8 @@
 """A causal LM as a labeller: how likely each label's word is as what comes next after text and prompt.
 
-Savings, all exact: hidden states at the last position only; the head for label words only; texts that come before
-the prompt are read once, and prompts are read after them whole (`whole_prompts`) or token by token, so that those
-with a common beginning share it (`shared_prefixes`).
+Savings, all exact: hidden states at the last position only; the head for label words only; texts that stand before
+the prompt are read once, and prompts are read behind them whole (`whole_prompts`) or token by token, so that those
+which begin alike share their beginning (`shared_prefixes`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pinprompt.models.shared_prefixes import SLOT_BYTES, SharedPrefixes, TokenPa
 from pinprompt.models.whole_prompts import CHUNK, WholePrompts
 
 BATCH = 32
-DEPTH = 32  # tokens of prompt and label word for which room is kept after each text
+DEPTH = 32  # tokens of prompt and label word for which room is kept behind each text
 COMMON = 16  # tokens of a common beginning from which on reading it once pays
 PAST_BYTES = 512 << 20  # for texts before prompts that are vectors
 RESERVE = 64  # tokens of the window that a text leaves to prompt and label word
@@ -48,9 +48,9 @@ class Inputs:
     cut: dict[int, int] = field(default_factory=dict)
     """Rows whose text was cut to the window, with its tokens before."""
     shared: dict[str, SharedPrefixes | WholePrompts | None] = field(default_factory=dict)
-    """What is kept of the texts after which prompts are read, by what comes before the texts."""
+    """What is kept of the texts behind which prompts are read, by what stands before the texts."""
     heads: dict[str, list[list[int]]] = field(default_factory=dict)
-    """The texts' ids, by what comes before them."""
+    """The texts' ids, by what stands before them."""
 
 
 def prepare(encoder: WindowEncoder, texts: Sequence[str], keep: bool) -> Inputs:
@@ -87,9 +87,9 @@ class CausalLabels:
         read: Literal["prompts", "prefixes"] = "prompts",
         tokens: int = 256,
     ) -> None:
-        """`frame` is any frame of the template (words follow it); `share` keeps texts that come before the prompt.
+        """`frame` is any frame of the template (words follow it); `share` keeps texts that stand before the prompt.
 
-        `read` says how prompts are read after texts that are kept, and `tokens` how large a pass is.
+        `read` says how prompts are read behind texts that are kept, and `tokens` how large a pass is.
         """
         self.model, self.tokenizer = model, tokenizer
         self.encoder = WindowEncoder(tokenizer, window_of(model, tokenizer), closing=False)
@@ -135,7 +135,7 @@ class CausalLabels:
         return [found[frame] for frame in frames]
 
     def _behind(self, paths: list[TokenPath], inputs: Inputs, words: LabelWords) -> dict[TokenPath, torch.Tensor]:
-        """Answers [N, C] after each path, for texts that are kept or that are read now for all paths together."""
+        """Answers [N, C] after each path, behind texts that are kept or that are read now for all paths together."""
         if not paths:
             return {}
         assert self._kept is not None
@@ -280,7 +280,7 @@ class CausalLabels:
     ) -> torch.Tensor:
         """Label logits [n, C] with prompt vectors between the ids of each pair; differentiable in the vectors.
 
-        What comes before the vectors does not depend on them, so it is read once, without a gradient.
+        What stands before the vectors does not depend on them, so it is read once, without a gradient.
         """
         lefts = [tuple(left) for left, _ in sides]
         longest = max(len(left) + len(vectors) + len(right) for left, right in sides)
@@ -302,7 +302,7 @@ class CausalLabels:
 
 
 def _after_each(pasts: Sequence[torch.Tensor], given: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """The arguments of a pass in which each row continues from its own past, padded on the left."""
+    """The arguments of a pass in which each row goes on from a past of its own, padded on the left."""
     embeds, mask = given["inputs_embeds"], given["attention_mask"]
     layers, two, heads, _, width = pasts[0].shape
     longest = max(past.shape[3] for past in pasts)
@@ -324,7 +324,7 @@ def _after_each(pasts: Sequence[torch.Tensor], given: dict[str, torch.Tensor]) -
 
 
 def _after(past: torch.Tensor, given: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """The arguments of a pass that continues from one past [layers, 2, H, n, D], the same for all rows."""
+    """The arguments of a pass that goes on from one past [layers, 2, H, n, D], the same for all rows."""
     ids, mask = given["input_ids"], given["attention_mask"]
     rows, seen = len(ids), past.shape[3]
     cache = DynamicCache()

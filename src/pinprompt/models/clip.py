@@ -3,7 +3,7 @@
 A CLIP text tower is causal and read at its end token, so nothing after that token can change a text's vector: texts are
 run at their own length instead of the full window. SigLIP's tower looks both ways and was trained on padded texts, so
 there every text is padded to the window. A text's pass has a shape that depends on that text alone (its length rounded
-up, a fixed number of rows), so its vector has the same bits whatever else is in its batch.
+up, a fixed number of rows), so its vector has the same bits whoever shares its batch.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinprompt.errors import MissingExtra, ModelError, SettingError
 from pinprompt.models import sources
+from pinprompt.models.cache import may_fetch
 from pinprompt.models.sources import quiet
 
 if TYPE_CHECKING:
@@ -47,7 +48,9 @@ def load_clip(name: str, device: str = "cpu") -> Clip:
     with quiet():
         import transformers
 
-        where = {"revision": source.revision} if source.kind == "hub" else {}
+        where: dict[str, Any] = {}
+        if source.kind == "hub":
+            where = {"revision": source.revision, "local_files_only": not may_fetch()}
         try:
             # Never torchvision's processor: a torchvision of another build than torch fails at its import.
             processor = transformers.AutoImageProcessor.from_pretrained(place, backend="pil", **where)

@@ -27,9 +27,7 @@ def load_painter(name: str, device: str = "cpu", scheduler: Literal["dpm", "own"
         try:
             pipeline = diffusers.DiffusionPipeline.from_pretrained(name, torch_dtype=dtype)
         except Exception as error:  # the hub's, the file system's and diffusers' errors have nothing in common
-            known = (
-                "" if Path(name).exists() else " It is not a folder here, and it could not be downloaded as a hub id."
-            )
+            known = "" if Path(name).exists() else " It is no folder here, and as a hub id it could not be had."
             first = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise ModelError(f"the pipeline '{name}' cannot be loaded: {first}.{known}") from error
         if scheduler == "dpm":

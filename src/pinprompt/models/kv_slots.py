@@ -2,7 +2,7 @@
 
 Rows of one pass may be at different places of different texts, so there is no padding to the longest and nothing is
 copied when one row ends and another takes its slot. Every pass has the same number of rows and the same key length,
-and a row's past starts at column 0: a row's answer then has the same bits whatever else is in the pass.
+and a row's past starts at column 0: what a row answers is then the same bits whoever shares the pass with it.
 """
 
 from __future__ import annotations
@@ -55,16 +55,23 @@ def _grouped_attention(
 AttentionInterface.register(_ATTENTION, _grouped_attention)
 
 
-class FixedLayer(CacheLayerMixin):  # type: ignore[misc]
-    """One layer's keys and values in buffers that exist before a pass; a subclass says where an update writes."""
+class _SlotLayer(CacheLayerMixin):  # type: ignore[misc]
+    """One layer's keys and values [R, H, L, D]; an update writes one column per row, each at its own place."""
 
-    def __init__(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> None:
         super().__init__()
-        self.keys, self.values = keys, values
+        self.keys, self.values, self.rows, self.columns = keys, values, rows, columns
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Nothing to do: the buffers exist."""
+        """Nothing to do: the slots exist."""
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self.keys[self.rows, :, self.columns] = key_states[:, :, 0]
+        self.values[self.rows, :, self.columns] = value_states[:, :, 0]
+        return self.keys, self.values
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.keys.shape[2], 0
@@ -75,21 +82,6 @@ class FixedLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def get_max_length(self) -> int:
         return self.keys.shape[2]
-
-
-class _SlotLayer(FixedLayer):
-    """One layer's keys and values [R, H, L, D]; an update writes one column per row, each at its own place."""
-
-    def __init__(self, keys: torch.Tensor, values: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> None:
-        super().__init__(keys, values)
-        self.rows, self.columns = rows, columns
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        self.keys[self.rows, :, self.columns] = key_states[:, :, 0]
-        self.values[self.rows, :, self.columns] = value_states[:, :, 0]
-        return self.keys, self.values
 
 
 def read(model: Any, ids: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:

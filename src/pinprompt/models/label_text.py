@@ -11,12 +11,12 @@ import torch
 
 from pinprompt.errors import ModelError, SettingError, TaskError
 
-# A text with what surrounds it, as token ids that fit a model's window: only the text is ever cut.
+# A text with what stands around it, as token ids that fit a model's window: only the text is ever cut.
 
 
 @dataclass(frozen=True)
 class Frame:
-    """What comes before and after the text. `mask` is the place of the mask: which part, and its character offset.
+    """What stands before and after the text. `mask` is the place of the mask: which part, and its character offset.
 
     The offset tells the template's own mask from one that a text or a prompt happens to hold.
     """
@@ -26,7 +26,7 @@ class Frame:
     mask: tuple[str, int] | None = None
 
     def around(self, text: str, mask_token: str = "", masks: int = 1) -> tuple[str, int]:
-        """The whole string with `masks` mask tokens at the mask's place, and how many mask tokens come before it."""
+        """The whole string with `masks` mask tokens at the mask's place, and how many mask tokens stand before it."""
         if self.mask is None:
             return self.before + text + self.after, 0
         part, offset = self.mask
@@ -71,7 +71,7 @@ class WindowEncoder:
         return next((token for token in known if token is not None), 0)
 
     def shorten(self, text: str, tokens: int) -> str:
-        """The text cut to its first `count` tokens."""
+        """The text up to its first so many tokens."""
         if tokens <= 0:
             return ""
         if getattr(self.tokenizer, "is_fast", False):
@@ -97,7 +97,7 @@ class WindowEncoder:
                         f"the prompt alone takes {len(rows[i])} tokens and the model's window has {room}: no text fits "
                         f"beside it ('{frame.before[:40]}...{frame.after[-40:]}'). Use a shorter prompt."
                     )
-                # Cutting can change how the end of the text is tokenised, so this loops.
+                # Cutting can change how the seam is tokenised, hence the loop.
                 size = min(size - 1, size - (len(rows[i]) - room))
                 whole, before[i] = frame.around(self.shorten(text, size), mask_token, masks)
                 rows[i] = self.ids([whole])[0]
@@ -115,7 +115,7 @@ def window_of(model: Any, tokenizer: Any) -> int:
     return min((size for size in sizes if isinstance(size, int) and size > 0), default=1 << 20)
 
 
-_PROBE = "it"  # an ordinary word in place of text and prompt while a label word's place is looked up
+_PROBE = "it"  # an ordinary word that stands for text and prompt while a label word's place is looked at
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def words_in_mask(
     spaced: bool | None = None,
     strict: bool = False,
 ) -> LabelWords:
-    """The ids of words in the mask's place: the tokens when the word is written in place of the mask.
+    """The ids of words in the mask's place: what stands there when the word is written in place of the mask.
 
     `spaced` settles it by hand, for published setups that are not what the tokenizer would do.
     """
@@ -231,7 +231,7 @@ def _checked(
         if ids in seen:
             raise SettingError(
                 f"the words '{seen[ids]}' and '{word}' are the same to the task model's tokenizer (ids {list(ids)}), "
-                "so that it cannot distinguish their labels; choose words that differ in more than case or accents."
+                "so that their labels could not be told apart; choose words that differ in more than case or accents."
             )
         if strict and len(ids) > 1:
             tokens = encoder.tokenizer.convert_ids_to_tokens(list(ids))

@@ -36,9 +36,15 @@ class MaskedLabels:
     notes: tuple[str, ...] = ()
 
     def __init__(
-        self, model: Any, tokenizer: Any, words: Mapping[str, str], frame: Frame, *,
-        strict: bool = False, spaced: bool | None = None
-    ) -> None:  # fmt: skip
+        self,
+        model: Any,
+        tokenizer: Any,
+        words: Mapping[str, str],
+        frame: Frame,
+        *,
+        strict: bool = False,
+        spaced: bool | None = None,
+    ) -> None:
         """`frame` is any frame of the template; `spaced` forces label words with or without a leading space."""
         if tokenizer.mask_token is None:
             raise ModelError(f"the tokenizer {type(tokenizer).__name__} has no mask token: this is not a masked LM.")
@@ -95,7 +101,7 @@ class MaskedLabels:
         return torch.stack([found[row] for row in range(len(rows))])
 
     def mask_places(self, ids: Sequence[int], skip: int, masks: int = 1) -> list[int]:
-        """The places of the template's masks, when `skip` others come before them."""
+        """Where the template's masks stand, when `skip` others stand before them."""
         found = [place for place, token in enumerate(ids) if token == self.tokenizer.mask_token_id]
         if len(found) < skip + masks:
             raise ModelError(
@@ -109,7 +115,7 @@ class MaskedLabels:
     ) -> torch.Tensor:
         """Label logits [n, C] with prompt vectors between the ids of each pair; differentiable in the vectors.
 
-        `skips` says for each pair how many masks come before the template's own.
+        `skips` says for each pair how many masks stand before the template's own.
         """
         places = []
         for (left, right), skip in zip(sides, skips or [0] * len(sides), strict=True):

@@ -25,7 +25,7 @@ class Seq2SeqParaphraser:
     def load(cls, name: str, device: str = "cpu") -> Seq2SeqParaphraser:
         """The model of that name: hub id or folder; 'pegasus' is the published one."""
         place = PEGASUS if name == "pegasus" else name
-        model, tokenizer = sources._load("AutoModelForSeq2SeqLM", place, device, None)
+        model, tokenizer = sources._load("AutoModelForSeq2SeqLM", place, device, False, None)
         return cls(name, model, tokenizer)
 
     @torch.no_grad()

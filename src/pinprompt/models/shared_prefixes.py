@@ -1,4 +1,4 @@
-"""Many continuations of the same texts: the texts are read once, and common beginnings are read once.
+"""Many continuations of the same texts: the texts are read once, and those that begin alike share their beginning.
 
 A continuation (a prompt's tokens) is a path in a tree; a node is one token read after its parent, for every text at
 once. A pass reads `groups` nodes of one depth, always at the same shape, so that a node's answer is the same bits
@@ -27,7 +27,7 @@ class _TextSlots(Slots):
     """Slots of `groups` copies of the texts, with one column per text put and taken at a time."""
 
     def columns(self, group: int, sizes: torch.Tensor, depth: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The places of a group's tokens of a depth: rows and columns of the store."""
+        """Where a group's tokens of a depth stand: rows and columns of the store."""
         rows = torch.arange(group * len(sizes), (group + 1) * len(sizes), device=sizes.device)
         return rows, sizes + depth
 
@@ -86,7 +86,7 @@ class SharedPrefixes:
         self._nodes.clear()
 
     def _batches(self, paths: Sequence[TokenPath]) -> Iterator[list[TokenPath]]:
-        """Batches of paths with common beginnings, as many as the nodes that may be kept."""
+        """Paths that begin alike come together, as many as the nodes that may be kept."""
         batch: list[TokenPath] = []
         size = 0
         for path in paths:

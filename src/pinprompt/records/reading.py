@@ -11,13 +11,13 @@ import io
 import json
 import os
 import stat
-import tomllib
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pinprompt.errors import RunError
+from pinprompt.recipe import toml
 from pinprompt.records import identity as identities
 
 MEBI = 1 << 20
@@ -236,7 +236,7 @@ def _json(folder: Path, name: str) -> dict[str, Any]:
 
 def _toml(folder: Path, text: str) -> dict[str, Any]:
     try:
-        value = tomllib.loads(text)
+        value = toml.parse(text)
     except (ValueError, RecursionError) as error:
         what = str(error)[:200] or type(error).__name__
         raise RunError(f"{folder / 'recipe.toml'} is not a recipe ({what}).") from None

@@ -193,12 +193,7 @@ def perplexity_of(row: dict[str, Any]) -> float | None:
 
 
 def command(record: RunRecord) -> str:
-    """The exact command that makes the run again."""
-    for given in (record.result.get("command"), record.environment.get("command")):
-        if isinstance(given, str) and given:
-            return text(given, 2000)
-        if isinstance(given, list) and given and all(isinstance(word, str) for word in given):
-            return text(shlex.join(given), 2000)
+    """The command that makes the run again; never one that the folder brings along, which somebody might paste."""
     recipe, again = str(record.folder / "recipe.toml"), f"{record.folder}-again"
     return text(f"pinprompt tune {shlex.quote(recipe)} --out {shlex.quote(again)}", 2000)
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from pinprompt.errors import SettingError, did_you_mean
+from pinprompt.files import csv_safe
 from pinprompt.maths.bootstrap import FEWEST, mean
 from pinprompt.records.compare import READABILITY, Comparison, Measured, ScoreTable
 from pinprompt.records.wording import COUNTS, LOWER_IS_BETTER, NONE, SHARES, digits, title
@@ -275,11 +276,6 @@ def latex_escaped(value: str) -> str:
 
 def _one_line(value: str) -> str:
     return " ".join(value.split())
-
-
-def csv_safe(value: str) -> str:
-    """A cell that no spreadsheet takes for a formula."""
-    return "'" + value if value[:1] in "=+-@\t\r" and value else value
 
 
 FORMATS: dict[str, Callable[[Comparison], str]] = {

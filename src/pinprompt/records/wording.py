@@ -64,11 +64,16 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600}{JOINED}h {whole % 3600 // 60}{JOINED}min"
 
 
+def visible(words: str) -> str:
+    """A text with what is invisible, moves the cursor or turns the reading order made visible."""
+    return words if words.isascii() and words.isprintable() else "".join(map(_visible, words))
+
+
 def text(value: object, most: int = 600) -> str:
     """Any value as text that can be shown: clipped, with what is invisible or turns the reading order made visible."""
     raw = value if isinstance(value, str) else str(value)[: 4 * most]
     clipped = raw if len(raw) <= most else raw[: most - 1] + "…"
-    return "".join(map(_visible, clipped))
+    return visible(clipped)
 
 
 def token(value: object) -> str:

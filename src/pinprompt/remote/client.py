@@ -20,7 +20,7 @@ from pinprompt.seeds import derive
 
 FIRST_WAIT = 0.5
 OVERHEAD = 64
-"""The most tokens that a chat's format adds to the text of its messages."""
+"""Tokens that a chat's frame adds at the most to the text of its messages."""
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -70,7 +70,7 @@ class RemoteClient:
         return f"RemoteClient({self.settings.base_url!r}, {self.model!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        raise TypeError("a client holds a key and cannot be copied or pickled; build a new one from its settings")
+        raise TypeError("a client holds a key and is not to be copied or kept; build it anew from its settings")
 
     def take(self) -> Usage:
         """What was used since the last time this was asked, and which examples failed."""
@@ -151,7 +151,7 @@ class RemoteClient:
 
     def _refusal(self, response: Response) -> tuple[str, float | None]:
         """What a refusal says, and how long it asks to wait; an error of ours where trying again is of no use."""
-        # Cut after redacting: half a key is a leak too.
+        # Cut after redacting: half a key is a key half given away.
         said = self.redact(response.body.decode("utf-8", "replace")).strip()[:400]
         reason = f"the server answered {response.status}: {said}"
         if response.status in (401, 403):
@@ -160,12 +160,14 @@ class RemoteClient:
             state = given if self._secret.key else f"no key ({variable} is not set)"
             raise ModelError(f"{self.settings.base_url} refuses '{self.model}' with {state}: {reason}")
         words = said.lower()
-        # "This is a chat model ... did you mean v1/chat/completions": the model is there, but not at this path.
+        # "This is a chat model ... did you mean v1/chat/completions": the model is there, only not behind this path.
         elsewhere = "chat model" in words or "chat/completions" in words
         if response.status in (404, 405) and "model" in words and not elsewhere:
             raise ModelError(f"{self.settings.base_url} has no model '{self.model}': {reason}")
         if 300 <= response.status < 400:
-            raise ModelError(f"{self.settings.base_url} redirects to another address: set that one as remote.base_url")
+            raise ModelError(
+                f"{self.settings.base_url} is not where the server is (it redirects): set its true address"
+            )
         if response.status == 402 or "insufficient_quota" in said:
             raise ServerDown(f"the account at {self.settings.base_url} is used up; top it up and resume: {reason}")
         return reason, seconds_of(response.retry_after)
@@ -188,7 +190,7 @@ class RemoteClient:
         if asked is None:
             self._sleep(min(longest, FIRST_WAIT * 2 ** (min(tries, 30) - 1)) * (0.5 + draw.random() / 2))
             return
-        with self._lock:  # the server is busy for all requests: none is sent before the time that it named
+        with self._lock:  # the server is busy for everybody: nobody sends before it said
             self._next_send = max(self._next_send, self._clock() + min(asked, longest))
 
     def _give_up(self, reason: str) -> None:

@@ -40,7 +40,7 @@ def generate(
     top_k: int | None = None,
     seeds: Sequence[int] | None = None,
 ) -> list[Written]:
-    """`count` continuations of each prompt, in order.
+    """So many continuations of each prompt, in order.
 
     Completions where the server has them, else chats; all samples of a prompt in one request where the server gives
     them, else one request for each (`client.completes` and `client.many` say so, once it is known). Each request has
@@ -146,7 +146,7 @@ class RemoteGenerator:
         return json.dumps(["remote", client.settings.base_url, client.model, *ways])
 
     def probe(self, samples: int) -> None:
-        """Find out whether the server completes or chats, and whether it gives several samples for one request."""
+        """Find out whether the server completes or chats, and whether it gives so many samples for one request."""
         client, tried = self.client, []
         for completes in (True, False):
             for many in (True, False) if samples > 1 else (False,):
@@ -185,11 +185,11 @@ class RemoteGenerator:
         return self.max_new_tokens or new_tokens(len(self._guess.pieces([text])[0]))
 
     def length(self, prompt: str, text: str) -> int:
-        """The most tokens that the model reads of a prompt and a text."""
+        """How many tokens the model reads of a prompt and a text, at the most."""
         return len(self.fill(prompt, text).encode(errors="replace")) + OVERHEAD
 
     def most_tokens(self, prompt: str, text: str, samples: int) -> tuple[int, int]:
-        """The most tokens in and out that `count` samples can take, including answers that were cut and sent again."""
+        """The most tokens in and out that so many samples can take, answers that were cut and sent again included."""
         tries = 1 + self.client.settings.resends
         requests = 1 if self.client.many else samples
         return self.length(prompt, text) * requests * tries, self.limit(text) * samples * tries

@@ -1,7 +1,7 @@
 """One HTTP request with a bound on everything: time from first to last byte, bytes read, no redirects.
 
 The standard library's client, because no SDK bounds the body of an error, or the time that a slowly dripping answer
-takes; and a redirect would carry the key to another server.
+takes; and a redirect would carry the key to whoever asks for it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import http.client
+import ipaddress
 import json
 import os
 import socket
@@ -77,14 +78,12 @@ def _spellings(key: str) -> list[str]:
 
 
 def _read(variable: str) -> str | None:
-    """The key from the environment, or None; one that cannot be sent in a header is an error that does not show it."""
+    """The key from the environment, or None; one that cannot stand in a header is refused without being shown."""
     key = os.environ.get(variable, "").strip() if variable else ""
     if not key:
         return None
     if not key.isascii() or not key.isprintable() or " " in key:
-        raise SettingError(
-            f"the environment variable {variable} does not hold a key: it contains spaces or other invalid characters"
-        )
+        raise SettingError(f"the environment variable {variable} does not hold a key: it has spaces or odd characters")
     return key
 
 
@@ -127,6 +126,11 @@ class Door:
         self._secure, self._host = parts.scheme == "https", parts.hostname or ""
         self._port = parts.port or (443 if self._secure else 80)
         self._path, self._timeout, self._max_bytes = parts.path, timeout, max_bytes
+        if key and not self._secure and not loopback(self._host):
+            raise SettingError(
+                f"a key is not sent to {self._host} without encryption: give an https:// address, or, where the server "
+                "needs no key, set remote.key_env to an empty text (--set 'remote.key_env=\"\"')"
+            )
         self._key = key
         self._proxy = _proxy(parts.scheme, self._host)
         self._idle: list[http.client.HTTPConnection] = []
@@ -200,7 +204,7 @@ class Door:
             with contextlib.suppress(OSError):
                 link.shutdown(socket.SHUT_RDWR)
 
-        # A watch, not only a timeout of the socket: that one restarts with every byte that arrives.
+        # A watch, not only a timeout of the socket: that one begins anew with every byte that drips in.
         watch = threading.Timer(self._timeout, cut)
         watch.daemon = True
         watch.start()
@@ -219,7 +223,7 @@ class Door:
                 raise NoAnswer(f"no whole answer within {self._timeout:g} seconds", billed=True) from None
             if not began and isinstance(error, http.client.RemoteDisconnected | ConnectionError):
                 raise _Stale from None
-            raise NoAnswer(f"the answer was cut or is not HTTP ({_short(error)})", billed=True) from None
+            raise NoAnswer(f"the answer was cut or is no HTTP ({_short(error)})", billed=True) from None
         except BaseException:
             connection.close()
             raise
@@ -245,6 +249,16 @@ class Door:
             parts.append(part)
             if size > self._max_bytes:
                 raise NoAnswer(f"the answer is larger than {self._max_bytes / 1e6:g} MB", billed=True)
+
+
+def loopback(host: str) -> bool:
+    """Whether a host is this machine, by its name or number alone: nothing is looked up."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 class _Stale(Exception):

@@ -29,7 +29,7 @@ CERTAINTY = 0.99
 WORDS_OUT = 16
 """Tokens for an answer in words."""
 TOP = (200, 20, 5)
-"""How many of the likeliest tokens to ask for, tried in turn: the most that llama.cpp, vLLM and OpenAI allow."""
+"""How many of the likeliest tokens to ask for, tried in turn: what llama.cpp, vLLM and OpenAI allow at the most."""
 TOKEN_BYTES = 3
 """Bytes per token where a number of tokens has to be guessed; real ones are longer, so this errs on the safe side."""
 WAYS = {
@@ -262,7 +262,7 @@ def _place_of(word: str, said: str) -> int | None:
 
 
 def dig(value: Any, *path: str | int) -> Any:
-    """The value at a path in untrusted JSON, or None."""
+    """What stands at a path in a JSON value from a stranger, or None."""
     for step in path:
         if isinstance(step, int):
             value = value[step] if isinstance(value, list) and len(value) > step else None

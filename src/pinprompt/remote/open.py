@@ -35,7 +35,7 @@ def open_classifier(
 ) -> RemoteClassifier:
     """A labeller: the server is asked what it can tell, and its `notes` say what was found.
 
-    Without `contact` nothing is sent, and everything is counted as in the most expensive way of asking.
+    Without `contact` nothing is sent, and everything is counted as in the dearest way of asking.
     """
     return RemoteClassifier(open_client(name, settings), words, contact)
 
@@ -48,7 +48,7 @@ class RemoteJudge:
         self._shaped = True
 
     def ask_image(self, text: str, image: bytes, schema: Mapping[str, Any]) -> Answer:
-        """Ask about one picture (JPEG bytes); a request without an answer gives an empty one."""
+        """Ask about one picture (JPEG bytes); an answer that could not be had is an empty one."""
         picture = "data:image/jpeg;base64," + base64.b64encode(image).decode("ascii")
         content = [{"type": "text", "text": text}, {"type": "image_url", "image_url": {"url": picture}}]
         messages = [{"role": "user", "content": content}]

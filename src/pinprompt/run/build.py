@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def choose_device(name: str | None) -> str:
-    """The given device, or the best available: CUDA, then MPS, then the CPU."""
+    """The device asked for, or the best at hand: CUDA, then MPS, then the CPU."""
     import torch
 
     if name in (None, "auto"):
@@ -33,13 +33,13 @@ def choose_device(name: str | None) -> str:
     except (RuntimeError, AssertionError) as error:
         first = str(error).splitlines()[0]
         raise SettingError(
-            f"the device '{name}' cannot be used here ({first}); leave --device out to choose automatically"
+            f"the device '{name}' cannot be used here ({first}); leave --device out to let it be chosen"
         ) from None
     return str(name)
 
 
 def set_threads(count: int | None) -> int:
-    """Set torch's number of threads (results may differ in the last bits between counts); returns the number."""
+    """Let torch use so many threads (results may differ in the last bits between counts); returns the count."""
     import torch
 
     if count is not None:
@@ -48,7 +48,7 @@ def set_threads(count: int | None) -> int:
 
 
 def is_remote(recipe: Recipe) -> bool:
-    """Is the task model behind an API?"""
+    """Does the task model stand behind an API?"""
     return str(getattr(recipe.task, "model", "")).startswith("remote:")
 
 
@@ -64,7 +64,7 @@ def build_labeller(recipe: Recipe, device: str, data: LabelledData | None = None
 
 
 def build_task(recipe: Recipe, device: str, contact: bool = True) -> Task:
-    """The task that a recipe names; without `contact`, one behind an API sends no request and can only count."""
+    """The task that a recipe names; without `contact`, one behind an API asks its server nothing and can only count."""
     settings: Any = recipe.task
     if settings.kind == "classification":
         from pinprompt.tasks.classification import ClassificationTask
@@ -194,7 +194,7 @@ def hold_for_dev(recipe: Recipe, task: Task, budget: Budget) -> Reservation | No
     """
     if recipe.budget.calls is None or "dev" not in task.splits:
         return None
-    # Where the budget is too small for that, the search still gets most of it.
+    # A budget too small for that still leaves most of itself to the search.
     wanted = min(getattr(recipe.method_settings, "finalists", 0) * task.calls("dev"), recipe.budget.calls // 4)
     left = int(budget.remaining()["calls"])
     if wanted <= 0 or left <= 0 or budget.expired():

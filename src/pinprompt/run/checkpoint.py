@@ -1,4 +1,4 @@
-"""What a run resumes from after being killed: JSON, safetensors and append-only streams, replaced atomically."""
+"""What a run goes on from after being killed: JSON, safetensors and append-only streams, switched over atomically."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Checkpoint:
     """The `checkpoint/` folder of a run.
 
     `state.json` is the switch: it names the tensors' file and says how many bytes of each growing file count, with
-    their checksum. Until it is renamed into place, the previous checkpoint is valid. The replay is a stream, so that
+    their checksum. Until it is renamed into place, the checkpoint before it stands. The replay is a stream, so that
     saving costs the same whether it holds ten episodes or sixty thousand.
     """
 
@@ -63,7 +63,7 @@ class Checkpoint:
         self._cost = 0.0
         self._mark: _Mark | None = None
         if folder.is_symlink():
-            raise RunError(f"{folder} is a link, and links are not followed; copy the folder that it points to")
+            raise RunError(f"{folder} is a link, and a run is kept where it stands; copy what it leads to")
         self._read, self._damage = read_state(folder / "state.json", run)
 
     def damage(self) -> str:
@@ -96,7 +96,7 @@ class Checkpoint:
         return size if isinstance(size, int) and size >= 0 else 0
 
     def provided(self, name: str) -> Any:
-        """What a provider returned at the last checkpoint."""
+        """What a provider had said at the last checkpoint."""
         return (self._read or {}).get("provided", {}).get(name)
 
     def due(self) -> bool:

@@ -115,7 +115,7 @@ def _evaluate(
 
 
 def _handwritten(recipe: Recipe, search: Search) -> dict[str, Prompt]:
-    """The hand-written prompts that the answer is compared with."""
+    """The hand-written prompts that the answer is compared with, so that it never stands alone."""
     return {
         name: Prompt(text)
         for name, text in search.task.baselines().items()
@@ -150,7 +150,7 @@ def _finite(value: float) -> float | None:
 
 
 def _fluency(text: str, writer: Callable[[], Any]) -> dict[str, float]:
-    """Perplexity and SLOR of a text by the writer's LM."""
+    """What the writer's LM finds of a text."""
     logprobs, unigrams = writer().likelihoods(text)
     return {"perplexity": perplexity(logprobs), "slor": slor(logprobs, unigrams)}
 

@@ -1,4 +1,4 @@
-"""An estimate of what a recipe will spend, before anything is spent."""
+"""What a recipe will spend, said before anything is spent."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import re
 import time
 from typing import Any
 
-from pinprompt.errors import PinpromptError
+from pinprompt.errors import NotFetched, PinpromptError
 from pinprompt.methods.table import METHODS
+from pinprompt.models.cache import fetching_nothing
 from pinprompt.recipe.recipe import Recipe
+from pinprompt.recipe.sections import CustomSettings
 from pinprompt.run import build
 from pinprompt.seeds import derive
+from pinprompt.tasks.custom import CustomTask
 from pinprompt.tasks.protocol import Task, complete
 from pinprompt.values import Prompt
 
@@ -31,7 +34,7 @@ TOKENS_AROUND = {"classification": 4, "style-transfer": 40, "inversion": 2, "cus
 
 
 def prompts_planned(recipe: Recipe) -> tuple[int, int]:
-    """The most prompts that a recipe scores on train and on dev, if no limit stops it."""
+    """How many prompts a recipe scores on train and on dev at the most, if no limit stops it."""
     settings = recipe.method_settings
     if settings is None:
         return 1, 1  # a prompt that nobody searches for
@@ -49,11 +52,27 @@ def calls_planned(recipe: Recipe, task: Task) -> int:
 def estimate(recipe: Recipe, device: str | None = None, probe: bool = True, task: Task | None = None) -> dict[str, Any]:
     """Calls, tokens, money and minutes of a recipe; `task` takes the place of the one that it names.
 
-    Minutes come from scoring a few prompts first (`probe`), so they are those of this machine. A model behind an API is
-    asked nothing, since asking costs money: its minutes are unknown, and its tokens the most that they can be.
+    Minutes come from scoring a few prompts first (`probe`), so they are those of this machine. Nothing is imported,
+    asked or fetched for it: a function that a recipe names is not called, so that its minutes are unknown; a model
+    behind an API is asked nothing, and its tokens are the most that they can be; without a model or dataset that is not
+    on this machine yet, the figures are those of the plan alone.
     """
-    remote = build.is_remote(recipe)
-    task = complete(task or build.build_task(recipe, build.choose_device(device), contact=not remote))
+    with fetching_nothing():
+        try:
+            return _estimate(recipe, device, probe, task)
+        except NotFetched as missing:
+            calls, note = (
+                rough(recipe)["calls"],
+                f"{missing}; nothing is fetched for an estimate, minutes are not known",
+            )
+            return {"method": recipe.method, "calls": calls, "report_calls": None, "minutes": None, "note": note}
+
+
+def _estimate(recipe: Recipe, device: str | None, probe: bool, given: Task | None) -> dict[str, Any]:
+    remote, named = build.is_remote(recipe), False
+    if given is None and isinstance(recipe.task, CustomSettings):
+        named, given = True, CustomTask(_not_called, calls_per_prompt=recipe.task.calls_per_prompt)
+    task = complete(given or build.build_task(recipe, build.choose_device(device), contact=not remote))
     calls = calls_planned(recipe, task)
     report = sum(task.calls(split) for split in task.splits if split != "train") * (1 + len(task.baselines()))
     if task.calibrates:  # hand-written prompts are scored on train too, where their label offsets are measured
@@ -63,6 +82,8 @@ def estimate(recipe: Recipe, device: str | None = None, probe: bool = True, task
     if remote:
         address = recipe.remote.base_url
         figures["note"] = f"{address} was not asked anything; minutes are not known, tokens are the most that can be"
+    elif named:
+        figures["note"] = "the function was not imported; minutes are not known"
     elif probe:
         seconds = _seconds_per_call(recipe, task)
         figures["seconds_per_call"] = seconds
@@ -70,6 +91,10 @@ def estimate(recipe: Recipe, device: str | None = None, probe: bool = True, task
         figures["minutes"] = minutes if recipe.budget.minutes is None else min(minutes, recipe.budget.minutes)
         figures["report_minutes"] = seconds * report / 60
     return figures
+
+
+def _not_called(prompt: str) -> float:
+    raise AssertionError("a function that a recipe names is not called for an estimate")
 
 
 def rough(recipe: Recipe, speed: float | None = None) -> dict[str, Any]:
@@ -94,7 +119,7 @@ def _calls_per_prompt(recipe: Recipe) -> tuple[int, int] | None:
     """Calls for one prompt on train and on dev; None where only the task itself could say."""
     settings: Any = recipe.task
     if settings.kind == "classification":
-        # Examples per class times two to fourteen classes; the number of words says which.
+        # So many examples per class by two to fourteen classes; the number of words says which.
         from pinprompt.data.datasets import lookup
 
         try:
@@ -130,7 +155,7 @@ def parameters(model: str) -> float | None:
 
 
 def multiplications(device: str | None = None) -> float:
-    """Multiplications a second on this machine, measured quickly: a few rows through a layer of a small LM."""
+    """Multiplications a second on this machine, measured in a blink: a few rows through a layer of a small LM."""
     import torch
 
     place = build.choose_device(device)
@@ -155,7 +180,7 @@ def _seconds_per_call(recipe: Recipe, task: Task) -> float:
 
 
 def _tokens_and_money(recipe: Recipe, task: Task, calls: int) -> dict[str, Any]:
-    """For tasks that are billed by tokens: the most that a number of calls can take."""
+    """For tasks that are billed by tokens: the most that so many calls can take."""
     tokens_in, tokens_out = task.tokens(Prompt("x " * recipe.policy.length), "train")
     if not tokens_in and not tokens_out:
         return {}

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from pinprompt.errors import RunError
-from pinprompt.files import LOCK, AppendOnly, FolderLock, sync_folder, write_atomically, write_json
+from pinprompt.files import LOCK, AppendOnly, FolderLock, csv_safe, sync_folder, write_atomically, write_json
 from pinprompt.records import identity as identities
 from pinprompt.records.identity import Identity
 from pinprompt.records.reading import read_text
@@ -90,7 +90,7 @@ class RunFolder:
         return "" if self.identity is None else self.identity.run
 
     def begin(self, recipe: str, fingerprint: str = "") -> None:
-        """Make this folder hold a run of that recipe and task: events continue from the checkpoint.
+        """Make this folder hold a run of that recipe and task: events go on from where the checkpoint left them.
 
         A run whose prompts were scored by another task is refused: its scores say nothing of this one's.
         """
@@ -136,7 +136,9 @@ class RunFolder:
 
     def save_prompts(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Keep prompts.csv: every distinct prompt with its scores."""
-        table = list(rows)
+        table = [
+            {name: csv_safe(value) if isinstance(value, str) else value for name, value in row.items()} for row in rows
+        ]
         columns = list(dict.fromkeys(name for row in table for name in row)) or ["prompt"]
         text = io.StringIO()
         writer = csv.DictWriter(text, columns, lineterminator="\n")
@@ -145,7 +147,7 @@ class RunFolder:
         write_atomically(self.path / "prompts.csv", text.getvalue())
 
     def close(self) -> None:
-        """Release the folder."""
+        """Let go of the folder."""
         self.checkpoint.close()
         for file in self._files.values():
             file.close()
@@ -184,7 +186,7 @@ class RunFolder:
         self.identity = found
 
     def _check(self) -> None:
-        """Check everything that a resumed run would continue from; a damaged checkpoint is left out, and noted."""
+        """Look at all that a resumed run would go on from; a damaged checkpoint is left out, and noted."""
         damage = self.checkpoint.damage() or journal_damage(
             self.path / "scores.jsonl", self.run, self.checkpoint.provided("evaluator")
         )

@@ -12,6 +12,7 @@ from pinprompt.errors import BudgetSpent, ModelError, SettingError
 from pinprompt.judges.vision import Answer, CaptionMarks, Summary, VisionJudge, VisionModel, summarise
 from pinprompt.recipe import recipe as recipes
 from pinprompt.recipe.recipe import Recipe
+from pinprompt.run import consent
 from pinprompt.scoring.budget import Budget
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 FILE = "judgements.json"
 SECTIONS = ("remote", "budget")
 PICTURE_TOKENS = 32_768
-"""Tokens set aside for a picture of at most 1024 pixels a side; the largest count that we know of is 25,501."""
+"""Tokens set aside for a picture of at most 1024 pixels a side; the dearest way of counting we know of takes 25,501."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def judge(
 
     `runs` are run folders or folders of them; `model` is 'remote:<name>'; `top` prompts of each run are judged, the
     found one first. `settings` may hold the recipe sections `remote` (the server) and `budget`. Answers are kept across
-    runs unless `memo` is False. A spent budget ends it early and keeps what was judged until then.
+    runs unless `memo` is False. A spent budget ends it early, with what was judged until then.
     """
     from pinprompt.models.sources import home
     from pinprompt.remote.open import RemoteJudge, open_client
@@ -197,11 +198,12 @@ def _read(folder: Path, top: int) -> _Asked:
 
     recipe, result = recipe_of(folder), result_of(folder)
     if recipe.task.kind != "inversion":
-        raise SettingError(f"{folder} is a {recipe.task.kind} run; only prompts of inversion runs can be judged")
+        raise SettingError(f"{folder} is a {recipe.task.kind} run; what is judged is the prompt of an inversion run")
     best = [result.prompt, *(str(row.get("prompt", "")) for row in result.top)]
     prompts = tuple(dict.fromkeys(prompt for prompt in best if prompt.strip()))[:top]
     if not result.prompt.strip():
-        raise SettingError(f"{folder} has no prompt to judge; leave it out")
+        raise SettingError(f"{folder} found no words to judge; leave it out")
+    consent.agree(recipe, folder)  # the pictures that the folder names are sent to the judge
     pictures = tuple(load_pictures(recipe.task.images))
     return _Asked(folder, recipe.method, recipe.task.images, result.prompt, prompts, pictures)
 
@@ -237,7 +239,7 @@ def _by_method(judged: Sequence[JudgedRun]) -> dict[str, Summary]:
 
 
 def _keep(run: JudgedRun, model: str, costs: Mapping[str, float]) -> None:
-    """Write a run's judgements (those of other models stay, by name) and its report again."""
+    """Write a run's judgements (those of other models stay, by name) and its report anew."""
     from pinprompt.files import write_json
     from pinprompt.records.reading import read_run
     from pinprompt.records.report import write_report

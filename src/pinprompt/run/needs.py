@@ -16,7 +16,7 @@ Known = dict[str, str | None]
 
 
 def missing(recipe: Recipe, known: Known | None = None) -> list[str]:
-    """A sentence for each model or dataset that is not available; empty where the recipe can run.
+    """A sentence for each model or data set that cannot be had; empty where the recipe can run.
 
     Nothing is downloaded. What comes from the package index counts as had; a model server is not asked.
     """
@@ -43,7 +43,7 @@ def _models(recipe: Recipe) -> list[str]:
 
 
 def _model(name: str, known: Known) -> str | None:
-    """Why a model is not available."""
+    """Why a model cannot be had."""
     from huggingface_hub import HfApi, try_to_load_from_cache
 
     from pinprompt.models.clip import EMOJI_CLIP

@@ -17,7 +17,7 @@ from pinprompt.recipe.recipe import Recipe
 from pinprompt.recipe.sections import MANNERS
 from pinprompt.records.identity import changed_files
 from pinprompt.records.reading import changed_since, read_environment, read_run, sequence
-from pinprompt.run import build
+from pinprompt.run import build, consent
 from pinprompt.run.conclusion import conclude
 from pinprompt.run.folder import RunFolder
 from pinprompt.tasks.protocol import Task, complete
@@ -25,6 +25,13 @@ from pinprompt.values import Event, Listener
 
 MAY_CHANGE = ("budget", "scoring")
 """Sections that a resumed run may change: what it may spend and where it computes, never what it computes."""
+
+
+RESULT: dict[str, tuple[type, ...]] = {
+    "prompt": (str,), "score": (int, float, type(None)), "dev": (dict, type(None)), "test": (dict, type(None)),
+    "calls": (int,), "seconds": (int, float),
+}  # fmt: skip
+"""What result.json must hold, and of what kind it is."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +66,8 @@ class Result:
     @property
     def top(self) -> list[dict[str, Any]]:
         """The finalists, best first, with their scores."""
-        return list(self.data.get("top", []))
+        top = self.data.get("top")
+        return [row for row in top if isinstance(row, dict)] if isinstance(top, list) else []
 
 
 def recipe_of(folder: Path | str) -> Recipe:
@@ -76,12 +84,17 @@ def result_of(folder: Path) -> Result:
     if changed:
         raise RunError(f"{folder}: {changed[0]} Resume the run to write it again.")
     data = read_run(folder, prompts=False).result
-    try:
-        return Result(
-            data["prompt"], data["score"], data["dev"], data["test"], data["calls"], data["seconds"], folder, data
-        )
-    except KeyError as missing:
-        raise RunError(f"{folder / 'result.json'} lacks {missing}; run it again with --force") from None
+    for name, kinds in RESULT.items():
+        if name not in data:
+            raise RunError(f"{folder / 'result.json'} lacks '{name}'; run it again with --force")
+        if not isinstance(data[name], kinds) or (isinstance(data[name], bool) and bool not in kinds):
+            raise RunError(
+                f"{folder / 'result.json'} has a {type(data[name]).__name__} as '{name}', which no run of ours writes; "
+                "remove the file and resume the run, or run it again with --force"
+            )
+    return Result(
+        data["prompt"], data["score"], data["dev"], data["test"], data["calls"], data["seconds"], folder, data
+    )
 
 
 def run(
@@ -118,6 +131,8 @@ def run(
         for note in (*task.notes, *build.language_notes(recipe, task)):
             notes(note)
         task.check_window(recipe.policy.length)
+        # Whoever got here named the recipe or agreed to it, so the folder that it leaves is not asked about.
+        consent.vouch(recipe)
         # Only now is there a run: what could not even be built leaves a folder that can be used again.
         record.begin(recipes.to_toml(recipe), task.fingerprint)
         rows = task.shown_rows()
@@ -194,7 +209,7 @@ def _said(before: Any, now: Any) -> str:
 
 
 def _search(method: Callable[[Search], Outcome], search: Search, told: Sequence[str]) -> Outcome:
-    """Resume a method; an error before it scores or emits anything means that the folder is damaged."""
+    """Let a method go on; whatever breaks before it asks or tells anything is the folder's fault, not the method's."""
     evaluator: Any = search.evaluator
     asked, heard = evaluator.requests, len(told)
     try:

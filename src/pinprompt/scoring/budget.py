@@ -75,7 +75,7 @@ class Budget:
         self.report = Amounts()
 
     def start(self) -> None:
-        """Start the clock, now or at the first reservation, whichever comes first."""
+        """Let the minutes run, from now or from the first reservation, whichever comes first."""
         if self._started is None:
             self._started = self._clock()
 
@@ -98,7 +98,7 @@ class Budget:
             return self.settings.minutes is not None and self._elapsed() >= self.settings.minutes * 60
 
     def price(self, model: str | None, tokens_in: int, tokens_out: int) -> Decimal:
-        """What a number of tokens of a model cost; nothing for a model that has no price, unless money is limited."""
+        """What so many tokens of a model cost; nothing for a model that has no price, unless money is limited."""
         if model is None:
             return Decimal(0)
         if model not in self._prices:
@@ -134,7 +134,7 @@ class Budget:
     ) -> None:
         """Book what was really taken (by default all that was reserved) and free the rest.
 
-        More than was reserved is booked in full, since it was spent; keeping the promise is up to the caller.
+        More than was reserved is booked in full, since it was spent; that promise was the caller's to keep.
         """
         worst = reservation.amounts
         took_in = worst.tokens_in if tokens_in is None else tokens_in
@@ -152,7 +152,7 @@ class Budget:
             self._close(reservation)
 
     def book_report(self, calls: int, tokens_in: int = 0, tokens_out: int = 0, model: str | None = None) -> None:
-        """Count what a report cost, outside the search's budget."""
+        """Count what a report cost, beside the search's budget."""
         took = Amounts(calls, tokens_in, tokens_out, self.price(model, tokens_in, tokens_out))
         with self._lock:
             self.report.add(took)
@@ -181,7 +181,7 @@ class Budget:
             }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the ledger of an earlier session."""
+        """Take up the ledger of an earlier session."""
         try:
             seconds, spent, report = float(state["seconds"]), _unpack(state["spent"]), _unpack(state["report"])
         except (KeyError, TypeError, ValueError, ArithmeticError) as error:

@@ -1,10 +1,10 @@
 """The only way from prompts to scores: no prompt is paid for twice, nothing is overspent, nothing paid for is lost.
 
-A request goes through five steps: prompts seen before in the batch or in the run, answers that a killed session paid
+A request goes through five sieves: prompts seen before in the batch or in the run, answers that a killed session paid
 for (journal), answers of earlier runs (memo), the budget, and last the executor. For a stochastic task each prompt of
 each request is its own question, with its own seed from the request's number and the prompt's place in it.
 
-A prompt that could not be scored (a score without a finite value, but with failures recorded) counts as the worst
+A prompt that could not be scored (a score without a finite value, but with failures to show for it) counts as the worst
 score of its split in the run so far, its own request included: the search learns to avoid it, and the number depends
 on nothing but the run. Where nothing at all could be scored yet, that is a TaskError. Failures are never kept for
 other runs, and a resumed run asks again.
@@ -173,14 +173,14 @@ class Evaluator:
         return self._table.rows((*self.task.splits, *self.task.blocks))
 
     def derive(self, prompt: Prompt, scores: list[Score]) -> None:
-        """Enter what the scores of a prompt on the first blocks say of whole splits, to avoid scoring them again."""
+        """Enter what the scores of a prompt on the first blocks say of whole splits, so that nobody asks for it."""
         self._begin("train")
         for split, score in self.task.whole_splits(scores).items():
             if self._table.get(split, prompt.text) is None:
                 self._table.enter(self.requests, split, [(0, prompt, score)])
 
     def position(self) -> dict[str, Any]:
-        """The position of the run, as JSON values for a checkpoint."""
+        """Where the run stands, as JSON values for a checkpoint."""
         self._begin("train")
         return {
             "requests": self.requests,
@@ -198,7 +198,7 @@ class Evaluator:
         return spent
 
     def restore(self, position: Mapping[str, Any] | None, spent: Mapping[str, Any] | None = None) -> None:
-        """Continue from a checkpoint's position, or with None from the beginning with what a killed session paid for.
+        """Go on from a checkpoint's position, or with None from the beginning with what a killed session paid for.
 
         To be called before anything is scored; a run that has a journal and no checkpoint does it by itself. `spent` is
         what the checkpoint says was really spent, which may be more than at its position.
@@ -267,7 +267,7 @@ class Evaluator:
         return ready, refusal
 
     def _questions(self, prompts: list[Prompt], split: str, number: int) -> tuple[list[Question], dict[str, int]]:
-        """The prompts of a request that have no score yet, and the first place of each text among them."""
+        """The prompts of a request that have no score yet, and where each text stands first among them."""
         first: dict[str, int] = {}
         asked: list[tuple[int, Prompt]] = []
         for place, prompt in enumerate(prompts):

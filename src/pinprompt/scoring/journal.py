@@ -26,7 +26,7 @@ from pinprompt.values import Evaluation, Score, pack_outcomes
 def clean(score: Any, task: str, text: str) -> Score:
     """The task's score as plain Python values; a TaskError where the task broke its contract.
 
-    A value that is not a number means "could not be scored" if the score has recorded failures (it is kept
+    A value that is no number stands for "could not be scored" if the score has failures to show for it (it is kept
     as NaN here; the evaluator decides what it counts as); without failures it is the task's mistake. Details that are
     not finite say nothing and are left out.
     """
@@ -253,5 +253,5 @@ def _open_to_append(path: Path) -> AppendOnly:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RunError(f"{path} cannot be written: {error.strerror}; free space or choose another folder") from None
+        raise RunError(f"{path} cannot be written: {error.strerror}; make room or choose another folder") from None
     return AppendOnly(path, line=sealed_line)

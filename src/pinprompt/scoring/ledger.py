@@ -86,7 +86,7 @@ class Billing:
         return float(self.budget.price(self.model, *self._took(prompt, score, split)))
 
     def check(self, question: Question, score: Score, split: str) -> None:
-        """Raise an error for a task that takes more calls than it promised, since the budget would not hold."""
+        """A task that takes more calls than it promised would make the budget a lie."""
         if score.calls > self.task.calls(split):
             raise TaskError(
                 f"the task '{self.task.name}' took {score.calls} calls for the prompt {question.prompt.text!r} though "

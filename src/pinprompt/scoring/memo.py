@@ -1,7 +1,7 @@
 """Scores of deterministic tasks kept across runs and processes: one SQLite file in WAL mode, JSON values, no pickle.
 
-A memo is a convenience. Where its disk is full or read-only the run warns once and continues without it; where the file
-is not ours, or of a newer pinprompt, it is a RunError, and the user decides.
+A memo is a convenience. Where its disk is full or read-only the run says so once and goes on without it; where the file
+is not ours, or of a newer pinprompt, that is the user's to decide, and a RunError.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pinprompt.errors import RunError
 from pinprompt.files import checksum, dumps
 
 APPLICATION = 0x50494E31
-"""SQLite's application_id of our files ('PIN1'), so that another program's database is never written to."""
+"""SQLite's application_id of our files ('PIN1'), so that somebody else's database is never written to."""
 SCHEMA = 1
 BUSY_SECONDS = 20.0
 LONGEST = 64 << 20
@@ -81,7 +81,7 @@ class Memo:
 
     @property
     def working(self) -> bool:
-        """False once the memo was abandoned or closed."""
+        """False once the memo was given up, or closed."""
         return self._connection is not None
 
     def look_up(self, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -152,7 +152,7 @@ class Memo:
                 raise RunError(f"cannot read the memo {self.path}: {error}; move it away") from error
 
     def prune(self, older_than_days: float | None = None, max_mb: float | None = None, everything: bool = False) -> int:
-        """Delete answers not used for `days` days, the least recently used above a size, or all; returns how many."""
+        """Forget answers not used for so many days, the least recently used above a size, or all; gives how many."""
         with self._lock:
             if self._connection is None:
                 return 0
@@ -279,13 +279,13 @@ class Memo:
     def _read_only(self, error: Exception) -> None:
         """A memo that cannot be written is still worth reading."""
         self._readable_only = True
-        self._warn(f"the memo {self.path} cannot be written ({error}); the run continues and only reads it")
+        self._warn(f"the memo {self.path} cannot be written ({error}); the run goes on and only reads it")
 
     def _give_up(self, error: Exception) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-        self._warn(f"the memo {self.path} cannot be used ({error}); the run continues without it")
+        self._warn(f"the memo {self.path} cannot be used ({error}); the run goes on without it")
 
 
 def _crc(key: str, value: Mapping[str, Any]) -> str:

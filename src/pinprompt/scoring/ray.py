@@ -63,7 +63,7 @@ class Worker:
 
 
 class Ray:
-    """N actors that score prompts for one run; Ray is started here if it is not running, and then stopped again."""
+    """N actors that score prompts for one run; Ray is started here if nobody has, and stopped again if it was."""
 
     def __init__(
         self, build: Callable[[], Task], workers: int = 1, threads: int = 1, chunk: int = 1, address: str | None = None
@@ -151,7 +151,7 @@ class Ray:
         return list(self._ray.get([worker.process.remote() for worker in self.workers]))
 
     def close(self) -> None:
-        """Stop the workers, and stop Ray if it was started here."""
+        """Send the workers home, and stop Ray if it was started here."""
         if self._ray.is_initialized():
             for worker in self.workers:
                 self._ray.kill(worker)
@@ -169,7 +169,7 @@ class Ray:
                 f"{deaths} workers died one after the other on the same prompts ({type(error).__name__}); is there "
                 "memory enough for every worker's model? Use fewer workers, then resume the run"
             ) from error
-        # It may only be out of reach: it must not keep working along with its replacement.
+        # It may only be out of reach: whatever is left of it must not go on working beside its replacement.
         self._ray.kill(self.workers[worker])
         self.workers[worker] = self._hire()
 

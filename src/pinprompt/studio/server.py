@@ -465,6 +465,7 @@ async def _resume(studio: Studio, request: Request) -> Response:
     folder = studio.shelf.path(str(form.get("run")))
     if is_held(folder):
         raise Refused(409, "That run is already running.")
+    trying.check_agreed(folder)
     return _json(studio.jobs.add(orders.resumption(studio.root, folder, form)).data())
 
 
@@ -472,6 +473,7 @@ async def _vary(studio: Studio, request: Request) -> Response:
     form = await _form(request)
     run = str(form.get("run"))
     folder = studio.shelf.path(run)
+    trying.check_agreed(folder)
     record = read_run(folder, prompts=False, events=False)
     order = orders.variation(studio.root, folder, record.recipe, form)
     job = studio.jobs.of(run)
@@ -484,8 +486,7 @@ async def _ask(studio: Studio, request: Request) -> Response:
     form = await _form(request)
     run = str(form.get("run"))
     folder = studio.shelf.path(run)
-    record = read_run(folder, prompts=False, events=False)
-    trying.check_harmless(record.recipe, studio.jobs.of(run) is not None)
+    trying.check_agreed(folder)
     asked = ("do", "text", "prompts", "split")
     question: dict[str, Any] = {name: form[name] for name in asked if name in form}
     if question.get("do") not in ("predict", "score", "rewrite", "picture"):
@@ -504,7 +505,7 @@ async def _perplexity(studio: Studio, request: Request) -> Response:
     run = str((await _form(request)).get("run"))
     folder = studio.shelf.path(run)
     record = read_run(folder, prompts=False, events=False)
-    trying.check_harmless(record.recipe, studio.jobs.of(run) is not None)
+    trying.check_agreed(folder)
     writer = text(inside(record.recipe, "policy", "model") or "", 200)
     known = studio.library.perplexities
     best = [column.prompt for column in studio.library.book(folder).best(60) if (writer, column.prompt) not in known]

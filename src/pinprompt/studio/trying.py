@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
-from pinprompt.records.reading import inside
+from pinprompt.run import consent
+from pinprompt.run.running import recipe_of
 from pinprompt.studio.guard import Refused
 from pinprompt.studio.jobs import reason, start
+from pinprompt.studio.orders import shown
 
 SECONDS = 300.0
 """The longest that one question may take."""
@@ -85,15 +88,11 @@ class Worker:
             await process.wait()
 
 
-def check_harmless(recipe: dict[str, Any], ours: bool) -> None:
-    """Refuse to load what a stranger's folder could use to run code or to send data; a run of this studio is ours."""
-    if ours:
-        return
-    if inside(recipe, "task", "kind") == "custom":
+def check_agreed(folder: Path) -> None:
+    """Refuse to load a run that asks for code, a server or files that its user has not agreed to."""
+    if not consent.known(recipe_of(folder), folder):
         raise Refused(
-            400, "This run scores with a Python function, and the studio does not run code. Use the command line."
-        )
-    if str(inside(recipe, "task", "model") or "").startswith("remote:"):
-        raise Refused(
-            400, "This run uses a model behind an API, which needs your key. Use `pinprompt predict` in the terminal."
+            400,
+            "This run was not made here, and asks to run code, to send texts to a server or to read files elsewhere. "
+            f"To see what, and to agree, use the terminal: pinprompt evaluate {shlex.quote(shown(folder))}",
         )

@@ -16,6 +16,7 @@ from typing import Any
 
 from pinprompt import api
 from pinprompt.errors import PinpromptError, RunError, SettingError
+from pinprompt.run import consent
 from pinprompt.values import Prompt
 
 MOST_PROMPTS = 60
@@ -45,6 +46,7 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.recipe = folder, api.recipe_of(folder)
+        consent.agree(self.recipe, folder)
         self._task: Any = None
         self._prompts: dict[str, Prompt] = {}
         """Prompts with their label offsets, so that these are measured once."""

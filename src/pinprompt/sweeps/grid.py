@@ -56,7 +56,7 @@ def read_sweep(path: Path | str, out: Path | str | None = None, settings: Mappin
         if name not in SECTIONS:
             raise SettingError(f"{path}: a sweep has no '{name}': {did_you_mean(name, SECTIONS)}")
     name = str(tree.get("name", Path(path).stem))
-    folder = Path(out or str(tree.get("out", Path("runs") / recipes.file_name(name))))
+    folder = Path(out) if out else _below(str(tree.get("out", Path("runs") / recipes.file_name(name))), path)
     base = recipes.merge(_tree(tree, "base", path), settings or {})
     rules = _rules(tree, path)
     threads = tree.get("threads", 1)
@@ -78,8 +78,19 @@ def read_sweep(path: Path | str, out: Path | str | None = None, settings: Mappin
     return Sweep(name, folder, list(cells.values()), threads)
 
 
+def _below(out: str, path: Path | str) -> Path:
+    """The folder that a file names for its cells: below the working folder, since the file may be a stranger's."""
+    try:
+        whole = Path(out).resolve()
+    except (OSError, RuntimeError, ValueError):
+        whole = Path("/")
+    if Path(out).is_absolute() or ".." in Path(out).parts or not whole.is_relative_to(Path.cwd().resolve()):
+        raise SettingError(f"{path}: out = {out!r} leads out of the working folder; name such a folder with --out")
+    return Path(out)
+
+
 def plan(sweep: Sweep, device: str | None = None) -> list[dict[str, Any]]:
-    """Each cell with what varies, a rough estimate, whether it is finished, and what it needs that is missing."""
+    """Each cell with what varies, a rough estimate, whether it is finished, and what it needs that cannot be had."""
     from pinprompt.run.estimating import multiplications, rough
     from pinprompt.run.needs import Known, missing
 

@@ -163,7 +163,6 @@ def import_function(place: str) -> Callable[..., Any]:
             f"task.function must be 'module:name', such as 'my_task:score' for the function score in my_task.py; "
             f"'{place}' was given."
         )
-    _refuse_tools(module_name, place)
     module = _module(module_name, place)
     found: Any = module
     for part in name.split("."):
@@ -175,17 +174,7 @@ def import_function(place: str) -> Callable[..., Any]:
         found = getattr(found, part)
     if not callable(found):
         raise SettingError(f"'{place}' is a {type(found).__name__}, not a function.")
-    _refuse_tools(str(getattr(found, "__module__", None) or ""), place)
     return typing.cast(Callable[..., Any], found)
-
-
-def _refuse_tools(module: str, place: str) -> None:
-    """A recipe may come from anyone: `os:system` would run the prompt as a command, and scores nothing."""
-    if module.partition(".")[0] in sys.stdlib_module_names:
-        raise SettingError(
-            f"task.function = '{place}' names a tool of Python's own library, which scores no prompts; name a function "
-            "of yours, as 'module:name'"
-        )
 
 
 def _module(name: str, place: str) -> ModuleType:

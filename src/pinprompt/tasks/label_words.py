@@ -93,7 +93,7 @@ def chosen(
 ) -> dict[str, str]:
     """One word for each label: those with which the training rows' labels are likeliest, calibrated.
 
-    `logs` [N, W] are the log-probabilities of `words` after every training row. From the first word of each label on,
+    `logs` [N, W] are the log-probabilities of `words` behind every training row. From the first word of each label on,
     one label's word is changed at a time while that helps; words of different labels stay different.
     """
     place = {word: number for number, word in enumerate(words)}

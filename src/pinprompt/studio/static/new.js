@@ -63,7 +63,7 @@ async function plan() {
 const count = (value) => Math.round(value).toLocaleString("en");
 
 function cost(figures) {
-  const found = ["At most ", element("b", {}, `${count(figures.calls)} calls`), " for the search"];
+  const found = ["At most ", element("b", {}, figures.calls == null ? "an unknown number of calls" : `${count(figures.calls)} calls`), " for the search"];
   if (figures.minutes != null) found.push(", about ", element("b", {}, figures.minutes < 1 ? "a minute" : `${figures.minutes.toFixed(figures.minutes < 10 ? 1 : 0)} minutes`));
   if (figures.tokens) found.push(`, ${count(figures.tokens)} tokens`);
   if (figures.money) found.push(`, ${figures.money.toPrecision(3)} by the price table`);

@@ -1,0 +1,254 @@
+"""What a recipe asks for on this machine, and whether its user agreed to it: one gate for files that may be foreign.
+
+A recipe can name Python code to run, a server to send texts and a key to, and files to read. Settings that the user
+gives (options, `--set`, Python objects) are the user's own word. A recipe file or a run folder may be a stranger's, so
+what it asks for is shown, and nothing is imported, sent or read before the user agrees: on the terminal, or with
+`--trust`. The answer is remembered by a hash of what was asked for, so that a run that was made here, and a recipe that
+was agreed to once, need no further question.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.machinery
+import importlib.metadata
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pinprompt.errors import NotAgreed, PinpromptError
+from pinprompt.files import opener, write_json
+from pinprompt.models.cache import home
+from pinprompt.recipe.recipe import Recipe
+from pinprompt.recipe.sections import RemoteSettings
+from pinprompt.records.wording import text
+
+ENTRY_POINTS = "pinprompt.functions"
+"""Functions that an installed package offers under this group need no question: installing it was the answer."""
+FILES = ("data", "train", "dev", "test", "source", "target", "references", "images")
+"""Settings of a task that name files or folders."""
+MOST = 2000
+"""Answers that are remembered; the oldest go first."""
+LARGEST = 4 << 20
+SHOWN = 20
+
+Asker = Callable[[str], bool]
+_agreed = False
+_asker: Asker | None = None
+
+
+@contextmanager
+def answering(agreed: bool = True, asker: Asker | None = None) -> Iterator[None]:
+    """Agree to whatever is asked meanwhile, or let `asker` show the question and return the answer."""
+    global _agreed, _asker
+    before = _agreed, _asker
+    _agreed, _asker = agreed, asker
+    try:
+        yield
+    finally:
+        _agreed, _asker = before
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one recipe asks for."""
+
+    code: tuple[tuple[str, str, str], ...]
+    """Setting, 'module:name', and the file that it would be imported from ('' where that is not known)."""
+    server: tuple[str, str, str] | None
+    """Model, address and the environment variable with the key; None where no model behind an API is asked."""
+    files: tuple[tuple[str, str], ...]
+    """Setting and path as the recipe has it."""
+
+    @property
+    def identity(self) -> str:
+        """The hash under which an answer is remembered. The model's name may change: it moves nothing elsewhere."""
+        server = None if self.server is None else self.server[1:]
+        return hashlib.sha256(json.dumps([self.code, server, self.files]).encode()).hexdigest()
+
+    def lines(self) -> list[str]:
+        """Everything that is asked for, a sentence each."""
+        found = [
+            f"run Python code: {setting} = '{place}', from {origin or 'a place that only importing it would tell'}"
+            for setting, place, origin in self.code
+        ]
+        if self.server is not None:
+            model, address, variable = self.server
+            key = f" with the key in {variable}" if variable and os.environ.get(variable) else " without a key"
+            found.append(f"send texts to {address} (model '{model}'){key}")
+        shown = [f"{setting} = {path}" for setting, path in self.files]
+        if shown:
+            more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
+            found.append(f"read {', '.join(shown[:SHOWN])}{more}")
+        return [text(line, 600).replace("\n", "␊") for line in found]
+
+    def foreign(self, given: Mapping[str, Any], near: Sequence[Path], reads: bool) -> bool:
+        """Whether anything in it is not the user's own word; files near the user need no question."""
+        if any(_at(given, setting) is None for setting, *_ in self.code):
+            return True
+        if self.server is not None:
+            address, variable = _at(given, "remote.base_url"), _at(given, "remote.key_env")
+            if address is None or (variable is None and self.server[2] not in ("", RemoteSettings().key_env)):
+                return True
+        named = [path for setting, path in self.files if _at(given, setting) is None]
+        return reads and any(not _near(path, near) for path in named)
+
+
+def request_of(recipe: Recipe) -> Request:
+    """What a recipe asks for; nothing is imported to find out."""
+    places = {"task.function": getattr(recipe.task, "function", "")}
+    if recipe.method == "grips":
+        places |= {"grips.parser": recipe.grips.parser, "grips.paraphraser": recipe.grips.paraphraser}
+    code = []
+    for setting, place in places.items():
+        if ":" in place and not place.startswith(("supar:", "seq2seq:")):
+            origin = origin_of(place.partition(":")[0])
+            if not _installed(place, origin):
+                code.append((setting, place, origin))
+    model, server = str(getattr(recipe.task, "model", "")), None
+    if model.startswith("remote:"):
+        server = (model.removeprefix("remote:"), recipe.remote.base_url, recipe.remote.key_env)
+    files = []
+    for name in FILES:
+        value = getattr(recipe.task, name, None) or ()
+        files += [(f"task.{name}", path) for path in ((value,) if isinstance(value, str) else value)]
+    if recipe.policy.constraints.banned_file:
+        files.append(("policy.constraints.banned_file", recipe.policy.constraints.banned_file))
+    return Request(tuple(code), server, tuple(files))
+
+
+def agree(
+    recipes: Recipe | Iterable[Recipe],
+    source: Path | str,
+    given: Mapping[str, Any] | None = None,
+    *,
+    reads: bool = True,
+) -> None:
+    """Pass where the user agreed to what the recipes of a file or a run folder ask for, else ask, else NotAgreed.
+
+    `given` holds the settings that the user gave over those of the file. With `reads=False` the files that the recipes
+    name are not read, so that they alone are no reason to ask.
+    """
+    near = [Path.cwd(), Path(source) if Path(source).is_dir() else Path(source).parent]
+    requests: dict[str, Request] = {}
+    for recipe in [recipes] if isinstance(recipes, Recipe) else recipes:
+        request = request_of(recipe)
+        if request.foreign(given or {}, near, reads):
+            requests[request.identity] = request
+    if not requests or requests.keys() <= _remembered().keys():
+        return
+    lines = list(dict.fromkeys(line for request in requests.values() for line in request.lines()))
+    shown = lines[:SHOWN] + ([f"{len(lines) - SHOWN} more of the same kind"] if len(lines) > SHOWN else [])
+    name = text(str(source), 300)
+    if not _agreed and (_asker is None or not _asker(_question(name, shown))):
+        raise NotAgreed(
+            f"{name} was not agreed to yet, and asks to {'; to '.join(shown)}. Nothing was run, sent or read. If you "
+            "trust it, repeat the command with --trust (in Python: with pinprompt.run.consent.answering(): ...); the "
+            "answer is remembered"
+        )
+    _remember(requests.values())
+
+
+def known(recipe: Recipe, source: Path | str) -> bool:
+    """Whether a recipe of a file or a run folder needs no question."""
+    try:
+        with answering(False):
+            agree(recipe, source)
+    except NotAgreed:
+        return False
+    return True
+
+
+def vouch(recipe: Recipe) -> None:
+    """Remember that this recipe is the user's own word, so that the run made from it is not asked about."""
+    request = request_of(recipe)
+    if request.foreign({}, [Path.cwd()], True) and request.identity not in _remembered():
+        _remember([request])
+
+
+def origin_of(module: str) -> str:
+    """The file that a module would be imported from, found without importing it or a package above it; '' if none."""
+    if module in sys.modules:
+        file = getattr(sys.modules[module], "__file__", None)
+        return os.path.realpath(file) if file else ""
+    here = os.getcwd()
+    where: Sequence[str] | None = sys.path if here in sys.path else [here, *sys.path]
+    spec, name = None, ""
+    for part in module.split("."):
+        name = f"{name}.{part}" if name else part
+        try:
+            spec = importlib.machinery.PathFinder.find_spec(name, where)
+        except (ImportError, ValueError, OSError):
+            return ""
+        if spec is None:
+            return ""
+        where = spec.submodule_search_locations or []
+    return os.path.realpath(spec.origin) if spec is not None and spec.origin else ""
+
+
+def _installed(place: str, origin: str) -> bool:
+    """Whether an installed package offers this function, and it would be imported from that package's own files."""
+    for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
+        if point.value == place and point.dist is not None and origin:
+            root = os.path.realpath(str(point.dist.locate_file("")))
+            if Path(origin).is_relative_to(root) and not Path(os.getcwd()).resolve().is_relative_to(root):
+                return True
+    return False
+
+
+def _near(path: str, folders: Sequence[Path]) -> bool:
+    """Whether a file lies below one of the folders, links followed, and neither it nor a folder above it is hidden."""
+    with contextlib.suppress(OSError, RuntimeError, ValueError):
+        there = Path(path).expanduser().resolve()
+        for folder in folders:
+            root = folder.resolve()
+            if there.is_relative_to(root):
+                return not any(part.startswith(".") for part in there.relative_to(root).parts)
+    return False
+
+
+def _question(name: str, lines: Sequence[str]) -> str:
+    asked = "\n".join(f"  - {line}" for line in lines)
+    return f"{name} was not agreed to yet. It asks to\n{asked}\nDo you trust it?"
+
+
+def _at(tree: Any, setting: str) -> Any:
+    for name in setting.split("."):
+        tree = tree.get(name) if isinstance(tree, Mapping) else None
+    return tree
+
+
+def _path() -> Path:
+    return home() / "agreed.json"
+
+
+def _remembered() -> dict[str, Any]:
+    """The answers by their hash; a file that is damaged or not ours is no answer."""
+    try:
+        with open(_path(), "rb", opener=opener) as file:
+            tree = json.loads(file.read(LARGEST))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    found = tree.get("agreed") if isinstance(tree, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _remember(requests: Iterable[Request]) -> None:
+    """Keep answers; where that is not possible, the question comes again."""
+    kept = _remembered()
+    today = time.strftime("%Y-%m-%d")
+    for request in requests:
+        # Who agreed to a server agreed to the same without it: `evaluate --task-model` may ask a local model instead.
+        for agreed in {request, replace(request, server=None)}:
+            kept.pop(agreed.identity, None)
+            kept[agreed.identity] = {"when": today, "asked": agreed.lines()}
+    with contextlib.suppress(OSError, PinpromptError):
+        home().mkdir(parents=True, exist_ok=True)
+        write_json(_path(), {"agreed": dict(list(kept.items())[-MOST:])})
