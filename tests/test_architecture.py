@@ -71,7 +71,20 @@ MAY_KNOW: dict[str, set[str]] = {
         "values",
     },
     "records": {"records", "maths", "errors", "values", "recipe", "english", "files"},
-    "bench": {"bench", "policy", "maths", "models", "methods", "tasks", "data", "recipe", "errors", "values", "seeds"},
+    "bench": {
+        "bench",
+        "policy",
+        "maths",
+        "models",
+        "methods",
+        "tasks",
+        "data",
+        "recipe",
+        "run",
+        "errors",
+        "values",
+        "seeds",
+    },
     "sweeps": {"sweeps", "run", "recipe", "errors", "seeds"},
 }
 """What each room may import of ours, beside the table of methods.

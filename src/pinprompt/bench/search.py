@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from pinprompt.recipe.recipe import Recipe
 from pinprompt.values import Event
 
 PARTS = (
@@ -28,7 +29,7 @@ PARTS = (
 """What is timed: phase, owner, function. Of calls within each other the outermost counts."""
 
 
-def measure(subject: Any = None, repeats: int = 1) -> dict[str, Any]:
+def measure(subject: Recipe | None = None, repeats: int = 1) -> dict[str, Any]:
     """The seconds and shares of a default search's phases, its calls a second, and scoring against the limit.
 
     `score_share_of_limit` is what scoring computes in a second (two operations for each weight and each token, padding
@@ -36,15 +37,18 @@ def measure(subject: Any = None, repeats: int = 1) -> dict[str, Any]:
     run on as many threads. `score_useful_share` leaves the padding out. `end_share` is what comes after the prompt is
     found, as a share of the whole run.
     """
-    from pinprompt.api import tune
+    from pinprompt.recipe import recipe as recipes
+    from pinprompt.run.running import run
 
-    subject = subject or {"dataset": "rotten-tomatoes", "model": "smollm2"}
+    task = {"kind": "classification", "dataset": "rotten-tomatoes", "model": "smollm2"}
+    recipe = subject or recipes.resolve({"profile": "quick", "task": task})
+    alone = recipe.model_copy(update={"scoring": recipe.scoring.model_copy(update={"memo": False})})
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     runs = []
     for _ in range(repeats):
         clock = _Clock()
         with tempfile.TemporaryDirectory() as folder, clock.watching():
-            found = tune(subject, out=Path(folder) / "run", settings={"scoring": {"memo": False}}, on_event=clock)
+            found = run(alone, Path(folder) / "run", listeners=[clock])
             clock.stop()
             runs.append(clock.facts(found.calls))
     best = min(runs, key=lambda facts: float(facts["seconds"]))
