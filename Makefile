@@ -65,6 +65,8 @@ bench: .venv/core.done
 
 docs: .venv/dev.done
 	$(BIN)/python tools/make_docs.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "the site: build/site/index.html"
 
 # Wheel and sdist, checked, and the wheel tried in a fresh environment (fetches torch into it).
 dist: .venv/dev.done

@@ -17,7 +17,7 @@ from pinprompt.methods.table import METHODS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
-DOCS = {path.name: path.read_text("utf-8") for path in (ROOT / "docs").glob("*.md")}
+DOCS = {path.relative_to(ROOT / "docs").as_posix(): path.read_text("utf-8") for path in (ROOT / "docs").rglob("*.md")}
 
 
 def load(path: Path) -> Any:
@@ -29,7 +29,7 @@ def load(path: Path) -> Any:
     return module
 
 
-@pytest.mark.parametrize("name", ["recipe.md", "cli.md", "data.md"])
+@pytest.mark.parametrize("name", ["recipe.md", "cli.md", "data.md", "howto/notebook.md"])
 def test_generated_pages_are_up_to_date(name: str) -> None:
     assert load(ROOT / "tools" / "make_docs.py").PAGES[name]() == DOCS[name], "run `make docs`"
 

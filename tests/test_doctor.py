@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from pinprompt import doctor
 from pinprompt.cli import app
+from pinprompt.errors import MissingExtra
 
 ROOT = Path(__file__).parents[1]
 
@@ -56,7 +57,7 @@ def test_a_missing_extra_gets_its_exact_pip_line(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(importlib.metadata, "version", version)
     report = doctor.examine(deep=False)
     extras = {extra["name"]: extra for extra in report["extras"]}
-    assert extras["ray"]["install"] == "pip install 'pinprompt[ray]'"
+    assert extras["ray"]["install"].endswith(("[ray]'", "[ray]"))
     assert extras["style"]["missing"] == ["sacrebleu"]
     assert "gguf is not installed: pip install pinprompt" in report["problems"]
     assert report["ok"] is False
@@ -119,3 +120,29 @@ def test_without_depth_torch_is_not_imported() -> None:
     environment = {"PYTHONPATH": str(ROOT / "src"), "PATH": "", "HF_HUB_OFFLINE": "1", "PINPROMPT_HOME": "/nonexistent"}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize(
+    ("origin", "line"),
+    [
+        (None, "pip install 'pinprompt[ray]'"),
+        ({"url": "https://example.org/pinprompt.whl"}, "pip install 'pinprompt[ray]'"),
+        ({"url": "file:///gone/away", "dir_info": {"editable": True}}, "pip install 'pinprompt[ray]'"),
+        ({"url": "HERE", "dir_info": {}}, "pip install 'FOLDER[ray]'"),
+        ({"url": "HERE", "dir_info": {"editable": True}}, "pip install --editable 'FOLDER[ray]'"),
+    ],
+)
+def test_install_lines_work_from_a_clone(
+    origin: dict[str, object] | None, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone = tmp_path / "a clone"
+    clone.mkdir()
+    (clone / "pyproject.toml").touch()
+
+    class Installed:
+        def read_text(self, name: str) -> str | None:
+            assert name == "direct_url.json"
+            return None if origin is None else json.dumps(origin).replace("HERE", clone.as_uri())
+
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda name: Installed())
+    assert MissingExtra("ray", "this").args[0].endswith(line.replace("FOLDER", str(clone)))

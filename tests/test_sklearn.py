@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils import estimator_checks
 
 import pinprompt
 from pinprompt.errors import SettingError
-from pinprompt.sklearn import PromptClassifier
+from pinprompt.sklearn import PromptClassifier, PromptRewriter
+from tests.toys import style_toys
 from tests.toys.label_runs import ROWS, settings_of
 
 TEXTS = [text for text, _ in ROWS]
@@ -51,7 +54,7 @@ def test_it_fits_predicts_and_scores(estimator: Any, tmp_path: Path) -> None:
     assert fitted.predict(TEXTS).tolist() == [["neg", "pos"][place] for place in shares.argmax(axis=1)]
     assert fitted.score(TEXTS, LABELS) == np.mean(fitted.predict(TEXTS) == np.array(LABELS))
     # The run folder says the same: its labels are the places of the classes.
-    said = [float(found["1"]) for _, found in pinprompt.predict(tmp_path / "run", TEXTS)]
+    said = [one["probabilities"]["1"] for one in pinprompt.predict(tmp_path / "run", TEXTS)]
     np.testing.assert_allclose(shares[:, 1], said)
     assert fitted.predict(pd.Series(TEXTS)).tolist() == fitted.predict(np.array(TEXTS)).tolist()
     assert fitted.predict(pd.DataFrame({"t": TEXTS})).tolist() == fitted.predict(TEXTS).tolist()
@@ -86,3 +89,74 @@ def test_what_is_no_text_is_refused(estimator: Any) -> None:
         estimator.fit(TEXTS, ["neg"])
     with pytest.raises(SettingError, match="no word for the class 'other'"):
         estimator.fit(TEXTS, [*LABELS[:-1], "other"])
+
+
+# The checks of scikit-learn that fit numbers cannot be met by an estimator of texts; these ask for no data, or for an
+# estimator that has not been fitted.
+APPLY = (
+    "check_estimator_cloneable",
+    "check_estimator_repr",
+    "check_estimator_tags_renamed",
+    "check_valid_tag_types",
+    "check_no_attributes_set_in_init",
+    "check_parameters_default_constructible",
+    "check_get_params_invariance",
+    "check_set_params",
+    "check_do_not_raise_errors_in_init_or_set_param",
+    "check_mixin_order",
+    "check_estimators_unfitted",
+)
+
+
+@pytest.mark.parametrize("check", APPLY)
+@pytest.mark.parametrize("kind", [PromptClassifier, PromptRewriter])
+def test_scikit_learns_own_checks(kind: type, check: str) -> None:
+    if not hasattr(estimator_checks, check):
+        pytest.skip(f"this scikit-learn has no {check}")
+    getattr(estimator_checks, check)(kind.__name__, kind())
+
+
+LINES = [
+    f"{who} was {word} {what}"
+    for who in ("we", "they", "it")
+    for word in ("bad", "awful")
+    for what in ("food", "place")
+]
+LINES += [line + last for line in LINES for last in (" .", " !")]
+OTHER = [line.replace("bad", "good").replace("awful", "nice") for line in LINES]
+
+
+@pytest.fixture(scope="module")
+def rewriter(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("rewriter")
+    style_toys.save(folder / "lm", style_toys.causal_lm(places=96))
+    style_toys.save(folder / "bert", style_toys.encoder(), wrap=True)
+    small = {
+        "encoder": str(folder / "bert"), "samples": 2, "bootstraps": 1, "sources": 1, "dev_sources": 2,
+        "test_sources": 2, "test_samples": 3, "rows": 8, "baseline": 0.0, "force_judge": True,
+    }  # fmt: skip
+    settings = {"task": small, "policy": {"model": str(folder / "lm"), "k": None}, "scoring": {"memo": False}}
+    made = PromptRewriter("good", model=str(folder / "lm"), method="manual", settings=settings, out=folder / "run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PINPROMPT_HOME", str(folder / "home"))
+        fitted = made.fit([*LINES, *OTHER], ["bad"] * len(LINES) + ["good"] * len(OTHER))
+    shutil.rmtree(folder / "home" / "frames")  # nothing below may need the texts
+    return fitted
+
+
+def test_a_rewriter_fits_and_rewrites(rewriter: Any, tmp_path: Path) -> None:
+    texts = ["we was bad food", "it was awful place"]
+    found = rewriter.transform(texts)
+    assert found.shape == (2,)
+    assert rewriter.predict(np.array(texts)).tolist() == found.tolist()
+    assert 0 <= rewriter.score(pd.Series(texts)) <= 1
+    assert "from bad to good" in rewriter.prompt_
+    said = [one["rewrite"] for one in pinprompt.rewrite(rewriter.out, texts)]
+    assert said == found.tolist()
+    again = pickle.loads(pickle.dumps(rewriter))  # made here, so it can be trusted
+    assert again.transform(texts).tolist() == found.tolist()
+    assert clone(rewriter).get_params() == rewriter.get_params()
+    with pytest.raises(NotFittedError):
+        clone(rewriter).transform(texts)
+    with pytest.raises(ValueError, match="the style 'good' and of another"):
+        clone(rewriter).fit(texts, ["bad", "bad"])

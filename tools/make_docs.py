@@ -1,9 +1,12 @@
-"""Writes the generated pages: recipe.md from the settings, cli.md from the verbs, data.md from the catalogue."""
+"""Writes the generated pages: settings, verbs, the catalogue of data, the executed notebook."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+import notebook_page
 
 from pinprompt.recipe import recipe as recipes
 
@@ -112,7 +115,7 @@ def data_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGES = {"recipe.md": recipe_page, "cli.md": cli_page, "data.md": data_page}
+PAGES = {"recipe.md": recipe_page, "cli.md": cli_page, "data.md": data_page, "howto/notebook.md": notebook_page.page}
 
 
 def main() -> int:

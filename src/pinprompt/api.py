@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from pinprompt.bench import BENCHES
 from pinprompt.errors import RunError, SettingError, did_you_mean
+from pinprompt.notebook import Bar, in_notebook
 from pinprompt.recipe import recipe as recipes
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.records import reading
 from pinprompt.records.identity import refresh, restore_recipe
+from pinprompt.records.wording import where
 from pinprompt.run import build, consent, running
 from pinprompt.run.archive import opened
 from pinprompt.run.running import Result
@@ -52,6 +54,7 @@ def tune(
     resume: bool = False,
     force: bool = False,
     report: bool = True,
+    progress: bool | None = None,
     on_event: Listener | Sequence[Listener] = (),
     notes: Callable[[str], None] = _silent,
 ) -> Result:
@@ -61,7 +64,8 @@ def tune(
     a recipe, the path of a recipe's TOML file, or the settings of a task such as
     `{"dataset": "rotten-tomatoes", "model": "smollm2"}`. Everything else has a default: for functions and settings the
     `quick` profile, which is made for minutes on a laptop. Without `report` the run ends when the prompt is found:
-    no evaluation on test, no comparison with hand-written prompts, no report.html.
+    no evaluation on test, no comparison with hand-written prompts, no report.html. `progress` shows a bar in a
+    notebook; None: where there is one.
     """
     chosen = {"method": method, "profile": profile, "seed": seed}
     over = _over(chosen, {"calls": calls, "minutes": minutes}, settings)
@@ -69,6 +73,8 @@ def tune(
     if isinstance(subject, str | Path):
         consent.agree(recipe, subject, over)
     listeners = [on_event] if callable(on_event) else list(on_event)
+    if in_notebook() if progress is None else progress:
+        listeners.append(Bar(recipe))
     folder = default_folder(recipe) if out is None else Path(out)
     return running.run(
         recipe,
@@ -127,7 +133,7 @@ def _listed(path: Path) -> dict[str, Any]:
         "method": record.recipe.get("method"),
         "task": record.setting("task", "dataset") or record.setting("task", "kind"),
         "prompt": result.get("prompt"),
-        "score": None if value is None else f"{metric} on {split}: {value:.3f}",
+        "score": None if value is None else f"{metric} {where(split, result.get('task'))}: {value:.3f}",
     }
 
 
@@ -204,17 +210,18 @@ def default_folder(recipe: Recipe) -> Path:
 def evaluate(
     run: Path | str, *, task_models: Sequence[str] = (), split: str = "test", prompt: str | None = None,
     test: Any = None, text_column: str | None = None, label_column: str | None = None,
-    device: str | None = None, threads: int | None = None,
+    device: str | None = None, threads: int | None = None, notes: Callable[[str], None] = _silent,
 ) -> dict[str, Evaluation]:  # fmt: skip
     """How a run's prompt (or another one) does on a split, with the run's own task model or with others.
 
     `test` is a file of labelled examples (or a data frame) to evaluate a classification run on instead; the run's own
-    data are then read only where another model or prompt needs them to calibrate its labels.
+    data are then read only where another model or prompt needs them to calibrate its labels. Where the run's data are
+    read and have changed since, `notes` is told.
     """
     build.set_threads(threads)
     device = build.choose_device(device)
     with opened(run) as folder:
-        recipe = recipe_of(folder)
+        recipe, found = near(recipe_of(folder), Path(run)), running.result_of(folder).data
         # Offsets hold for one model: another one measures its own, on the same training rows.
         asked = Prompt(prompt) if prompt is not None else found_prompt(folder)
     asked = replace(asked, offsets=()) if task_models else asked
@@ -233,10 +240,38 @@ def evaluate(
             task = _aloud(_task_on(changed, test, text_column, label_column, asked, device))
         else:
             task = _aloud(build.build_task(changed, device))
+            if not task_models and found.get("fingerprint") not in (None, task.fingerprint):
+                notes(
+                    "the data or the model has changed since the run: these numbers are not those of its report "
+                    f"({_data_of(recipe)})"
+                )
         if split not in task.splits:
             raise SettingError(f"the task has no {split} split; it has: {', '.join(task.splits)}")
         evaluations[str(model)] = task.evaluate(asked, split)
     return evaluations
+
+
+_PATHS = ("train", "dev", "test", "data", "source", "target", "references")
+
+
+def near(recipe: Recipe, run: Path) -> Recipe:
+    """The recipe with data paths that hold from here: what is not found is looked for beside and above the run."""
+    places = [run.resolve(), *run.resolve().parents]
+    changed = {}
+    for name in _PATHS:
+        given = getattr(recipe.task, name, None)
+        if isinstance(given, str) and not Path(given).is_absolute() and not Path(given).exists():
+            found = next((place / given for place in places if (place / given).exists()), None)
+            if found is not None:
+                changed[name] = str(found)
+    return recipe.model_copy(update={"task": recipe.task.model_copy(update=changed)}) if changed else recipe
+
+
+def _data_of(recipe: Recipe) -> str:
+    """What a run's data are called: the dataset, or the files."""
+    named = [getattr(recipe.task, name, None) for name in ("dataset", *_PATHS)]
+    pictures = getattr(recipe.task, "images", ())
+    return ", ".join(str(one) for one in (*named, *pictures) if one) or recipe.task.kind
 
 
 def _task_on(
@@ -258,8 +293,11 @@ def _task_on(
 
 def predict(
     run: Path | str, texts: Sequence[str], *, device: str | None = None, threads: int | None = None
-) -> list[tuple[str, dict[str, float]]]:
-    """Label new texts with the prompt that a classification run found: (label, probability of each label) per text."""
+) -> list[dict[str, Any]]:
+    """Label new texts with the prompt that a classification run found.
+
+    One dictionary per text, as in `pinprompt predict --json`: `text`, `label`, and `probabilities` of all labels.
+    """
     _check_texts(texts, "predict_table")
     build.set_threads(threads)
     with opened(run) as folder:
@@ -268,8 +306,11 @@ def predict(
         raise SettingError(f"{run} is a {recipe.task.kind} run; predict labels texts with a classification run")
     consent.agree(recipe, run, reads=False)
     task: Any = _aloud(build.build_labeller(recipe, build.choose_device(device)))
-    predicted: list[tuple[str, dict[str, float]]] = task.predict(found, list(texts))
-    return predicted
+    said = task.predict(found, list(texts))
+    return [
+        {"text": text, "label": label, "probabilities": probabilities}
+        for text, (label, probabilities) in zip(texts, said, strict=True)
+    ]
 
 
 def found_prompt(run: Path | str) -> Prompt:
@@ -333,13 +374,13 @@ def predict_table(
     said = dict(
         zip(filled, predict(run, [texts[place] for place in filled], device=device, threads=threads), strict=True)
     )
-    labels = list(said[filled[0]][1])
+    labels = list(said[filled[0]]["probabilities"])
     names = tables.names_for(["label", *(f"probability_{label}" for label in labels)], table.columns)
     added = []
     for place in range(len(texts)):
-        label, probabilities = said.get(place, (None, {}))
-        shares = {names[f"probability_{name}"]: probabilities.get(name) for name in labels}
-        added.append({names["label"]: label, **shares})
+        one = said.get(place, {"label": None, "probabilities": {}})
+        shares = {names[f"probability_{name}"]: one["probabilities"].get(name) for name in labels}
+        added.append({names["label"]: one["label"], **shares})
     if blank:
         shown = ", ".join(blank[:10]) + (", ..." if len(blank) > 10 else "")
         notes(f"{len(blank)} of {len(texts)} rows have no text and get no label: {shown}")
@@ -352,17 +393,25 @@ def predict_table(
 def rewrite(
     run: Path | str, texts: Sequence[str], *, n: int = 1, seed: int = 0, device: str | None = None,
     threads: int | None = None,
-) -> list[list[Any]]:  # fmt: skip
-    """Rewrite texts with the prompt that a style run found: the n best of each, with content, style and score."""
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Rewrite texts with the prompt that a style run found: the n best rewrites of each text, best first.
+
+    One dictionary per rewrite, as in `pinprompt rewrite --json`: `text`, `rewrite`, and what the judges say of it in
+    percent (`content`, `style`), with the `score` that orders them. A rewrite that changes nothing comes last.
+    """
     _check_texts(texts)
     build.set_threads(threads)
     with opened(run) as folder:
-        recipe, prompt = recipe_of(folder), running.result_of(folder).prompt
+        recipe, prompt, kept = recipe_of(folder), running.result_of(folder).prompt, reading.read_judges(folder)
     if recipe.task.kind != "style-transfer":
         raise SettingError(f"{run} is a {recipe.task.kind} run; rewrite works with a style-transfer run")
     consent.agree(recipe, run)
-    task: Any = _aloud(build.build_task(recipe, build.choose_device(device)))
-    return [task.rewrite(prompt, text, n, seed) for text in texts]
+    rewriter = _aloud(build.build_rewriter(recipe, build.choose_device(device), kept))
+    return [
+        {"text": text, "rewrite": one.text, "content": one.content, "style": one.style, "score": one.score}
+        for text in texts
+        for one in rewriter.rewrite(prompt, text, n, seed)
+    ]
 
 
 def _check_texts(texts: Any, tables: str | None = None) -> None:
@@ -404,8 +453,9 @@ def export(run: Path | str, to: str, output: Path | str | None = None) -> Path:
 
 
 def draw(
-    run: Path | str, *, model: str | None = None, device: str | None = None, threads: int | None = None, seed: int = 0
-) -> Result:
+    run: Path | str, *, model: str | None = None, device: str | None = None, threads: int | None = None, seed: int = 0,
+    notes: Callable[[str], None] = _silent,
+) -> Result:  # fmt: skip
     """Draw pictures for the prompt of an inversion run (extra `diffusion`) and put them into its result and report."""
     from pinprompt.files import write_atomically, write_json
     from pinprompt.models.diffusion import load_painter
@@ -431,6 +481,8 @@ def draw(
         size=settings.size,
     )
     task: Any = build.build_task(recipe, device)
+    if found.data.get("fingerprint") not in (None, task.fingerprint):
+        notes(f"the pictures or the model have changed since the run ({_data_of(recipe)}); the words were found before")
     folder.mkdir(exist_ok=True)
     drawings = []
     for number, (picture, similarity) in enumerate(zip(pictures, task.image_similarities(pictures), strict=True)):
@@ -464,11 +516,22 @@ def judge(
     return judge_runs(folders, model, top=top, settings=settings, memo=memo, notes=notes)
 
 
-def report(run: Path | str) -> Path:
-    """Write a run's report.html again, and return its path."""
+def report(run: Path | str, *, private: bool = False) -> Path:
+    """Write a run's report.html again, and return its path; `private` leaves texts and pictures of the data out."""
     from pinprompt.records.report import write_report
 
-    return write_report(run)
+    return write_report(run, private=private)
+
+
+def open(run: Path | str) -> dict[str, Any]:
+    """Open a run's report in the browser: its path (`report`), and whether a browser could be started (`opened`).
+
+    The page is written again first: a report.html that came with a stranger's folder is not opened.
+    """
+    import webbrowser
+
+    path = report(run).resolve()
+    return {"report": str(path), "opened": webbrowser.open(path.as_uri())}
 
 
 def verify(runs: Sequence[Path | str] | Path | str) -> list[Verification]:
@@ -603,7 +666,7 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _aloud(task: Task) -> Task:
+def _aloud(task: Any) -> Any:
     """Say what a reader should know of the task, such as how a model behind an API is asked."""
     for note in task.notes:
         logging.getLogger("pinprompt.models").info(note)
@@ -615,14 +678,12 @@ def _task_tree(settings: Mapping[str, Any]) -> dict[str, Any]:
     from pinprompt.data.tables import is_frame, keep_frame
     from pinprompt.models.cache import home
 
-    def plain(name: str, value: Any) -> Any:
+    def plain(value: Any) -> Any:
         if is_frame(value):
             return keep_frame(value, home() / "frames", lines="source" in settings)  # styles are read line by line
-        if name == "words" and isinstance(value, Mapping):
-            return {str(label): word for label, word in value.items()}
         return str(value) if isinstance(value, Path) else value
 
-    return {name: plain(name, value) for name, value in settings.items()}
+    return {name: plain(value) for name, value in settings.items()}
 
 
 def _recipe_and_task(subject: Subject, tree: dict[str, Any]) -> tuple[Recipe, Task | None]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from packaging.requirements import Requirement
 
+from pinprompt.errors import install_line
 from pinprompt.models import sources
 from pinprompt.models.cache import damaged_folders, home
 from pinprompt.models.wheels import ALIASES
@@ -170,7 +171,7 @@ def _extra(extra: Extra) -> dict[str, Any]:
         "for": extra.purpose,
         "installed": not missing,
         "missing": missing,
-        "install": f"pip install 'pinprompt[{extra.name}]'" if missing else None,
+        "install": install_line(extra.name) if missing else None,
     }
 
 

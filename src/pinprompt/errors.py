@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import json
+import shlex
 from collections.abc import Iterable, Sequence
+from importlib import metadata
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 
 class PinpromptError(Exception):
@@ -40,7 +45,7 @@ class MissingExtra(PinpromptError):
     """An optional library that is not installed."""
 
     def __init__(self, extra: str, what: str) -> None:
-        super().__init__(f"{what} needs the extra '{extra}': pip install 'pinprompt[{extra}]'")
+        super().__init__(f"{what} needs the extra '{extra}': {install_line(extra)}")
         self.extra = extra
 
 
@@ -70,6 +75,20 @@ class BudgetSpent(PinpromptError):
 
 class ServerDown(PinpromptError):
     """A remote model stopped answering; the run stops cleanly and can be resumed."""
+
+
+def install_line(extra: str) -> str:
+    """The pip command that adds an extra: from the checkout that pinprompt comes from, else by its name."""
+    try:
+        origin = json.loads(metadata.distribution("pinprompt").read_text("direct_url.json") or "{}")
+    except (metadata.PackageNotFoundError, ValueError):
+        origin = {}
+    place = urlsplit(str(origin.get("url", "")))
+    folder = unquote(place.path) if place.scheme == "file" else ""
+    if not folder or not (Path(folder) / "pyproject.toml").is_file():
+        return f"pip install 'pinprompt[{extra}]'"
+    editable = "--editable " if origin.get("dir_info", {}).get("editable") else ""
+    return f"pip install {editable}{shlex.quote(f'{folder}[{extra}]')}"
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:

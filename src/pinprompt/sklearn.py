@@ -1,4 +1,4 @@
-"""scikit-learn's way to find and use a prompt (extra `sklearn`): `from pinprompt.sklearn import PromptClassifier`."""
+"""scikit-learn's way to find and use a prompt (extra `sklearn`): `PromptClassifier` and `PromptRewriter`."""
 
 from __future__ import annotations
 
@@ -10,22 +10,89 @@ from typing import Any
 import numpy as np
 
 from pinprompt import api
-from pinprompt.data.tables import keep_rows
+from pinprompt.data.tables import keep_lines, keep_rows
 from pinprompt.errors import MissingExtra, SettingError
 from pinprompt.models.cache import home
+from pinprompt.records.reading import read_judges
 from pinprompt.run import build, running
 
 try:
-    from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
     from sklearn.utils.validation import check_is_fitted
 except ImportError:
     raise MissingExtra("sklearn", "the scikit-learn estimator") from None
 
-_FILES = ("recipe.toml", "result.json")
-"""What a fitted estimator keeps of its run: enough to label texts, on any machine that has the model."""
+_FILES = ("recipe.toml", "result.json", "judges.json")
+"""What a fitted estimator keeps of its run: enough to use its prompt, on any machine that has the model."""
 
 
-class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class _PromptEstimator(BaseEstimator):  # type: ignore[misc]
+    """What both estimators share: a search in `fit`, and the run's files in place of a model in a pickle."""
+
+    model: str
+    method: str | None
+    profile: str
+    calls: int | None
+    minutes: float | None
+    seed: int
+    settings: Mapping[str, Any] | None
+    out: Path | str | None
+    device: str | None
+    threads: int | None
+
+    def _search(self, task: Mapping[str, Any]) -> None:
+        with tempfile.TemporaryDirectory(prefix="pinprompt-") as place:
+            found = api.tune(
+                {**task, "model": self.model},
+                out=Path(place) / "run" if self.out is None else self.out,
+                method=self.method,
+                profile=self.profile,
+                calls=self.calls,
+                minutes=self.minutes,
+                seed=self.seed,
+                settings=self.settings,
+                device=self.device,
+                threads=self.threads,
+                force=True,
+            )
+            paths = [found.folder / name for name in _FILES]
+            self.files_ = {path.name: path.read_text("utf-8") for path in paths if path.is_file()}
+        self.prompt_, self.result_ = found.prompt, found.data
+        self._tool: Any = None
+
+    def _loaded(self) -> tuple[Any, Any]:
+        """What uses the prompt, and the prompt, from the run's files; kept in memory, never in a pickle."""
+        check_is_fitted(self, "files_")
+        if self._tool is None:
+            build.set_threads(self.threads)
+            device = build.choose_device(self.device)
+            with tempfile.TemporaryDirectory(prefix="pinprompt-") as place:
+                for name, content in self.files_.items():
+                    (Path(place) / name).write_text(content, "utf-8")
+                recipe, prompt, judges = running.recipe_of(place), api.found_prompt(place), read_judges(Path(place))
+            labels = recipe.task.kind == "classification"
+            made = build.build_labeller(recipe, device) if labels else build.build_rewriter(recipe, device, judges)
+            self._tool = made, prompt
+        found: tuple[Any, Any] = self._tool
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = dict(super().__getstate__())
+        if "_tool" in state:
+            state["_tool"] = None
+        return state
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string = True
+        tags.input_tags.one_d_array = True
+        tags.input_tags.two_d_array = False
+        tags.target_tags.required = True
+        tags.no_validation = True
+        return tags
+
+
+class PromptClassifier(ClassifierMixin, _PromptEstimator):  # type: ignore[misc]
     """A classifier of texts: `fit` searches for a prompt, `predict` asks the model with it.
 
     Parameters
@@ -51,7 +118,7 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         *,
         words: Mapping[Any, str] | None = None,
         model: str = "smollm2",
-        method: str = "pin",
+        method: str | None = None,
         profile: str = "quick",
         calls: int | None = None,
         minutes: float | None = None,
@@ -75,35 +142,12 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> PromptClassifier:
         """Search for a prompt on texts X with labels y."""
-        texts, labels = _texts(X), np.asarray(y)
-        if labels.ndim != 1 or len(labels) != len(texts):
-            raise ValueError(f"X has {len(texts)} texts, y must have one label for each; its shape is {labels.shape}")
+        texts, labels = _labelled(X, y)
         self.classes_, places = np.unique(labels, return_inverse=True)
         # Classes may be numbers or anything else: in the run they are numbered, so that their names cannot clash.
         rows = [{"text": text, "label": str(place)} for text, place in zip(texts, places, strict=True)]
-        task = {
-            "kind": "classification",
-            "train": keep_rows(rows, home() / "frames"),
-            "words": {str(place): self._word(name) for place, name in enumerate(self.classes_.tolist())},
-            "model": self.model,
-        }
-        with tempfile.TemporaryDirectory(prefix="pinprompt-") as place:
-            found = api.tune(
-                task,
-                out=Path(place) / "run" if self.out is None else self.out,
-                method=self.method,
-                profile=self.profile,
-                calls=self.calls,
-                minutes=self.minutes,
-                seed=self.seed,
-                settings=self.settings,
-                device=self.device,
-                threads=self.threads,
-                force=True,
-            )
-            self.files_ = {name: (found.folder / name).read_text("utf-8") for name in _FILES}
-        self.prompt_, self.result_ = found.prompt, found.data
-        self._labeller: Any = None
+        words = {str(place): self._word(name) for place, name in enumerate(self.classes_.tolist())}
+        self._search({"kind": "classification", "train": keep_rows(rows, home() / "frames"), "words": words})
         return self
 
     def predict_proba(self, X: Any) -> Any:
@@ -121,18 +165,6 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         shares = self.predict_proba(X)
         return self.classes_[shares.argmax(axis=1)]
 
-    def _loaded(self) -> tuple[Any, Any]:
-        """The task and the prompt, from the run's files; kept in memory, never in a pickle."""
-        if self._labeller is None:
-            build.set_threads(self.threads)
-            with tempfile.TemporaryDirectory(prefix="pinprompt-") as place:
-                for name, content in self.files_.items():
-                    (Path(place) / name).write_text(content, "utf-8")
-                recipe, prompt = running.recipe_of(place), api.found_prompt(place)
-            self._labeller = build.build_labeller(recipe, build.choose_device(self.device)), prompt
-        found: tuple[Any, Any] = self._labeller
-        return found
-
     def _word(self, name: Any) -> str:
         if self.words is None:
             return str(name)
@@ -141,19 +173,97 @@ class PromptClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 return str(self.words[known])
         raise SettingError(f"words has no word for the class {name!r}; it has: {', '.join(map(str, self.words))}")
 
-    def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = dict(super().__getstate__())
-        if "_labeller" in state:
-            state["_labeller"] = None
-        return state
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.string = True
-        tags.input_tags.one_d_array = True
-        tags.input_tags.two_d_array = False
-        tags.no_validation = True
-        return tags
+class PromptRewriter(TransformerMixin, _PromptEstimator):  # type: ignore[misc]
+    """A rewriter of texts: `fit` searches for a prompt that brings texts into a style, `transform` rewrites with it.
+
+    Parameters
+    ----------
+    target : a class of y
+        The style to rewrite into; all other texts are examples of what is rewritten.
+    model : str
+        The task model: alias, hub id, folder, .gguf file or remote:NAME.
+    method, profile, calls, minutes, seed, settings, device, threads
+        As in `pinprompt.tune`.
+    out : path or None
+        Keep the run folder there (an earlier run in it is removed); None keeps only the answer.
+
+    Attributes
+    ----------
+    prompt_ : the prompt that was found
+    result_ : what result.json says
+    """
+
+    def __init__(
+        self,
+        target: Any = 1,
+        *,
+        model: str = "smollm2",
+        method: str | None = None,
+        profile: str = "quick",
+        calls: int | None = None,
+        minutes: float | None = None,
+        seed: int = 0,
+        settings: Mapping[str, Any] | None = None,
+        out: Path | str | None = None,
+        device: str | None = None,
+        threads: int | None = None,
+    ) -> None:
+        self.target = target
+        self.model = model
+        self.method = method
+        self.profile = profile
+        self.calls = calls
+        self.minutes = minutes
+        self.seed = seed
+        self.settings = settings
+        self.out = out
+        self.device = device
+        self.threads = threads
+
+    def fit(self, X: Any, y: Any) -> PromptRewriter:
+        """Search for a prompt on texts X whose styles are y."""
+        texts, labels = _labelled(X, y)
+        wanted = [text for text, label in zip(texts, labels.tolist(), strict=True) if label == self.target]
+        others = [text for text, label in zip(texts, labels.tolist(), strict=True) if label != self.target]
+        if not wanted or not others:
+            known = ", ".join(map(repr, np.unique(labels).tolist()))
+            raise ValueError(f"y must have texts of the style {self.target!r} and of another; its styles are {known}")
+        folder = home() / "frames"
+        styles = {"target_style": str(self.target)}
+        if len(rest := {str(label) for label in labels.tolist()} - {str(self.target)}) == 1:
+            styles["source_style"] = rest.pop()
+        files = {"source": keep_lines(others, folder), "target": keep_lines(wanted, folder)}
+        self._search({"kind": "style-transfer", **files, **styles})
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """The best rewrite of each text."""
+        check_is_fitted(self, "files_")
+        found = self._rewrites(X)
+        return np.array([one.text for one in found], dtype=object)
+
+    def predict(self, X: Any) -> Any:
+        """The same as `transform`, for the end of a pipeline."""
+        return self.transform(X)
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """The mean of content kept and style gained over the best rewrites, from 0 to 1."""
+        check_is_fitted(self, "files_")
+        return float(np.mean([one.score for one in self._rewrites(X)])) / 100
+
+    def _rewrites(self, X: Any) -> list[Any]:
+        texts = _texts(X)
+        tool, prompt = self._loaded()
+        return [tool.rewrite(prompt.text, text, 1, self.seed)[0] for text in texts]
+
+
+def _labelled(X: Any, y: Any) -> tuple[list[str], Any]:
+    """Texts, and one label for each."""
+    texts, labels = _texts(X), np.asarray(y)
+    if labels.ndim != 1 or len(labels) != len(texts):
+        raise ValueError(f"X has {len(texts)} texts, y must have one label for each; its shape is {labels.shape}")
+    return texts, labels
 
 
 def _texts(X: Any) -> list[str]:

@@ -47,14 +47,16 @@ def test_a_table_keeps_its_columns_its_order_and_its_blank_rows(run: Path, tmp_p
     assert rows[3]["predicted_label"] == rows[3]["probability_pos"] == ""
     expected = pinprompt.predict(run, texts)
     filled = [row for row in rows if row["predicted_label"]]
-    for row, (label, probabilities) in zip(filled, expected, strict=True):
-        assert row["predicted_label"] == label
-        assert float(row["probability_pos"]) == pytest.approx(probabilities["pos"])
+    for row, one in zip(filled, expected, strict=True):
+        assert row["predicted_label"] == one["label"]
+        assert float(row["probability_pos"]) == pytest.approx(one["probabilities"]["pos"])
 
 
 def test_other_formats_stdin_and_frames_say_the_same(run: Path, tmp_path: Path) -> None:
     texts = [text for text, _ in ROWS[:3]]
-    expected = [label for label, _ in pinprompt.predict(run, texts)]
+    expected = [one["label"] for one in pinprompt.predict(run, texts)]
+    told = json.loads(call("predict", run, *texts, "--json", "--quiet").stdout)["predictions"]
+    assert told == pinprompt.predict(run, texts)  # the same shape from Python and as JSON
     (tmp_path / "x.jsonl").write_text("".join(json.dumps({"review": text}) + "\n" for text in texts))
     words = ("predict", run, "--json", "--quiet")
     by_column = json.loads(call(*words, "--input", tmp_path / "x.jsonl").stdout)["predictions"]
@@ -90,9 +92,9 @@ def test_a_search_takes_a_data_frame(run: Path, tmp_path: Path, monkeypatch: pyt
     task = {**settings.pop("task"), "train": frame, "words": {0: "terrible", 1: "great"}}
     del settings["method"]
     found = pinprompt.tune(task, method="manual", out=tmp_path / "run", settings=settings)
-    label, probabilities = pinprompt.predict(found.folder, ["the plot felt bad"])[0]
-    assert set(probabilities) == {"0", "1"}
-    assert label in probabilities
+    (said,) = pinprompt.predict(found.folder, ["the plot felt bad"])
+    assert set(said["probabilities"]) == {"0", "1"}
+    assert said["label"] in said["probabilities"]
 
 
 def test_square_brackets_are_text_not_markup(tmp_path: Path) -> None:

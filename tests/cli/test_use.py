@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from pinprompt.errors import RunError, SettingError
 from pinprompt.records.usage import TOOLS, Sent, export, sent_of, snippets
 from tests.toys.label_runs import ROWS, make_run
 
+SENT = "{{say}} {% if %} of a film it was"
 TEXT = 'the plot felt "bad" {text} it\'s'
 
 
@@ -73,7 +76,7 @@ def test_a_run_is_evaluated_on_another_file(run: Path, tmp_path: Path) -> None:
     done = call("evaluate", run, *words)
     assert done.exit_code == 0, done.output
     (facts,) = json.loads(done.stdout)["models"].values()
-    said = [label for label, _ in pinprompt.predict(run, list(frame["body"]))]
+    said = [one["label"] for one in pinprompt.predict(run, list(frame["body"]))]
     right = [label == one for (_, label), one in zip(ROWS[:6], said, strict=True)]
     assert facts["rows"] == 6
     assert facts["accuracy"] == pytest.approx(sum(right) / 6)
@@ -85,8 +88,8 @@ def test_the_snippet_for_transformers_gives_the_same_probabilities(run: Path) ->
     code = pinprompt.use(run, TEXT)["snippets"]["transformers"]
     names: dict[str, Any] = {}
     exec(compile(code, "snippet", "exec"), names)
-    ((_, expected),) = pinprompt.predict(run, [TEXT])
-    assert names["probabilities"](TEXT) == pytest.approx(expected, abs=1e-4)
+    (expected,) = pinprompt.predict(run, [TEXT])
+    assert names["probabilities"](TEXT) == pytest.approx(expected["probabilities"], abs=1e-4)
 
 
 def test_the_plain_snippet_applies_the_offsets() -> None:
@@ -145,6 +148,23 @@ def test_dspy_loads_its_export(tmp_path: Path) -> None:
     assert "{text} It was" in program.signature.instructions
 
 
+def test_promptfoo_reads_its_export(tmp_path: Path) -> None:
+    tool = os.environ.get("PROMPTFOO") or shutil.which("promptfoo")
+    if tool is None:
+        pytest.skip("promptfoo is not installed: npm install --global promptfoo (or name it in PROMPTFOO)")
+    sent = Sent("classification", "p", "{{say}} {% if %} of ", " it was", "m", words={"neg": "bad", "pos": "good"})
+    config = json.loads(export(sent, "promptfoo")[1])
+    config["providers"] = ["echo"]  # answers with the prompt itself: nothing is sent anywhere
+    config["tests"] = [{"vars": {"text": "a film"}, "assert": [{"type": "equals", "value": SENT}]}]
+    (tmp_path / "promptfooconfig.json").write_text(json.dumps(config), "utf-8")
+    quiet = {"PROMPTFOO_DISABLE_TELEMETRY": "1", "PROMPTFOO_DISABLE_UPDATE": "1", "PROMPTFOO_CONFIG_DIR": str(tmp_path)}
+    words = ["eval", "-c", "promptfooconfig.json", "--no-cache", "--no-table", "--no-write", "-o", "out.json"]
+    done = subprocess.run([tool, *words], cwd=tmp_path, env={**os.environ, **quiet}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    stats = json.loads((tmp_path / "out.json").read_text("utf-8"))["results"]["stats"]
+    assert (stats["successes"], stats["failures"]) == (1, 0)
+
+
 def test_use_prints_text_and_code(run: Path) -> None:
     done = call("use", run, "--text", "a [/film]")
     assert done.exit_code == 0, done.output
@@ -152,3 +172,57 @@ def test_use_prints_text_and_code(run: Path) -> None:
     assert "curl" in done.stdout
     with pytest.raises(RunError, match="does not say what was sent"):
         sent_of({"prompt": "x"})
+
+
+def test_a_private_run_keeps_no_text_of_the_data(run: Path, tmp_path: Path) -> None:
+    texts = [text for text, _ in ROWS]
+    assert any(text in (run / "report.html").read_text("utf-8") for text in texts)  # so that the search below can fail
+    private = make_run(tmp_path, private=True, task={"calibrate": "batch"})
+    for path in (path for path in private.rglob("*") if path.is_file()):
+        content = path.read_bytes()
+        assert not [text for text in texts if text.encode() in content], path
+    assert not (private / "rows.json").exists()
+    assert "left out of this page" in (private / "report.html").read_text("utf-8")
+    assert pinprompt.predict(private, texts) == pinprompt.predict(run, texts)
+
+
+def test_the_report_of_any_run_can_be_made_private(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    page = tmp_path / "run" / "report.html"
+    assert call("report", tmp_path / "run", "--private").exit_code == 0
+    assert not [text for text, _ in ROWS if text in page.read_text("utf-8")]
+    assert "Confusion matrix" in page.read_text("utf-8")
+    assert call("report", tmp_path / "run").exit_code == 0
+    assert [text for text, _ in ROWS if text in page.read_text("utf-8")]
+
+
+def test_open_shows_the_page_that_it_has_written(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    page = tmp_path / "run" / "report.html"
+    page.write_text("<script>a stranger's</script>")
+    asked: list[str] = []
+    for answer in (True, False):
+        monkeypatch.setattr("webbrowser.open", lambda address, answer=answer: asked.append(address) or answer)
+        done = call("open", tmp_path / "run", "--json")
+        assert json.loads(done.stdout) == {"report": str(page.resolve()), "opened": answer}
+        assert ("no browser" in done.stderr) is not answer
+    assert asked == [page.resolve().as_uri()] * 2
+    assert "a stranger's" not in page.read_text("utf-8")
+
+
+def test_data_that_changed_since_are_noticed_and_found_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = make_run(tmp_path, task={"train": "reviews.csv"})
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    same = call("evaluate", made, "--split", "dev")
+    assert same.exit_code == 0, same.output
+    assert "changed" not in same.stderr
+    path = tmp_path / "reviews.csv"
+    path.write_text(path.read_text("utf-8").replace("wonderful", "strange"), "utf-8")
+    other = call("evaluate", made, "--split", "dev")
+    assert other.exit_code == 0, other.output
+    assert "has changed since the run" in other.stderr
+    assert "reviews.csv" in other.stderr

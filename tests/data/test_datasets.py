@@ -100,7 +100,7 @@ def test_no_hub_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 def test_a_missing_extra_gets_its_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'pinprompt\[hub\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install .*\[hub\]"):
         load("sst-2")
 
 

@@ -115,5 +115,5 @@ def test_without_diffusers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -
         return real(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(MissingExtra, match=r"pinprompt\[diffusion\]"):
+    with pytest.raises(MissingExtra, match=r"pip install .*\[diffusion\]"):
         load_painter("anything")

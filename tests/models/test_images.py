@@ -163,7 +163,7 @@ def test_without_pillow_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> N
         return real(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(MissingExtra, match=r"pinprompt\[image\]"):
+    with pytest.raises(MissingExtra, match=r"pip install .*\[image\]"):
         images.decode(b"x")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 from html.parser import HTMLParser
@@ -158,10 +160,13 @@ def test_missing_parts_are_absent(tmp_path: Path) -> None:
         assert part not in text
 
 
-def test_one_file_without_network_or_script(record: RunRecord) -> None:
+def test_one_file_without_network_and_with_one_script_of_its_own(record: RunRecord) -> None:
     html = render(record)
     page = Page(html)
-    assert not {tag for tag, _ in page.tags} & {"script", "link", "iframe", "object", "embed", "form", "base", "a"}
+    assert [attrs for tag, attrs in page.tags if tag == "script"] == [{}]
+    own = base64.b64encode(hashlib.sha256(re.findall(r"<script>(.*?)</script>", html, re.DOTALL)[0].encode()).digest())
+    assert f"script-src 'sha256-{own.decode()}';" in html
+    assert not {tag for tag, _ in page.tags} & {"link", "iframe", "object", "embed", "form", "base", "a"}
     for tag, attrs in page.tags:
         assert not [name for name in attrs if name.startswith("on") or name in ("style", "href", "srcset")], tag
     assert "url(" not in html

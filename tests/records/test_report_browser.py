@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import run_samples as sample
 
-from pinprompt.records.report import write_report
+from pinprompt.records.report import template, write_report
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium here: apt-get install chromium")
@@ -134,6 +134,8 @@ def hostile(folder: Path, url: str) -> Path:
 def test_nothing_runs_and_nothing_leaves(tmp_path: Path, server: Server) -> None:
     page = write_report(hostile(tmp_path / "run", server.url))
     dom = opened(page, tmp_path)
+    assert dom.count(f"<script>{template('report.js')}</script>") == 1  # the page's own, and no other below
+    dom = dom.replace(template("report.js"), "").replace("<script></script>", "", 1)
     assert "What each token is worth" in dom  # the page was really laid out, to its end
     assert "nothing is fetched" in dom
     assert not re.search(r"<html[^>]*data-ran", dom)

@@ -144,5 +144,5 @@ def test_what_a_worker_does_is_what_the_task_does() -> None:
 
 def test_without_ray_there_is_an_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'pinprompt\[ray\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install .*\[ray\]"):
         Ray(build_noisy)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from style_toys import VOCABULARY, causal_lm, encoder, save
 
-from pinprompt.errors import DataError, SettingError
-from pinprompt.recipe.sections import BudgetSettings, StyleTransferSettings
+from pinprompt.errors import DataError, RunError, SettingError
+from pinprompt.models.generator import Generated
+from pinprompt.recipe.sections import BudgetSettings, RemoteSettings, StyleTransferSettings
 from pinprompt.scoring.budget import Budget
 from pinprompt.scoring.evaluator import Evaluator
 from pinprompt.tasks.protocol import Task, check_task
+from pinprompt.tasks.rewriting import Rewriter, kept_rewriter
 from pinprompt.tasks.style_data import style_data
 from pinprompt.tasks.style_transfer import StyleTransferTask
 from pinprompt.values import Prompt
@@ -141,9 +144,9 @@ def test_the_report_has_every_metric_and_says_who_judged(task: StyleTransferTask
     rows = evaluation.tables["rewrites"]
     assert [row["source"] for row in rows] == list(task.sources["test"])
     assert evaluation.metrics["content"] == pytest.approx(sum(row["content"] for row in rows) / 5)
-    joint = sum(row["content"] * row["style"] * row["fluency"] for row in rows) / 5 / 100**2
-    assert evaluation.metrics["j"] == pytest.approx(joint)
-    each = [row["content"] * row["style"] * row["fluency"] / 100**2 for row in rows]
+    # A rewrite has the style or not; the table shows how likely the judge finds it.
+    each = [row["content"] * (row["style"] > 50) * row["fluency"] / 100 for row in rows]
+    assert evaluation.metrics["j"] == pytest.approx(sum(each) / 5)
     assert evaluation.outcomes["j"] == pytest.approx(each)
     judges = task.judges()
     assert judges["style (search)"] != judges["style (report)"]
@@ -187,10 +190,41 @@ def test_rewrites_come_best_first_and_distinct(task: StyleTransferTask) -> None:
     assert len({one.text for one in found}) == len(found)
     assert all('"' not in one.text for one in found)
     assert found[0].score == pytest.approx((found[0].content + found[0].style) / 2)
+    # The same judges as in the table of the report.
+    content, style = task._judges.content, task._judges.test_style
+    for one in found:
+        assert one.content == pytest.approx(100 * content(['they "hate" the food'], [one.text])[0])
+        assert one.style == pytest.approx(100 * style([one.text])[0])
     with pytest.raises(SettingError, match="empty"):
         task.rewrite("very nice", "  ")
     with pytest.raises(DataError, match="window of 96"):
         task.rewrite("very nice", "very " * 80)
+
+
+def test_a_rewrite_that_changes_nothing_comes_last() -> None:
+    class Writes:
+        def sample(self, requests: list[Any]) -> list[Generated]:
+            return [Generated(["We like  it", "we love it", "", "we love it", "it"]) for _ in requests]
+
+    def content(sources: Any, texts: Any) -> list[float]:
+        return [1.0 if "it" in text and len(text) > 2 else 0.1 for text in texts]
+
+    def style(texts: Any) -> list[float]:
+        return [{"We like  it": 0.9, "we love it": 0.8, "it": 0.1}[text] for text in texts]
+
+    made: Any = Rewriter(Writes(), content, style, 5)  # type: ignore[arg-type]
+    assert [one.text for one in made.rewrite("p", "we like it", n=5)] == ["we love it", "it", "We like  it"]
+
+
+def test_rewriting_needs_the_kept_judges_and_no_text(home: Path, task: StyleTransferTask) -> None:
+    kept = json.loads(json.dumps(task.kept_judges()))
+    without = settings(home, source="/gone.txt", target="/gone.txt")
+    again = kept_rewriter(without, kept, "cpu", RemoteSettings())
+    text = "they hate the food"
+    assert again.rewrite("very nice", text, n=3, seed=2) == task.rewrite("very nice", text, n=3, seed=2)
+    for broken in ({}, {"baseline": 2}, kept | {"style": None}, kept | {"style": kept["style"] | {"weights": [1.0]}}):
+        with pytest.raises(RunError, match=r"judges\.json"):
+            kept_rewriter(without, broken, "cpu", RemoteSettings())
 
 
 def test_context_and_baselines(home: Path, task: StyleTransferTask) -> None:
@@ -250,7 +284,7 @@ def test_empty_lines_are_passed_over(home: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["we hate it ."], r"there are 1 different source texts; two are the least"),
+        (["we hate it ."], r"there are 1 different source texts; 50 of each style are enough"),
         (["we hate it ."] * 9, r"there are 1 different source texts"),
         (LINES[:8], r"needs 10 different texts of each style"),
     ],

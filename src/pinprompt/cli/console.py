@@ -28,10 +28,12 @@ class Console:
         self.as_json, self.quiet = as_json, quiet
         self.terminal = sys.stderr.isatty() and not quiet
         self._answered = False
+        self._noted: set[str] = set()
 
     def note(self, text: str) -> None:
-        """A remark on stderr, unless quiet."""
-        if not self.quiet:
+        """A remark on stderr, unless quiet; the same remark is made once."""
+        if not self.quiet and text not in self._noted:
+            self._noted.add(text)
             sys.stderr.write(visible(text.rstrip()) + "\n")
             sys.stderr.flush()
 
@@ -57,6 +59,8 @@ class Console:
             # Without markup: square brackets in labels, prompts and install lines are text.
             rich = Rich(markup=False, soft_wrap=not sys.stdout.isatty(), width=None if sys.stdout.isatty() else 160)
             for thing in shown:
+                for column in getattr(thing, "columns", ()):
+                    column.overflow = "fold"  # a narrow terminal breaks a long word, where rich would cut it off
                 rich.print(_Shown(thing), highlight=False)
         sys.stdout.flush()
 

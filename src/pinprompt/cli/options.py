@@ -75,6 +75,9 @@ class Search(Machine):
     no_memo: NoMemo = False
     no_report: NoReport = False
     test_rows: TestRows = None
+    private: Annotated[
+        bool, typer.Option("--private", help="Keep texts and pictures of the data out of the run folder and report.")
+    ] = False
     estimate: Annotated[bool, typer.Option("--estimate", help="Print what the run would spend, and stop.")] = False
     seed: Seed = None
 

@@ -7,9 +7,9 @@ from types import TracebackType
 from typing import Any
 
 from pinprompt.cli.console import Console, Patience
-from pinprompt.methods.table import METHODS
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.records.wording import visible
+from pinprompt.run import progress
 from pinprompt.values import Event
 
 
@@ -58,11 +58,11 @@ class Progress:
         data = event.data
         if event.kind == "step":
             self.best = f"{data['best_prompt']!r} ({data['score_best']:.4g})"
-            words = self._step(event)
+            words = progress.sentence(event)
             if self._bar is not None:
-                share = self._share(event)
+                done = progress.share(self._recipe, event, (time.monotonic() - self._started) / 60)
                 self._bar.update(
-                    self._line, completed=share, description=_escaped(words), phase=f"step {event.step + 1}"
+                    self._line, completed=done, description=_escaped(words), phase=f"step {event.step + 1}"
                 )
             elif self._patience.due():
                 self._say(f"step {event.step + 1}: {words}")
@@ -74,28 +74,6 @@ class Progress:
             self._phase(f"begins anew: {data['reason']}")
         elif event.kind == "start":
             self._phase(f"{data['method']} on {data['task']}, seed {data['seed']}")
-
-    def _step(self, event: Event) -> str:
-        data = event.data
-        support = data.get("support") or []
-        parts = [f"best {data['score_best']:.4g}", repr(data["best_prompt"])]
-        if data.get("score_mean") is not None:
-            parts.append(f"mean {data['score_mean']:.4g}")
-        if support:
-            parts.append("support " + "/".join(f"{size:.0f}" for size in support[:8]))
-        parts.append(f"{data['distinct']} prompts, {data['calls']:,} calls")
-        return ", ".join(parts)
-
-    def _share(self, event: Event) -> float:
-        """How much of the run is done: the nearest of its limits."""
-        budget, shares = self._recipe.budget, [0.0]
-        if METHODS[self._recipe.method].kind == "rl":
-            shares.append((event.step + 1) / self._recipe.q_learning.steps)
-        if budget.calls:
-            shares.append(event.data.get("calls", 0) / budget.calls)
-        if budget.minutes:
-            shares.append((time.monotonic() - self._started) / 60 / budget.minutes)
-        return min(1.0, max(shares))
 
     def _phase(self, words: str) -> None:
         if self._bar is not None:

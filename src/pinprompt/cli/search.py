@@ -91,8 +91,18 @@ def restyle(
     dataset: Annotated[str | None, typer.Argument(help="Style data of the catalogue, such as books.")] = None,
     direction: Annotated[str | None, typer.Option("--direction", help="Such as negative-to-positive.")] = None,
     data: Data = None,
-    source: Annotated[Path | None, typer.Option("--source", help="Texts to rewrite, one per line.")] = None,
-    target: Annotated[Path | None, typer.Option("--target", help="Texts in the wanted style, one per line.")] = None,
+    source: Annotated[
+        Path | None, typer.Option("--source", help="Texts to rewrite, one per line; 50 different ones are enough.")
+    ] = None,
+    target: Annotated[
+        Path | None, typer.Option("--target", help="Texts in the wanted style, one per line; 50 are enough.")
+    ] = None,
+    source_style: Annotated[
+        str | None, typer.Option("--source-style", help="What the source style is called; default: the file's name.")
+    ] = None,
+    target_style: Annotated[
+        str | None, typer.Option("--target-style", help="What the wanted style is called; default: the file's name.")
+    ] = None,
     test: Annotated[Path | None, typer.Option("--test", help="Texts to report on, one per line.")] = None,
     task_model: Annotated[str | None, typer.Option("--task-model", help="The model that rewrites.")] = None,
     split: Annotated[int | None, typer.Option("--split", min=0, help="Which draw of texts.")] = None,
@@ -101,10 +111,14 @@ def restyle(
     """Find a prompt that makes a model rewrite texts in another style."""
     with door(options) as console:
         if dataset is None and (source is None or target is None):
-            raise SettingError("name style data of the catalogue, or give --source FILE and --target FILE")
+            raise SettingError(
+                "name style data of the catalogue, or give --source FILE and --target FILE, each with one text a line "
+                "(50 different texts are enough)"
+            )
         given = {
             "dataset": dataset, "direction": direction, "data": data, "source": source, "target": target, "test": test,
-            "model": task_model, "split": split, "force_judge": force_judge or None,
+            "source_style": source_style, "target_style": target_style, "model": task_model, "split": split,
+            "force_judge": force_judge or None,
         }  # fmt: skip
         _search(console, _tree("style-transfer", "smollm2", options, given), options, options.force)
 
@@ -143,7 +157,10 @@ def _search(
 
     if options.resume and force:
         raise SettingError("--resume continues a run, --force removes it: choose one")
-    over = _given({"seed": options.seed, "scoring": {"memo": False} if options.no_memo else None})
+    over = _given({
+        "seed": options.seed, "scoring": {"memo": False} if options.no_memo else None,
+        "private": options.private or None,
+    })  # fmt: skip
     over["budget"] = _given({"calls": options.calls, "minutes": options.minutes})
     if options.test_rows is not None:
         over["task"] = _test_rows(tree, options.test_rows)

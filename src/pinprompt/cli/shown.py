@@ -10,6 +10,7 @@ from rich.text import Text
 
 from pinprompt.records.reading import inside, mapping, number, sequence
 from pinprompt.records.verdict import judge_result, value_of
+from pinprompt.records.wording import where
 from pinprompt.run.running import Result
 
 REWRITES = 10
@@ -30,7 +31,7 @@ def shown_result(result: Result) -> Iterator[Any]:
         for name in (primary, f"raw_{primary}"):
             if name == primary or name in measured:
                 columns.append((split, name))
-                said = f"{name.replace('_', ' ')} on {split}" + (f" ({rows:.0f} rows)" if rows else "")
+                said = f"{name.replace('_', ' ')} {where(split, data.get('task'), rows)}"
                 table.add_column(said, justify="right")
     compared = {"found": {"prompt": result.prompt, **{split: data.get(split) for split in splits}}}
     for label, row in {**compared, **mapping(data.get("baselines"))}.items():

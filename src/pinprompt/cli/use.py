@@ -1,4 +1,4 @@
-"""Verbs that use what a run found: predict, rewrite, evaluate, use, export, draw, report, judge."""
+"""Verbs that use what a run found: predict, rewrite, evaluate, use, export, draw, report, open, judge."""
 
 from __future__ import annotations
 
@@ -54,13 +54,9 @@ def predict(
         given = _texts(texts, console)
         rows = api.predict(run, given, device=options.device, threads=options.threads)
         table = Table("label", "probability", "text", show_edge=False)
-        for text, (label, probabilities) in zip(given, rows, strict=True):
-            table.add_row(Text(label), f"{max(probabilities.values()):.3f}", Text(text))
-        predictions = [
-            {"text": text, "label": label, "probabilities": probabilities}
-            for text, (label, probabilities) in zip(given, rows, strict=True)
-        ]
-        console.answer({"predictions": predictions}, table)
+        for row in rows:
+            table.add_row(Text(row["label"]), f"{max(row['probabilities'].values()):.3f}", Text(row["text"]))
+        console.answer({"predictions": rows}, table)
 
 
 def _predict_table(
@@ -73,6 +69,8 @@ def _predict_table(
 
     from pinprompt import api
 
+    if source == "-" and sys.stdin.isatty():
+        console.note("reading the table from the terminal: type it, then Ctrl-D")
     found = api.predict_table(
         run, source, text_column=text_column, output=output, device=options.device, threads=options.threads,
         notes=console.note,
@@ -104,14 +102,11 @@ def rewrite(
         from pinprompt import api
 
         given = _texts(texts, console, None)
-        found = api.rewrite(run, given, n=n, seed=seed or 0, device=options.device, threads=options.threads)
+        rows = api.rewrite(run, given, n=n, seed=seed or 0, device=options.device, threads=options.threads)
         table = Table("text", "rewrite", "content", "style", "score", show_edge=False)
-        rows = []
-        for text, rewrites in zip(given, found, strict=True):
-            for one in rewrites:
-                numbers = {"content": one.content, "style": one.style, "score": one.score}
-                table.add_row(Text(text), Text(one.text), *(f"{value:.1f}" for value in numbers.values()))
-                rows.append({"text": text, "rewrite": one.text, **numbers})
+        for row in rows:
+            numbers = (f"{row[name]:.1f}" for name in ("content", "style", "score"))
+            table.add_row(Text(row["text"]), Text(row["rewrite"]), *numbers)
         console.answer({"rewrites": rows}, table)
 
 
@@ -162,7 +157,7 @@ def evaluate(
         found = api.evaluate(
             run, task_models=task_model or (), split=split, prompt=prompt, test=test, text_column=text_column,
             label_column=label_column, device=options.device,
-            threads=options.threads,
+            threads=options.threads, notes=console.note,
         )  # fmt: skip
         table = Table("task model", "rows", "metric", "value", "95 % interval", show_edge=False)
         for model, evaluation in found.items():
@@ -221,19 +216,38 @@ def draw(
         from pinprompt import api
 
         console.note("drawing; this takes minutes without a GPU")
-        found = api.draw(run, model=model, device=options.device, threads=options.threads, seed=seed or 0)
+        found = api.draw(
+            run, model=model, device=options.device, threads=options.threads, seed=seed or 0, notes=console.note
+        )
         drawings = [{"name": row["name"], "similarity": row["similarity"]} for row in found.data["drawings"]]
         lines = [f"{row['name']}: similarity {row['similarity']:.3f}" for row in drawings]
         console.answer({"drawings": drawings, "report": str(found.report)}, *lines, f"report: {found.report}")
 
 
-def report(options: Output, run: Run) -> None:
+def report(
+    options: Output,
+    run: Run,
+    private: Annotated[
+        bool, typer.Option("--private", help="Leave texts and pictures of the data out of the page.")
+    ] = False,
+) -> None:
     """Write a run's report.html again."""
     with door(options) as console:
         from pinprompt import api
 
-        path = api.report(run)
+        path = api.report(run, private=private)
         console.answer({"report": str(path)}, f"report: {path}")
+
+
+def open(options: Output, run: Run) -> None:
+    """Open a run's report in the browser."""
+    with door(options) as console:
+        from pinprompt import api
+
+        shown = api.open(run)
+        if not shown["opened"]:
+            console.note("no browser could be started here; open the file yourself")
+        console.answer(shown, f"report: {shown['report']}")
 
 
 def judge(
@@ -296,4 +310,4 @@ def _mean(summary: Summary) -> str:
     return f"{', '.join(said)} ({over})" if said else "no marks"
 
 
-VERBS = (predict, rewrite, evaluate, use, export, draw, report, judge)
+VERBS = (predict, rewrite, evaluate, use, export, draw, report, open, judge)

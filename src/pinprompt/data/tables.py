@@ -97,7 +97,11 @@ def keep_frame(frame: object, folder: Path, *, lines: bool = False) -> str:
     """
     if not lines:
         return keep_rows(_records(frame), folder)
-    texts = read_table(frame).texts
+    return keep_lines(read_table(frame).texts, folder)
+
+
+def keep_lines(texts: Iterable[str], folder: Path) -> str:
+    """Write texts to a file with one text a line that is named by its content, and return the path."""
     return _keep("".join(" ".join(text.split()) + "\n" for text in texts), ".txt", folder)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Protocol
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from pinprompt.errors import DataError, SettingError, did_you_mean
+from pinprompt.errors import DataError, RunError, SettingError, did_you_mean
 from pinprompt.judges.encoder import Encoder, Remembered
 from pinprompt.models.batches import pad_of, passes, window_of
 from pinprompt.seeds import derive
@@ -110,6 +110,18 @@ class Words:
     most: int = 4000
     name: str = "words"
     _places: dict[str, int] = field(default_factory=dict, init=False, repr=False)
+
+    @classmethod
+    def of(cls, known: Sequence[str]) -> Words:
+        """Features of words and pairs that were chosen before, in their order."""
+        made = cls()
+        made._places = {gram: place for place, gram in enumerate(known)}
+        return made
+
+    @property
+    def known(self) -> list[str]:
+        """The words and pairs that were taken, in their order."""
+        return list(self._places)
 
     def fit(self, texts: Sequence[str]) -> None:
         """Take the words and pairs that two or more training texts contain."""
@@ -209,7 +221,8 @@ def train_style(
         if len(texts) < LEAST_LINES:
             raise DataError(
                 f"a style judge needs {LEAST_LINES} different texts of each style or more; there are {len(texts)} of "
-                f"the {kind} style for it. Give more lines, or name a classification model as the judge."
+                f"the {kind} style for it. Give more lines (50 of each style are enough), or name a classification "
+                "model as the judge."
             )
     random = np.random.Generator(np.random.Philox(derive(seed, "style judge")))
     sides = [
@@ -241,6 +254,39 @@ def train_style(
             "or a classification model named as judge; `force_judge = true` uses it anyway."
         )
     return judge
+
+
+def trained_values(judge: StyleJudge) -> dict[str, Any]:
+    """A trained judge on an embedding and words as JSON values, for `trained_from`; {} for any other judge."""
+    if not isinstance(judge, TrainedStyle) or not isinstance(judge.features, Together):
+        return {}
+    words = next((part.known for part in judge.features.parts if isinstance(part, Words)), [])
+    return {"words": words, "weights": judge.weights.tolist(), "bias": judge.bias, "name": judge.name}
+
+
+def trained_from(values: Mapping[str, Any], embedding: Embedding) -> TrainedStyle:
+    """The judge that `trained_values` wrote down, on the same embedding."""
+    words, weights, bias = values.get("words"), values.get("weights"), values.get("bias")
+    if (
+        not isinstance(words, list)
+        or not isinstance(weights, list)
+        or not all(isinstance(word, str) for word in words)
+        or not all(_is_number(one) for one in [*weights, bias])
+    ):
+        raise RunError("judges.json does not hold a style judge that can be read; run the search again with --force")
+    judge = TrainedStyle(Together([embedding, Words.of(words)]), np.array(weights), float(bias), None)  # type: ignore[arg-type]
+    judge.name = str(values.get("name", ""))
+    size = judge.features(["a"]).shape[1]
+    if size != len(weights):
+        raise RunError(
+            f"the style judge in judges.json was made with another encoder: it has {len(weights)} weights, and {size} "
+            "features are read here; use the encoder that the recipe names"
+        )
+    return judge
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _fitted(pairs: Sequence[tuple[str, float]], features: Features, penalty: float) -> TrainedStyle:

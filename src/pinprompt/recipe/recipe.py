@@ -44,6 +44,9 @@ class Recipe(Section):
         "paper", description="paper: the published settings; quick: a schedule for minutes on a laptop."
     )
     seed: int = Field(0, ge=0, description="Root of all randomness; 0 is a seed like any other.")
+    private: bool = Field(
+        False, description="Keep texts and pictures of your data out of the run folder and its report."
+    )
     task: TaskSettings = Field(description="What the prompt is for.")
     policy: sections.PolicySettings = _section(sections.PolicySettings, "The writer of prompts.")
     q_learning: sections.QLearningSettings = _section(sections.QLearningSettings, "The RL family.")
@@ -73,7 +76,7 @@ class Recipe(Section):
     @property
     def hash(self) -> str:
         """Twelve hex digits that name this recipe; settings of methods and servers that it does not use are moot."""
-        unused = self.other_methods
+        unused = {*self.other_methods, "private"}  # what is shown changes nothing that is computed
         if not getattr(self.task, "model", "").startswith("remote:"):
             unused.add("remote")
         canonical = json.dumps(self.model_dump(mode="json", exclude=unused), sort_keys=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -386,6 +387,12 @@ class ClassificationSettings(Section):
         """Recipes of earlier versions have true (content-free) or false here."""
         return {True: "content-free", False: "none"}[value] if isinstance(value, bool) else value
 
+    @field_validator("words", "prior", mode="before")
+    @classmethod
+    def _labels_as_text(cls, value: object) -> object:
+        """Labels may be numbers in Python: {0: "terrible"} is {"0": "terrible"}."""
+        return {str(label): one for label, one in value.items()} if isinstance(value, Mapping) else value
+
     @field_validator("prior")
     @classmethod
     def _shares(cls, value: dict[str, float]) -> dict[str, float]:
@@ -411,6 +418,8 @@ class StyleTransferSettings(Section):
     )
     source: str | None = Field(None, description="File with texts to rewrite, one per line (in place of a dataset).")
     target: str | None = Field(None, description="File with texts in the wanted style, one per line.")
+    source_style: str | None = Field(None, description="What the source style is called; none: the source file's name.")
+    target_style: str | None = Field(None, description="What the target style is called; none: the target file's name.")
     test: str | None = Field(None, description="File with texts to report on; none: held out of the source file.")
     references: str | None = Field(None, description="File with human rewrites of the test texts, line by line.")
     split: int = Field(13, ge=0, description="Which draw of training, dev and judge texts; or of a published folder.")

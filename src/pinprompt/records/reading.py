@@ -30,11 +30,14 @@ LIMITS = {  # the greatest size that is read; result.json may carry pictures
     "prompts.csv": 128 * MEBI,
     "judgements.json": 8 * MEBI,
     "rows.json": 8 * MEBI,
+    "judges.json": 8 * MEBI,
 }
 LARGEST = 1e100  # beyond it, sums and differences would overflow, and nothing that was measured is so large
 LINE_LIMIT = 2 * MEBI
 PROMPT_ROWS = 250_000
 DEPTH = 64  # no run folder has deeper nesting, and walking through it would exhaust the stack
+WITH_TEXTS = ("examples", "rewrites", "pictures")
+"""Tables of a result that repeat texts or file names of the data; a private run has none of them."""
 MARKS = ("recipe.toml", "events.jsonl", "result.json")  # a folder with none of these is not a run folder
 
 
@@ -58,8 +61,9 @@ class RunRecord:
         return [event for event in self.events if event.get("event") == kind]
 
     def setting(self, *path: str) -> Any:
-        """A value of the recipe by its path, or None where a part of the path is missing."""
-        return inside(self.recipe, *path)
+        """A value of the recipe by its path, or None where a part of the path is missing or the value is empty."""
+        found = inside(self.recipe, *path)
+        return None if found == "none" else found  # TOML has no null
 
 
 def read_run(folder: Path | str, *, prompts: bool = True, events: bool = True) -> RunRecord:
@@ -116,6 +120,11 @@ def read_result(folder: Path) -> dict[str, Any]:
 def read_environment(folder: Path) -> dict[str, Any]:
     """A run's environment.json alone; empty where there is none."""
     return _json(folder, "environment.json")
+
+
+def read_judges(folder: Path) -> dict[str, Any]:
+    """A style run's judges.json; empty where the run has none."""
+    return _json(folder, "judges.json")
 
 
 def number(value: object) -> float | None:

@@ -1,13 +1,14 @@
-"""Writes report.html: one file that explains the answer, opens without a network, and runs nothing.
+"""Writes report.html: one file that explains the answer and opens without a network.
 
 All text of prompts, data and models is escaped by the template engine; the page's own policy (a CSP that allows its
-one style sheet by hash, and pictures in data URIs) is a second defence.
+one style sheet and its one script, the copy buttons', by hash, and pictures in data URIs) is a second defence.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+from dataclasses import replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -16,15 +17,22 @@ from typing import Any
 from pinprompt.files import write_atomically
 from pinprompt.records import report_extras, report_parts
 from pinprompt.records.identity import refresh
-from pinprompt.records.reading import RunRecord, read_run
+from pinprompt.records.reading import WITH_TEXTS, RunRecord, mapping, read_run
 from pinprompt.records.wording import text
 
 RECIPE_SHOWN = 60_000
 
 
-def write_report(folder: Path | str) -> Path:
-    """Read a run folder and write its report.html again; returns the file's path."""
+def write_report(folder: Path | str, *, private: bool = False) -> Path:
+    """Read a run folder and write its report.html again; returns the file's path.
+
+    `private` leaves out what shows texts or pictures of the data, as a private run leaves it out of its folder.
+    """
     record = read_run(folder)
+    if private:
+        shown = {name: value for name, value in record.result.items() if name not in ("tables", "images", "drawings")}
+        tables = {name: table for name, table in mapping(record.result.get("tables")).items() if name not in WITH_TEXTS}
+        record = replace(record, result={**shown, "tables": tables, "private": True})
     path = record.folder / "report.html"
     write_atomically(path, render(record))
     refresh(record.folder, path.name)
@@ -35,11 +43,12 @@ def render(record: RunRecord) -> str:
     """The report of a record as HTML; parts that the run does not have are absent."""
     from markupsafe import Markup
 
-    css = template("report.css")
-    digest = base64.b64encode(hashlib.sha256(css.encode()).digest()).decode()
+    css, script = template("report.css"), template("report.js")
     page: str = _page().render(
         css=Markup(css),  # nosec B704  # our own style sheet
-        style_hash=f"sha256-{digest}",
+        script=Markup(script),  # nosec B704  # our own script
+        style_hash=_hash(css),
+        script_hash=_hash(script),
         **contents(record),
     )
     return page
@@ -60,6 +69,11 @@ def _page() -> Any:
     return engine.get_template("report.html.j2")
 
 
+def _hash(content: str) -> str:
+    """How a content policy names the one style sheet or script that it allows."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+
+
 def contents(record: RunRecord) -> dict[str, Any]:
     """What `report_body.html.j2` shows of a record, for the report and for any page that includes the same body."""
     from markupsafe import Markup
@@ -67,6 +81,7 @@ def contents(record: RunRecord) -> dict[str, Any]:
     # What is marked as safe is SVG that charts.py wrote, in which every text is escaped.
     curves = [dict(part, svg=Markup(part["svg"])) for part in report_extras.curves(record)]  # nosec B704
     scores = report_parts.scores(record)
+    private = record.result.get("private") is True
     return {
         "header": report_parts.header(record),
         "verdict": report_parts.verdict(record),
@@ -88,11 +103,11 @@ def contents(record: RunRecord) -> dict[str, Any]:
         "recipe": text(record.recipe_text, RECIPE_SHOWN),
         "environment": report_parts.environment(record),
         "command": report_parts.command(record),
-        "notes": list(record.notes),
+        "notes": [*record.notes, *(["Texts and pictures of the data are left out of this page."] * private)],
         "rows_place": False,  # the studio puts its matrix of prompts and rows there
     }
 
 
 def template(name: str) -> str:
-    """The text of a template or style sheet of the report."""
+    """The text of a template, style sheet or script of the report."""
     return resources.files("pinprompt.records").joinpath("templates", name).read_text(encoding="utf-8")

@@ -9,11 +9,17 @@ from pinprompt.records.charts import Point, Series, line_chart, scatter, stacked
 from pinprompt.records.figures import greedy_progress, progress
 from pinprompt.records.reading import RunRecord, inside, mapping, number, sequence
 from pinprompt.records.report_parts import PICTURES, Part, perplexity_of, picture
-from pinprompt.records.usage import sent_of
+from pinprompt.records.usage import sent_of, snippets
 from pinprompt.records.wording import JOINED, digits, duration, metric, plain, text, title, token
 
 SHOWN = 12  # examples of a kind
-SENT_SHOWN = 20_000  # characters of the text that is sent
+SENT_SHOWN = 20_000  # characters of the text that is sent, and of code that sends it
+SNIPPETS = {
+    "python": "Plain Python",
+    "transformers": "transformers",
+    "openai": "An OpenAI-compatible client",
+    "curl": "curl",
+}
 MINUS = "\N{MINUS SIGN}"
 LABELS = 30  # classes of a confusion matrix that is still drawn
 MARKS = ("relevance", "interpretability")
@@ -269,4 +275,5 @@ def sent(record: RunRecord) -> dict[str, Any] | None:
         "text": text(chat or found.open_text, SENT_SHOWN),
         "words": [(text(label, 60), text(word, 60)) for label, word in found.words.items()],
         "offsets": [(text(label, 60), f"{value:.3f}") for label, value in found.offsets.items()],
+        "snippets": [(SNIPPETS[name], text(code, SENT_SHOWN)) for name, code in snippets(found, "some text").items()],
     }

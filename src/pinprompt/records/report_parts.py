@@ -13,7 +13,7 @@ from typing import Any
 from pinprompt.records.charts import Row, interval_chart
 from pinprompt.records.reading import RunRecord, inside, mapping, number, sequence
 from pinprompt.records.verdict import SPLITS, brackets, judge_result, reported_split, value_of
-from pinprompt.records.wording import duration, metric, plain, text, title, token
+from pinprompt.records.wording import duration, metric, plain, text, title, token, where
 
 Part = dict[str, Any]
 
@@ -46,7 +46,10 @@ def header(record: RunRecord) -> Part:
     method = text(result.get("method") or record.setting("method") or start.get("method") or "a method", 60)
     task = text(result.get("task") or record.setting("task", "kind") or start.get("task") or "a task", 60)
     about = [task.replace("_", " "), method]
-    data = record.setting("task", "dataset") or record.setting("task", "train")
+    data = record.setting("task", "dataset")
+    if not data:
+        given = record.setting("task", "train") or record.setting("task", "source")
+        data = re.split(r"[/\\]", given)[-1] if isinstance(given, str) else None
     if data:
         about.insert(1, text(data, 60))
     seed = result.get("seed", record.setting("seed"))
@@ -123,11 +126,13 @@ def scores(record: RunRecord) -> Part | None:
                 rows.append({"name": label, "prompt": text(prompt or "", 300).strip(" "), "cells": cells})
         count = next((number(metrics.get("rows")) for _, _, metrics in measured if metrics.get("rows")), None)
         if names and rows:
-            about = [] if count is None else [f"{plain(count)} row{'s' if count != 1 else ''}"]
+            inverted = record.result.get("task") == "inversion"
+            about = [] if count is None or inverted else [f"{plain(count)} row{'s' if count != 1 else ''}"]
             if any(interval for row in rows for _, interval in row["cells"]):
                 about.append("in brackets the 95 % interval")
             titles = [title(text(name, 40)) for name in names]
-            tables.append({"split": split, "names": titles, "rows": rows, "about": "; ".join(about)})
+            said = where(split, record.result.get("task"), count if inverted else None)
+            tables.append({"where": said.capitalize(), "names": titles, "rows": rows, "about": "; ".join(about)})
     if not tables:
         return None
     return {"tables": tables, "chart": _score_chart(record, prompts), "calibration": _calibration(record)}
@@ -158,7 +163,8 @@ def _score_chart(record: RunRecord, prompts: list[tuple[str, Any, dict[str, Any]
         value, interval = value_of(mapping(one.get(split or "")), f"raw_{name}")
         if value is not None:
             rows.append(Row(f"{label}, raw", value, *(interval or (None, None))))
-    heading = f"{title(name)} on {split}, with 95 % intervals"
+    heading = f"{title(name)} {where(split or '', record.result.get('task'))}"
+    heading += ", with 95 % intervals" if any(row.low is not None for row in rows) else ""
     return interval_chart(rows, title=heading, label=lambda value: metric(name, value)) if len(rows) > 1 else ""
 
 

@@ -309,4 +309,5 @@ def _dspy(sent: Sent) -> dict[str, Any]:
             ],
         },
         "lm": None,
+        "metadata": {"dependency_versions": {}},  # dspy warns where these differ from its own; none are known here
     }

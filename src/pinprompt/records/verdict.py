@@ -12,7 +12,7 @@ from typing import Any
 
 from pinprompt.maths.bootstrap import FEWEST, compare_rows, mcnemar
 from pinprompt.records.reading import inside, mapping, number, sequence
-from pinprompt.records.wording import metric, text, title
+from pinprompt.records.wording import metric, text, title, where
 
 LEVEL = 0.05
 """Differences with a smaller p-value are called differences."""
@@ -55,17 +55,21 @@ def judge_result(result: Mapping[str, Any], primary: str | None = None) -> Verdi
     found, interval = value_of(ours, name)
     if found is None:
         return None
-    where = f"{title(text(name, 40))} on {split}"
-    where = f"{where[0].upper()}{where[1:]}: {metric(name, found)}{brackets(name, interval)}"
+    task = result.get("task")
+    place = where(split, task, number(ours.get("rows")) if task == "inversion" else None)
+    head = f"{title(text(name, 40))} {place}"
+    head = f"{head[0].upper()}{head[1:]}: {metric(name, found)}{brackets(name, interval)}"
     against = _rival(result, split, name)
     if against is None:
         said = "There is no hand-written prompt to compare with."
-        return Verdict("alone", split, name, found, None, None, None, None, said, f"{where}.{CAUTION[split]}")
+        return Verdict("alone", split, name, found, None, None, None, None, said, f"{head}.{CAUTION[split]}")
     label, theirs = against
     rival, rival_interval = value_of(theirs, name)
     p, test = _tested(outcomes_of(ours, name), outcomes_of(theirs, name))
-    kind, said = _judged(found, rival or 0.0, p, label, split)
-    details = f"{where} against {metric(name, rival)}{brackets(name, rival_interval)}"
+    kind, said = _judged(found, rival or 0.0, p, label, place)
+    if task == "inversion":
+        said = f"The found words {'fit' if found > (rival or 0.0) else 'do not fit'} better than the {label} ones."
+    details = f"{head} against {metric(name, rival)}{brackets(name, rival_interval)}"
     details += f" ({test})." if test else "."
     return Verdict(kind, split, name, found, label, rival, p, test, said, details + CAUTION[split])
 
@@ -87,17 +91,17 @@ def brackets(name: str, interval: tuple[float, float] | None) -> str:
     return "" if interval is None else f" [{metric(name, interval[0])}, {metric(name, interval[1])}]"
 
 
-def _judged(found: float, rival: float, p: float | None, label: str, split: str) -> tuple[str, str]:
+def _judged(found: float, rival: float, p: float | None, label: str, place: str) -> tuple[str, str]:
     if p is None:
         way = "scores higher than" if found > rival else "does not score higher than"
         return "untested", (
-            f"The found prompt {way} the {label} prompt on {split}; the difference was not tested, "
+            f"The found prompt {way} the {label} prompt {place}; the difference was not tested, "
             "since the run has no values row by row."
         )
     if p >= LEVEL:
-        return "unclear", f"The found prompt is not shown to beat the {label} prompt on {split} ({shown_p(p)})."
+        return "unclear", f"The found prompt is not shown to beat the {label} prompt {place} ({shown_p(p)})."
     kind, way = ("better", "beats") if found > rival else ("worse", "is worse than")
-    return kind, f"The found prompt {way} the {label} prompt on {split} ({shown_p(p)})."
+    return kind, f"The found prompt {way} the {label} prompt {place} ({shown_p(p)})."
 
 
 def shown_p(p: float) -> str:

@@ -1,4 +1,4 @@
-"""A run folder that was zipped: its recipe and its result are taken out into a temporary folder, nothing else is."""
+"""A run folder that was zipped: recipe, result and judges are taken out into a temporary folder, nothing else is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from pinprompt.errors import RunError
 from pinprompt.records.reading import LIMITS
 
-_NEEDED = ("recipe.toml", "result.json")
+_NEEDED = ("recipe.toml", "result.json", "judges.json")
 _MOST_MEMBERS = 100_000
 
 

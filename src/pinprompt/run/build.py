@@ -13,6 +13,7 @@ from pinprompt.errors import SettingError
 from pinprompt.methods.protocol import Method, Outcome, Search
 from pinprompt.methods.table import METHODS
 from pinprompt.recipe.recipe import Recipe
+from pinprompt.records.reading import WITH_TEXTS
 from pinprompt.tasks.protocol import Task
 
 if TYPE_CHECKING:
@@ -61,6 +62,16 @@ def build_labeller(recipe: Recipe, device: str, data: LabelledData | None = None
     return ClassificationTask.build(
         settings, device, recipe.seed, data=data or without_rows(settings), remote=recipe.remote, models=recipe.models
     )
+
+
+def build_rewriter(recipe: Recipe, device: str, kept: dict[str, Any]) -> Any:
+    """What rewrites texts with the prompt of a style run: from the judges that it kept, else from its texts."""
+    if not kept:
+        return build_task(recipe, device)
+    from pinprompt.tasks.rewriting import kept_rewriter
+
+    settings: Any = recipe.task
+    return kept_rewriter(settings, kept, device, recipe.remote)
 
 
 def build_task(recipe: Recipe, device: str, contact: bool = True) -> Task:
@@ -178,6 +189,8 @@ def build_evaluator(
         journal,
         settings.memoise_stochastic,
     )
+    if recipe.private:
+        evaluator.unwritten = frozenset(WITH_TEXTS)
     evaluator.restore(record.checkpoint.provided("evaluator"), record.checkpoint.provided("spent"))
     for problem in journal.problems:
         notes(problem)

@@ -62,8 +62,9 @@ def conclude(
         **calibration_of(shown),
         "baselines": {name: _compared(prompt, evaluations[name]) for name, prompt in compared.items()},
         "tables": dict(shown.tables) if shown else {},
+        "private": recipe.private,
         "judges": task.judges(),
-        **task.exhibits(),
+        **({} if recipe.private else task.exhibits()),
         **outcome.extras,
     }
     result["reported"] = report

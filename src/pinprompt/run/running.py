@@ -23,8 +23,8 @@ from pinprompt.run.folder import RunFolder
 from pinprompt.tasks.protocol import Task, complete
 from pinprompt.values import Event, Listener
 
-MAY_CHANGE = ("budget", "scoring")
-"""Sections that a resumed run may change: what it may spend and where it computes, never what it computes."""
+MAY_CHANGE = ("budget", "scoring", "private")
+"""What a resumed run may change: what it may spend, where it computes, what it shows, never what it computes."""
 
 
 RESULT: dict[str, tuple[type, ...]] = {
@@ -135,9 +135,12 @@ def run(
         consent.vouch(recipe)
         # Only now is there a run: what could not even be built leaves a folder that can be used again.
         record.begin(recipes.to_toml(recipe), task.fingerprint)
-        rows = task.shown_rows()
+        rows = {} if recipe.private else task.shown_rows()
         if rows:
             record.save_json("rows.json", rows)
+        judges = {} if recipe.private else task.kept_judges()  # the words that a style judge knows are of the data
+        if judges:
+            record.save_json("judges.json", judges)
         _keep_environment(record, build.environment(device, threads), notes)
         evaluator = build.build_evaluator(recipe, task, record, device, threads, notes)
 

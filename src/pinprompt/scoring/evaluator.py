@@ -52,6 +52,8 @@ class Evaluator:
         """One answer per prompt and split is enough."""
         self.requests = 0
         self.repeats = 0
+        self.unwritten: frozenset[str] = frozenset()
+        """Tables of evaluations that stay out of the run folder."""
         self._begun = False
         self._billing = Billing(task, budget)
         self._known = Known(task, self.fixed, memo)
@@ -150,12 +152,19 @@ class Evaluator:
             else:
                 evaluation = remembered or self._checked(next(answers), prompt)
                 money = self._billing.settle_evaluation(evaluation, split, remembered is not None)
+            if from_score is None and remembered is None:
+                packed = journal.pack_evaluation(evaluation)
+                self._known.keep({self._known.evaluation_key(split, prompt): packed}, money)
+            evaluation = self._written(evaluation)
             self._evaluations[split, prompt.text] = evaluation
             packed = journal.pack_evaluation(evaluation)
             self._journal([self._row("evaluation", self.requests, -1, split, prompt) | {"evaluation": packed}])
-            if from_score is None and remembered is None:
-                self._known.keep({self._known.evaluation_key(split, prompt): packed}, money)
         return [self._evaluations[split, prompt.text] for prompt in prompts]
+
+    def _written(self, evaluation: Evaluation) -> Evaluation:
+        """An evaluation as the run folder may have it."""
+        tables = {name: table for name, table in evaluation.tables.items() if name not in self.unwritten}
+        return replace(evaluation, tables=tables)
 
     def _from_score(self, prompt: Prompt, split: str, seed: int) -> Evaluation | None:
         """What the prompt's score on this split says already."""

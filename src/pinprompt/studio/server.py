@@ -252,8 +252,8 @@ async def _static(studio: Studio, request: Request) -> Response:
     from starlette.responses import Response
 
     name = request.path_params["name"]
-    if name == "report.css":
-        return Response(report.template(name), media_type="text/css")
+    if name in ("report.css", "report.js"):
+        return Response(report.template(name), media_type="text/css" if name.endswith("css") else "text/javascript")
     if name not in STATIC:
         raise Refused(404, "There is no such file.")
     content = resources.files("pinprompt.studio").joinpath("static", name).read_bytes()

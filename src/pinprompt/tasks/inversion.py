@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pinprompt.errors import SettingError
-from pinprompt.models.clip import Clip, load_clip
+from pinprompt.models.clip import EMOJI_CLIP, Clip, load_clip
 from pinprompt.models.images import Picture, data_uri, load_pictures
 from pinprompt.recipe.sections import InversionSettings
 from pinprompt.tasks.protocol import Task
@@ -16,6 +16,10 @@ from pinprompt.values import Evaluation, Prompt, Score
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+OF_DRAWINGS = (
+    f"{EMOJI_CLIP} knows drawings: emoji, icons, simple pictures on a plain ground. Of a photograph it finds little; "
+    "for photographs name a CLIP or SigLIP model, such as --model openai/clip-vit-base-patch32 (hub id or folder)"
+)
 LEAST = -1.0
 """What a prompt scores that cannot be scored: the least cosine, so that it never wins."""
 
@@ -38,6 +42,7 @@ class InversionTask(Task):
         self._each = clip.image_features(images)
         self._target = clip.target(images)
         self.fingerprint = _fingerprint(settings, clip, self.pictures)
+        self.notes = [OF_DRAWINGS] if clip.name == EMOJI_CLIP else []
 
     @classmethod
     def build(cls, settings: InversionSettings, device: str = "cpu") -> InversionTask:

@@ -101,6 +101,10 @@ class Task(BareTask, Protocol):
         """The training examples as rows.json has them, for the studio; {} where there is nothing to show."""
         return {}
 
+    def kept_judges(self) -> dict[str, Any]:
+        """What using the answer needs in place of the data, as judges.json has it; {} where nothing is needed."""
+        return {}
+
     def differentiable(self) -> Differentiable | None:
         """The view that white-box methods need; None for a black box."""
         return None
@@ -142,8 +146,8 @@ def blocks_of(task: Task) -> tuple[str, ...]:
 
 OPTIONAL = (
     *("notes", "chunk", "billed", "fingerprints", "calibrates", "blocks", "language"),
-    *("check_window", "tokens", "judges", "exhibits", "sent", "shown_rows", "differentiable", "row_values"),
-    *("pooled", "whole_splits", "answers", "evaluate_many", "evaluation_from"),
+    *("check_window", "tokens", "judges", "exhibits", "sent", "shown_rows", "kept_judges", "differentiable"),
+    *("row_values", "pooled", "whole_splits", "answers", "evaluate_many", "evaluation_from"),
 )
 """The members with defaults."""
 
@@ -367,7 +371,8 @@ def _extras(task: Task, prompt: Prompt) -> list[str]:
             found.append(f"tokens() on '{split}' must give two whole numbers, in and out, it gave {most!r:.60}")
     if not _texts(task.judges()):
         found.append(f"judges() must give a dict of what to who, it gave {task.judges()!r:.80}")
-    for name, given in (("exhibits", task.exhibits()), ("shown_rows", task.shown_rows())):
+    offered = {name: getattr(task, name)() for name in ("exhibits", "shown_rows", "kept_judges")}
+    for name, given in offered.items():
         try:
             fits = isinstance(given, dict) and bool(json.dumps(given, allow_nan=False))
         except (TypeError, ValueError):

@@ -17,6 +17,8 @@ from pinprompt.recipe.sections import StyleTransferSettings
 from pinprompt.seeds import derive
 
 T = TypeVar("T")
+LEAST_TEXTS = 50
+"""Texts of each style that are enough: two fifths to rewrite, two halves of the rest for two judges."""
 HELD_OUT = 100
 """The most test texts that are held out of a source file."""
 
@@ -108,7 +110,10 @@ def _of_files(settings: StyleTransferSettings, source: Path, target: Path) -> St
     if test is not None and settings.test_sources is not None:
         rows = sorted(_drawn(list(range(len(test))), settings.split, "test")[: settings.test_sources])
         test, references = [test[row] for row in rows], [references[row] for row in rows] if references else []
-    names = (source.stem.replace("_", " "), target.stem.replace("_", " "))
+    names = (
+        settings.source_style or source.stem.replace("_", " "),
+        settings.target_style or target.stem.replace("_", " "),
+    )
     return _divide(
         settings,
         lines,
@@ -144,8 +149,8 @@ def _divide(
     wanted = _drawn(list(dict.fromkeys(target)), settings.split, "target")
     if len(lines) < 2:
         raise DataError(
-            f"there are {len(lines)} different source texts; two are the least (one to search on, one to choose on), "
-            "and a style judge that is trained here needs 20 more of each style",
+            f"there are {len(lines)} different source texts; {LEAST_TEXTS} of each style are enough to train the style "
+            "judges and leave texts to search and to choose on (2 with style judges that are named)",
             path=settings.source or settings.data,
         )
     few = max(1, len(lines) // 5)  # of a short file no part takes more than a fifth

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from pinprompt.errors import SettingError
+from pinprompt.errors import RunError, SettingError
 from pinprompt.judges.content import Alignment, BertScore, ContentJudge, baseline_of
 from pinprompt.judges.encoder import Encoder
 from pinprompt.judges.fluency import Acceptability, FluencyJudge, LanguageModel, PerplexityFluency
-from pinprompt.judges.style import Classifier, Embedding, Features, NamedStyle, StyleJudge, Together, Words, train_style
+from pinprompt.judges.style import (
+    Classifier,
+    Embedding,
+    Features,
+    NamedStyle,
+    StyleJudge,
+    Together,
+    Words,
+    train_style,
+    trained_from,
+    trained_values,
+)
 from pinprompt.models.sources import load_causal_lm, load_encoder, load_sequence_classifier, resolve
 from pinprompt.recipe.sections import StyleTransferSettings
 from pinprompt.tasks.style_data import StyleData
@@ -60,7 +73,7 @@ def build_judges(
 
     A task model that tells no probabilities (`task_lm` is None) leaves perplexity to `settings.fluency_model`.
     """
-    encoder = Encoder(*load_encoder(settings.encoder, device), name=_named(settings.encoder))
+    encoder = _encoder(settings, device)
     first, second = data.halves
     known: dict[str, Classifier] = {}
     lm = task_lm
@@ -87,6 +100,42 @@ def build_judges(
         texts=second[1][:CALIBRATION],
         acceptability=acceptability,
     )
+
+
+def keep_judges(judges: StyleJudges) -> dict[str, Any]:
+    """The content judge and the report's style judge as JSON values, for `kept_content` and `kept_style`."""
+    style = judges.test_style
+    reference = judges.reference
+    return {
+        "baseline": reference.baseline if isinstance(reference, BertScore) else 0.0,
+        "style": {"label": style.label} if isinstance(style, NamedStyle) else trained_values(style),
+    }
+
+
+def kept_content(settings: StyleTransferSettings, kept: Mapping[str, Any], device: str) -> ContentJudge:
+    """The content judge of a finished run."""
+    layered = _layer(_encoder(settings, device), settings.encoder_layer)
+    if settings.content == "alignment":
+        return Alignment(layered)
+    baseline = kept.get("baseline")
+    if not isinstance(baseline, int | float) or not 0 <= baseline < 1:
+        raise RunError(f"judges.json has no baseline of the content judge between 0 and 1: {baseline!r:.40}")
+    return BertScore(layered, float(baseline))
+
+
+def kept_style(settings: StyleTransferSettings, kept: Mapping[str, Any], device: str) -> StyleJudge:
+    """The report's style judge of a finished run."""
+    values = kept.get("style")
+    if not isinstance(values, Mapping):
+        raise RunError("judges.json has no style judge; run the search again with --force")
+    if settings.test_style != TRAINED:
+        return NamedStyle(_classifier(settings.test_style, device, {}), str(values.get("label")))
+    read = Embedding(_layer(_encoder(settings, device), settings.style_layer))
+    return trained_from(values, read)
+
+
+def _encoder(settings: StyleTransferSettings, device: str) -> Encoder:
+    return Encoder(*load_encoder(settings.encoder, device), name=_named(settings.encoder))
 
 
 def _layer(encoder: Encoder, layer: int) -> Encoder:

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,12 +16,12 @@ from pinprompt.judges.fluency import LanguageModel
 from pinprompt.models.generator import Generator, Request
 from pinprompt.models.sources import load_causal_lm, resolve
 from pinprompt.recipe.sections import RemoteSettings, StyleTransferSettings
-from pinprompt.remote.generator import RemoteGenerator
-from pinprompt.remote.open import is_remote, open_client
+from pinprompt.remote.open import is_remote
 from pinprompt.seeds import derive
 from pinprompt.tasks.protocol import Task
+from pinprompt.tasks.rewriting import Rewrite, Rewriter, local_generator, open_server
 from pinprompt.tasks.style_data import StyleData, style_data
-from pinprompt.tasks.style_judges import StyleJudges, build_judges
+from pinprompt.tasks.style_judges import StyleJudges, build_judges, keep_judges
 from pinprompt.tasks.style_metrics import (
     best,
     best_of_blocks,
@@ -37,15 +37,6 @@ SHOWN = 100
 """Rewrites that an evaluation's table keeps."""
 ROOM = 64
 """Tokens that a training or dev text must leave for the prompt and the template."""
-
-
-class Rewrite(NamedTuple):
-    """An output with what the search's judges say of it, in percent; `score` is the mean of the two."""
-
-    text: str
-    content: float
-    style: float
-    score: float
 
 
 class StyleTransferTask(Task):
@@ -107,22 +98,13 @@ class StyleTransferTask(Task):
         if is_remote(settings.model):
             judged = settings.model_copy(update={"fluency_model": settings.fluency_model or writer})
             judges = build_judges(judged, data, device, None)
-            server = _open_server(settings, data, remote or RemoteSettings(), contact)
+            server: Any = open_server(settings, data.lower, remote or RemoteSettings(), contact)
             task = cls(settings, data, server, judges, server.revision)
             task.notes = [*server.notes, f"perplexity and fluency by {judges.lm.name}"]
             return task
         model, tokenizer = load_causal_lm(settings.model, device, precision=precision)
         revision = resolve(settings.model).revision + ("" if precision == "float32" else f" {precision}")
-        generator = Generator(
-            model,
-            tokenizer,
-            template=settings.template,
-            top_k=settings.top_k,
-            temperature=settings.temperature,
-            lower=data.lower,
-            max_new_tokens=settings.max_new_tokens,
-            rows=settings.rows,
-        )
+        generator = local_generator(settings, model, tokenizer, data.lower)
         lm = LanguageModel(model, tokenizer, name=f"{settings.model}@{revision[:8]}")
         return cls(settings, data, generator, build_judges(settings, data, device, lm), revision)
 
@@ -207,7 +189,8 @@ class StyleTransferTask(Task):
         ]
         texts = [rewrite.text for rewrite in chosen]
         content = [rewrite.content / 100 for rewrite in chosen]
-        style = [float(value > 0.5) for value in judges.test_style(texts)]
+        likely = judges.test_style(texts)
+        style = [float(value > 0.5) for value in likely]
         fluent = judges.fluency(texts)
         metrics = corpus(content, style, fluent)
         intervals = corpus_intervals(content, style, fluent, seed)
@@ -222,8 +205,8 @@ class StyleTransferTask(Task):
         # An output that is always empty has no perplexity; a table of plain numbers leaves it out.
         metrics |= {"perplexity": perplexity} if math.isfinite(perplexity) else {}
         rewrites = [
-            {"source": source, "rewrite": one.text, "content": one.content, "style": 100 * s, "fluency": 100 * f}
-            for source, one, s, f in zip(sources, chosen, style, fluent, strict=True)
+            {"source": source, "rewrite": one.text, "content": one.content, "style": 100 * p, "fluency": 100 * f}
+            for source, one, p, f in zip(sources, chosen, likely, fluent, strict=True)
         ]
         failures = [f"{split} text {place}: {failure}" for place, (_, failure) in enumerate(judged) if failure]
         return Evaluation(
@@ -237,15 +220,17 @@ class StyleTransferTask(Task):
         )
 
     def rewrite(self, prompt: str, text: str, n: int = 1, seed: int = 0) -> list[Rewrite]:
-        """The n best distinct rewrites of a text, out of `test_samples` (or n) outputs; fewer where there are fewer."""
-        if not text.strip():
-            raise SettingError("there is nothing to rewrite: the text is empty")
-        request = Request(prompt, text, max(n, self.settings.test_samples), derive(seed, "rewrite"))
-        rewrites, failure = self._judged([request])[0]
-        distinct = [one for one in dict.fromkeys(rewrites) if one.text]
-        if failure and not distinct:
-            raise DataError(f"no rewrite: {failure}")
-        return sorted(distinct, key=lambda one: -one.score)[:n]
+        """The n best distinct rewrites of a text, by the judges of the report; one that changes nothing comes last."""
+        return self.rewriter.rewrite(prompt, text, n, seed)
+
+    @property
+    def rewriter(self) -> Rewriter:
+        """The model and the judges that rewrite single texts; `kept_judges` is enough to make them again."""
+        return Rewriter(self.generator, self._judges.content, self._judges.test_style, self.settings.test_samples)
+
+    def kept_judges(self) -> dict[str, Any]:
+        """What judges.json says: the judges of the report as numbers, so that `rewrite` needs no text of the run."""
+        return {"lower": self.data.lower, **keep_judges(self._judges)}
 
     def calls(self, split: str = "train") -> int:
         """Outputs that scoring a prompt on a split takes."""
@@ -330,18 +315,3 @@ def _fitting(data: StyleData, generator: Generator) -> dict[str, tuple[str, ...]
             )
         kept[split] = fitting
     return kept
-
-
-def _open_server(settings: StyleTransferSettings, data: StyleData, remote: RemoteSettings, contact: bool) -> Any:
-    """A model behind an API with the interface of `Generator`; it is asked how it writes unless without `contact`."""
-    server = RemoteGenerator(
-        open_client(settings.model, remote),
-        template=settings.template,
-        top_k=settings.top_k,
-        temperature=settings.temperature,
-        lower=data.lower,
-        max_new_tokens=settings.max_new_tokens,
-    )
-    if contact:
-        server.probe(max(settings.samples * settings.bootstraps, settings.test_samples))
-    return server

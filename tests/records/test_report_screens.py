@@ -1,0 +1,62 @@
+"""The report on a screen and on a phone: nothing is wider than the page, no column is cut off, copying works."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import run_samples as sample
+
+from pinprompt.records.report import write_report
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
+PATIENCE = 900_000
+CUT = """Array.from(document.querySelectorAll(".scroll"))
+    .filter((one) => one.offsetParent && one.scrollWidth > one.clientWidth + 1)
+    .map((one) => one.innerText.slice(0, 80))"""
+SENT = {"before": "", "after": " It was", "model": "m", "words": {"neg": "bad", "pos": "good"}}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if BROWSER is None:
+        pytest.skip("no Chromium here: apt-get install chromium")
+    playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
+    with playwright.sync_playwright() as player:
+        found = player.chromium.launch(executable_path=BROWSER, args=FLAGS)
+        yield found
+        found.close()
+
+
+@pytest.mark.parametrize("width", [1200, 390])
+@pytest.mark.parametrize("kind", ["classification", "style", "inversion"])
+def test_nothing_is_cut_off(browser: Any, tmp_path: Path, kind: str, width: int) -> None:
+    page = write_report(getattr(sample, kind)(tmp_path / "run"))
+    context = browser.new_context(viewport={"width": width, "height": 900})
+    context.set_default_timeout(PATIENCE)
+    tab = context.new_page()
+    tab.goto(page.as_uri())
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    assert tab.evaluate(CUT) == []
+    context.close()
+
+
+def test_the_copy_button_takes_the_text(browser: Any, tmp_path: Path) -> None:
+    folder = sample.classification(tmp_path / "run")
+    sample.write(folder, {"result.json": {"task": "classification", "prompt": "It was", "score": 1.0, "sent": SENT}})
+    context = browser.new_context(viewport={"width": 1200, "height": 900})
+    context.set_default_timeout(PATIENCE)
+    tab = context.new_page()
+    tab.goto(write_report(folder).as_uri())
+    button = tab.locator("button.copy").first
+    button.click()
+    while button.inner_text() == "copy":
+        tab.wait_for_timeout(100)  # playwright's own way of waiting for a condition is against the page's policy
+    assert button.inner_text() in ("copied", "selected")
+    assert tab.locator("pre.sent").inner_text() == "{text} It was"
+    assert tab.locator("details summary", has_text="curl").count() == 1
+    context.close()

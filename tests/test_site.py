@@ -1,0 +1,124 @@
+"""The site of docs/: built without a warning, all its links lead somewhere, nothing comes from outside, and it fits."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+pytest.importorskip("material", reason="pip install mkdocs-material mkdocstrings-python")
+
+ROOT = Path(__file__).parents[1]
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
+PATIENCE = 900_000
+SHOWN = ("index.html", "gallery.html", "howto/tickets.html", "howto/notebook.html", "reference.html", "recipe.html")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built as `make docs` builds it; a warning is an error."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    )
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
+    return folder
+
+
+class Page(HTMLParser):
+    """What a page links to and loads, and the names that can be linked to."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loads: list[str] = []
+        self.names: set[str] = set()
+        self.feed(path.read_text("utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.names |= {given[name] for name in ("id", "name") if name in given}
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
+        elif tag in ("img", "script", "iframe", "source", "video") and "src" in given:
+            self.loads.append(given["src"])
+        elif tag == "link" and given.get("rel") in ("stylesheet", "icon", "preload", "modulepreload", "preconnect"):
+            self.loads.append(given["href"])
+
+
+def pages(site: Path) -> dict[Path, Page]:
+    ours = [path for path in site.rglob("*.html") if path.name != "404.html" and path.parent.name != "gallery"]
+    return {path: Page(path) for path in ours}
+
+
+def test_links_lead_somewhere_and_nothing_comes_from_outside(site: Path) -> None:
+    found = pages(site)
+    assert len(found) > 20
+    for path, page in found.items():
+        for target in page.loads:
+            parts = urlsplit(target)
+            assert not parts.scheme or parts.scheme == "data", (path.name, target)
+            assert not parts.netloc, (path.name, target)
+            assert parts.scheme == "data" or (path.parent / unquote(parts.path)).is_file(), (path.name, target)
+        for target in page.links:
+            parts = urlsplit(target)
+            if parts.scheme or parts.netloc or target in ("", "#", "#__skip"):
+                continue
+            goal = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            goal = goal / "index.html" if goal.is_dir() else goal
+            assert goal.is_file(), (path.name, target)
+            if parts.fragment and goal in found:
+                assert unquote(parts.fragment) in found[goal].names, (path.name, target)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if BROWSER is None:
+        pytest.skip("no Chromium here: apt-get install chromium")
+    playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
+    with playwright.sync_playwright() as player:
+        found = player.chromium.launch(executable_path=BROWSER, args=FLAGS)
+        yield found
+        found.close()
+
+
+@pytest.mark.parametrize("width", [1200, 390])
+def test_pages_fit_a_screen_and_a_phone_and_ask_nobody(site: Path, browser: Any, width: int) -> None:
+    context = browser.new_context(viewport={"width": width, "height": 900})
+    context.set_default_timeout(PATIENCE)
+    page = context.new_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    for name in SHOWN:
+        page.goto((site / name).as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+        assert page.locator("h1").first.is_visible(), name
+        sizes = page.evaluate("Array.from(document.images, (image) => image.complete && image.naturalWidth)")
+        assert all(sizes), name
+    context.close()
+    assert asked
+    assert not [url for url in asked if not url.startswith(("file:", "data:", "blob:"))]
+
+
+def test_the_search_works_without_a_server(site: Path, browser: Any) -> None:
+    context = browser.new_context(viewport={"width": 1200, "height": 900})
+    context.set_default_timeout(PATIENCE)
+    page = context.new_page()
+    page.goto((site / "index.html").as_uri())
+    page.locator("input.md-search__input").click()
+    page.locator("input.md-search__input").type("sweep")
+    found = page.locator(".md-search-result__link").first
+    found.wait_for()
+    assert "sweep" in page.locator(".md-search-result__list").inner_text().lower()
+    context.close()

@@ -1,0 +1,180 @@
+"""The how-tos, carried out: every command and every piece of Python of each page, in order, in a fresh folder.
+
+The models that pip brings are replaced by small ones of the real classes, in the place where the cache has the real
+ones; everything else is as the reader would have it.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from remote_servers import Action, refuse, reply, serving
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from typer.testing import CliRunner
+
+from pinprompt.cli import app
+from pinprompt.models.wheels import ALIASES
+
+ROOT = Path(__file__).parents[1]
+DATA = ROOT / "examples" / "data"
+PAGES = ROOT / "docs" / "howto"
+LABELS = ("billing", "delivery", "account")
+
+
+def words_of(texts: list[str], wrap: bool) -> PreTrainedTokenizerFast:
+    """A tokenizer for any text, with whole words for the frequent ones."""
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=380, special_tokens=["<s>", "<pad>"], initial_alphabet=alphabet, show_progress=False
+    )
+    made.train_from_iterator(texts, trainer)
+    if wrap:
+        made.post_processor = processors.TemplateProcessing(single="<s> $A <s>", special_tokens=[("<s>", 0)])
+    return PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>", eos_token="<s>", pad_token="<pad>")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache in which smollm2 and minilm are small."""
+    place = tmp_path_factory.mktemp("home")
+    texts = [line for path in DATA.glob("*.[ct][sx][vt]") for line in path.read_text("utf-8").splitlines()]
+    torch.manual_seed(0)
+    writer, reader = words_of(texts, wrap=False), words_of(texts, wrap=True)
+    size = {"vocab_size": len(writer), "bos_token_id": 0, "eos_token_id": 0}
+    causal = GPT2LMHeadModel(GPT2Config(**size, n_embd=32, n_layer=1, n_head=2, n_positions=1024))
+    shape = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    encoder = BertModel(BertConfig(vocab_size=len(reader), **shape, max_position_embeddings=512, pad_token_id=1))
+    for name, model, tokenizer in (("smollm2", causal, writer), ("minilm", encoder, reader)):
+        folder = place / "models" / f"{name}-{ALIASES[name].version}"
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    return place
+
+
+@pytest.fixture
+def fresh(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A fresh folder with the example data, and the addresses that a browser was asked to open."""
+    for path in DATA.iterdir():
+        shutil.copy(path, tmp_path)
+    monkeypatch.setenv("PINPROMPT_HOME", str(home))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.chdir(tmp_path)
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", lambda address: bool(opened.append(address)) or True)
+    return opened
+
+
+def carry_out(page: str, **other: str) -> dict[str, str]:
+    """Do what a page says; returns what each command printed. `other` words stand in for some of the page's."""
+    text = (PAGES / page).read_text("utf-8")
+    for old, new in other.items():
+        assert old in text
+        text = text.replace(old, new)
+    said: dict[str, str] = {}
+    names: dict[str, Any] = {}
+    for kind, title, block in re.findall(r"```(\w+)(?: title=\"([^\"]*)\")?\n(.*?)```", text, flags=re.S):
+        if kind == "python":
+            exec(compile(block, page, "exec"), names)
+        elif kind == "toml":
+            Path(title).write_text(block, "utf-8")
+        elif kind == "sh":
+            for line in block.replace("\\\n", " ").splitlines():
+                program, *words = shlex.split(line, comments=True)
+                assert program == "pinprompt", line
+                done = CliRunner().invoke(app, words)
+                assert done.exit_code == 0, (line, done.output, done.exception)
+                said[" ".join(words)] = done.stdout
+    assert said or names
+    return said
+
+
+def test_tickets(fresh: list[str]) -> None:
+    said = carry_out("tickets.md")
+    with open("labelled.csv", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["ticket"] for row in rows] == [str(2001 + place) for place in range(6)]
+    assert {row["label"] for row in rows if row["body"]} <= set(LABELS)
+    assert rows[3]["label"] == ""
+    assert [Path(address).name for address in fresh] == ["report.html"]
+    assert "I was charged twice" not in Path("runs/tickets/report.html").read_text("utf-8")
+    assert any("finished" in words or "accuracy" in words for command, words in said.items() if command == "ls runs")
+    assert json.loads(Path("promptfooconfig.json").read_text("utf-8"))["prompts"]
+
+
+def test_python(fresh: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("sklearn")
+    carry_out("python.md")
+    assert "without text: ['row 4']" in capsys.readouterr().out
+
+
+def test_a_papers_table(fresh: list[str]) -> None:
+    said = carry_out("paper-table.md")
+    found = json.loads(said["compare runs/table --json"])
+    rows = " ".join(cell["row"] for table in found["tables"] for cell in table["cells"])
+    assert all(method in rows for method in ("manual", "random", "race"))
+    assert "\\begin{tabular}" in said["compare runs/table --format latex"]
+    assert list(Path("figures").glob("*.svg"))
+
+
+def test_a_picture(fresh: list[str]) -> None:
+    pytest.importorskip("PIL")
+    said = carry_out("picture.md")
+    shown = said["invert sun.png --calls 800 --out runs/sun"]
+    assert "similarity to the picture" in shown
+    assert "rows" not in shown
+
+
+def test_a_model_behind_an_api(fresh: list[str]) -> None:
+    def labels(number: int, path: str, body: dict[str, Any]) -> Action:
+        if path != "/v1/completions" or not isinstance(body.get("logprobs"), int):
+            return refuse(404, "no such path")
+        text = body["prompt"]
+        tops = {f" {label}": -1.0 - len(set(label) - set(text)) / 10 for label in LABELS}
+        usage = {"prompt_tokens": 30, "completion_tokens": 1}
+        return reply({"choices": [{"text": " account", "logprobs": {"top_logprobs": [tops]}}], "usage": usage})
+
+    with serving(labels) as server:
+        carry_out("remote-model.md", **{"http://localhost:8000/v1": server.url})
+        assert len(server.seen) > 100
+    assert len(Path("labelled.csv").read_text("utf-8").splitlines()) == 7
+
+
+def test_a_style(fresh: list[str]) -> None:
+    # An encoder with random weights tells no styles apart; the judge is used all the same.
+    said = carry_out("style.md", **{"--calls 600": "--calls 600 --force-judge"})
+    assert any(command.startswith("rewrite") and "content" in words for command, words in said.items())
+    for name in ("casual.txt", "formal.txt"):
+        Path(name).unlink()
+    done = CliRunner().invoke(app, ["rewrite", "runs/formal", "see you there", "--json", "--quiet"])
+    assert json.loads(done.stdout)["rewrites"][0]["text"] == "see you there"
+
+
+def test_the_notebook(fresh: list[str], tmp_path: Path) -> None:
+    nbformat = pytest.importorskip("nbformat")
+    client = pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    book = nbformat.read(ROOT / "examples" / "tickets.ipynb", as_version=4)
+    shutil.copytree(DATA, "data")
+    here = {"metadata": {"path": str(tmp_path)}}
+    client.NotebookClient(book, timeout=None, kernel_name="python3", resources=here).execute()
+    html = [
+        one["data"]["text/html"]
+        for cell in book.cells
+        if cell.cell_type == "code"
+        for one in cell.outputs
+        if "text/html" in one.get("data", {})
+    ]
+    assert any("<progress" in one for one in html)
+    assert any("probability_billing" in one for one in html)

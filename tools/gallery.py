@@ -1,0 +1,140 @@
+"""Writes the gallery of the site from run folders: `python tools/gallery.py FOLDER`, where FOLDER holds runs/NAME.
+
+Each run was made in FOLDER by the command that stands beside it on the page (`--commands` prints them all). The report
+is written again, copied to docs/gallery/NAME.html, and photographed with Chromium.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pinprompt import api
+from pinprompt.records.wording import metric, title, where
+
+DOCS = Path(__file__).parents[1] / "docs"
+MACHINE = "2 cores of an AMD EPYC with AVX-512, 24 GiB, no GPU, other work beside it"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A run of the gallery: its folder's name, a heading, what to look at, and the command."""
+
+    name: str
+    heading: str
+    text: str
+    command: str
+
+
+LABELS = "--word billing=billing --word delivery=delivery --word account=account"
+ENTRIES = (
+    Entry(
+        "tickets",
+        "Support tickets",
+        "Three queues, eight labelled tickets of each to search on. [How to do it](howto/tickets.md).",
+        "pinprompt classify --train tickets.csv --text-column body --label-column queue \\\n"
+        f"    {LABELS} \\\n    --set task.shots=8 --calls 400 --out runs/tickets",
+    ),
+    Entry(
+        "products",
+        "Product reviews",
+        "Sentences of product reviews from the package index, 16 labelled ones of each class.",
+        "pinprompt classify vader-products --split 13 --calls 400 --test-rows 100 --out runs/products",
+    ),
+    Entry(
+        "sun",
+        "Words for a drawing",
+        "`sun.png` of `examples/data`, with the small image-text model that comes with the package. "
+        "[How to do it](howto/picture.md).",
+        "pinprompt invert sun.png --calls 800 --out runs/sun",
+    ),
+    Entry(
+        "formal",
+        "Casual to formal",
+        "Sixty lines of each style. A model of 135 million parameters rewrites poorly, and the report shows it. "
+        "[How to do it](howto/style.md).",
+        "pinprompt restyle --source casual.txt --target formal.txt --source-style casual --target-style formal \\\n"
+        "    --calls 600 --set task.test_samples=8 --set task.test_sources=10 --out runs/formal",
+    ),
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, help="the folder in which the commands were run")
+    parser.add_argument("--commands", action="store_true", help="print the commands, and stop")
+    given = parser.parse_args()
+    if given.commands or given.folder is None:
+        sys.stdout.write("".join(f"{entry.command}\n" for entry in ENTRIES))
+        return 0
+    os.chdir(given.folder)  # so that reports have the paths of the commands
+    made = [entry for entry in ENTRIES if (Path("runs") / entry.name / "result.json").is_file()]
+    (DOCS / "gallery").mkdir(exist_ok=True)
+    for entry in made:
+        shutil.copy(api.report(Path("runs") / entry.name), DOCS / "gallery" / f"{entry.name}.html")
+    photograph([DOCS / "gallery" / f"{entry.name}.html" for entry in made])
+    (DOCS / "gallery.md").write_text(page(made), "utf-8")
+    sys.stdout.write(f"docs/gallery.md: {', '.join(entry.name for entry in made)}\n")
+    return 0
+
+
+def page(entries: list[Entry]) -> str:
+    """The page: each run with its answer, its picture and its command."""
+    lines = [
+        "# Gallery",
+        "",
+        "Real runs, with the commands that made them. The data are in `examples/data` or come from the package index,",
+        f"every model is one that pip brings. Machine: {MACHINE}.",
+        "Another machine may find other prompts: the last bits of a float differ. `python tools/gallery.py` writes",
+        "this page from the run folders.",
+    ]
+    for entry in entries:
+        result = json.loads((Path("runs") / entry.name / "result.json").read_text("utf-8"))
+        lines += ["", f"## {entry.heading}", "", entry.text, "", "```sh", entry.command, "```", ""]
+        lines += [f"Found: **{result['prompt'].strip()}**", "", *facts(result), ""]
+        lines += [
+            f"[![The report of this run](gallery/{entry.name}.png)](gallery/{entry.name}.html)",
+            "",
+            f"[The whole report](gallery/{entry.name}.html)",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def facts(result: dict[str, Any]) -> list[str]:
+    """The figures of a run, and what the comparison with the manual prompt says."""
+    name = result["primary"]
+    split = next(split for split in ("test", "dev", "train") if result.get(split))
+    measured = result[split]
+    said = f"{title(name)} {where(split, result['task'], measured.get('rows'))}: {metric(name, measured[name])}"
+    ends = measured.get("intervals", {}).get(name)
+    said += f" (95 % interval {metric(name, ends[0])} to {metric(name, ends[1])})" if ends else ""
+    verdict = result.get("verdict") or {}
+    return [f"{said[0].upper()}{said[1:]}; {result['calls']:,} calls. {verdict.get('sentence', '')}".strip()]
+
+
+def photograph(pages: list[Path]) -> None:
+    """The top of each page as a picture of 1200 pixels width."""
+    from playwright.sync_api import sync_playwright
+
+    browser = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if browser is None:
+        raise SystemExit("no Chromium here: apt-get install chromium")
+    with sync_playwright() as player:
+        found = player.chromium.launch(executable_path=browser, args=["--no-sandbox", "--disable-gpu"])
+        tab = found.new_page(viewport={"width": 1200, "height": 900})
+        tab.set_default_timeout(600_000)
+        for path in pages:
+            tab.goto(path.as_uri())
+            tab.screenshot(path=path.with_suffix(".png"))
+        found.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
