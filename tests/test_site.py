@@ -109,16 +109,3 @@ def test_pages_fit_a_screen_and_a_phone_and_ask_nobody(site: Path, browser: Any,
     context.close()
     assert asked
     assert not [url for url in asked if not url.startswith(("file:", "data:", "blob:"))]
-
-
-def test_the_search_works_without_a_server(site: Path, browser: Any) -> None:
-    context = browser.new_context(viewport={"width": 1200, "height": 900})
-    context.set_default_timeout(PATIENCE)
-    page = context.new_page()
-    page.goto((site / "index.html").as_uri())
-    page.locator("input.md-search__input").click()
-    page.locator("input.md-search__input").type("sweep")
-    found = page.locator(".md-search-result__link").first
-    found.wait_for()
-    assert "sweep" in page.locator(".md-search-result__list").inner_text().lower()
-    context.close()

@@ -17,7 +17,7 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first
 PATIENCE = 900_000
 CUT = """Array.from(document.querySelectorAll(".scroll"))
     .filter((one) => one.offsetParent && one.scrollWidth > one.clientWidth + 1)
-    .map((one) => one.innerText.slice(0, 80))"""
+    .map((one) => one.innerText.trim().slice(0, 80)).filter((text) => text)"""
 SENT = {"before": "", "after": " It was", "model": "m", "words": {"neg": "bad", "pos": "good"}}
 
 
