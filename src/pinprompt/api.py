@@ -405,7 +405,7 @@ def rewrite(
         recipe, prompt, kept = recipe_of(folder), running.result_of(folder).prompt, reading.read_judges(folder)
     if recipe.task.kind != "style-transfer":
         raise SettingError(f"{run} is a {recipe.task.kind} run; rewrite works with a style-transfer run")
-    consent.agree(recipe, run)
+    consent.agree(recipe, run, reads=not kept)
     rewriter = _aloud(build.build_rewriter(recipe, build.choose_device(device), kept))
     return [
         {"text": text, "rewrite": one.text, "content": one.content, "style": one.style, "score": one.score}
