@@ -382,13 +382,17 @@ def test_a_temporary_file_is_not_written_through(tmp_path: Path) -> None:
     [("prompt", ["x"]), ("prompt", None), ("score", "x"), ("dev", []), ("test", 1), ("calls", None), ("calls", True),
      ("seconds", {})],
 )  # fmt: skip
-def test_a_result_of_wrong_types_is_refused_by_name(
+def test_a_result_of_wrong_types_is_made_again_or_refused_by_name(
     changed: Callable[[str, bytes], Path], finished: Path, lm_folder: Path, name: str, value: Any
 ) -> None:
     result = json.loads((finished.with_name("whole") / "result.json").read_text("utf-8"))
     folder = changed("result.json", json.dumps({**result, name: value}).encode())
+    again = running.run(recipe(lm_folder, **SHORT), folder, task=FindTheWords(), device="cpu", resume=True)
+    assert again.prompt == result["prompt"], "the seal of the run tells that the file was changed"
+    (folder / "result.json").write_text(json.dumps({**result, name: value}), "utf-8")
+    (folder / "run.json").unlink()  # a run of an earlier version has no seal
     with pytest.raises(RunError, match=f"as '{name}'"):
-        running.run(recipe(lm_folder, **SHORT), folder, task=FindTheWords(), device="cpu", resume=True)
+        running.result_of(folder)
 
 
 def test_no_cell_of_a_runs_table_is_a_formula(tmp_path: Path) -> None:
