@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,32 @@ class Event:
     step: int
     data: Mapping[str, Any] = field(default_factory=dict)
     costs: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Meter(Protocol):
+    """Whom a model behind an API tells of its requests: it keeps answers, counts what is sent, and says when to stop.
+
+    Safe to use from several threads.
+    """
+
+    def recall(self, question: str) -> tuple[Any, int, int] | None:
+        """The answer that a question had before in this run, with its tokens in and out."""
+
+    def keep(self, question: str, answer: Any, tokens_in: int, tokens_out: int) -> None:
+        """An answer as JSON values; it is safe when this returns."""
+
+    def sending(self, calls: int, tokens_in: int, tokens_out: int) -> int:
+        """A request is about to be sent, at its worst; gives its number. Raises where nothing more may be sent."""
+
+    def ended(self, number: int, calls: int, tokens_in: int, tokens_out: int, how: str = "told") -> None:
+        """What a request took; 0 calls where it is not billed.
+
+        `how` that is known: 'told' by the server, 'untold' (the most that its answer can have taken), 'lost' (it has no
+        answer), 'refused'.
+        """
+
+    def seconds_left(self) -> float | None:
+        """How long one may wait; None where there is no limit."""
 
 
 Listener = Callable[[Event], None]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pinprompt.errors import BudgetSpent, RunError, SettingError
+from pinprompt.errors import BudgetSpent, RunError, ServerDown, SettingError
 from pinprompt.recipe.sections import BudgetSettings, Price
 from pinprompt.scoring.budget import Amounts, Budget, Reservation
 
@@ -125,7 +125,7 @@ def test_minutes_of_earlier_sessions_count() -> None:
 def test_state_comes_back() -> None:
     budget = Budget(BudgetSettings(prices=PRICES))
     budget.settle(budget.reserve(7, 100, 20, "dear"))
-    budget.book_report(3, 10, 1, "dear")
+    budget.settle(budget.reserve(3, 10, 1, "dear", report=True))
     budget.reserve(100)
     other = Budget(BudgetSettings(prices=PRICES))
     other.restore(budget.state())
@@ -185,7 +185,7 @@ def test_nothing_is_booked_that_was_not_asked_for() -> None:
     assert budget.spent == Amounts()
     budget.settle(budget.reserve(model="free of charge", tokens_in=10**6))
     assert budget.spent == Amounts(0, 10**6, 0, Decimal(0))
-    budget.book_report(3)
+    budget.settle(budget.reserve(3, report=True))
     assert budget.report == Amounts(3)
     budget.settle(budget.reserve(5))
     with pytest.raises(BudgetSpent, match="5 calls has 0 left, 1 needed"):
@@ -230,12 +230,54 @@ def test_negative_reservations_are_refused(wanted: dict[str, int]) -> None:
     assert budget.reserved == Amounts()
 
 
-def test_a_report_is_counted_apart_and_never_refused() -> None:
-    budget = Budget(BudgetSettings(calls=1, money=0.001, prices=PRICES))
-    budget.book_report(500, 10_000, 0, "dear")
-    assert budget.report == Amounts(500, 10_000, 0, Decimal("0.03"))
+def test_calls_and_minutes_do_not_limit_a_report() -> None:
+    clock = Clock()
+    budget = Budget(BudgetSettings(calls=1, minutes=1.0), clock)
+    budget.start()
+    held = budget.reserve(500, report=True)
+    budget.reserve(1)  # what is held for a report takes nothing from the search
+    clock.now += 3600
+    budget.settle(held, 400)
+    budget.settle(budget.reserve(100, report=True))
+    assert budget.report == Amounts(500)
     assert budget.spent == Amounts()
-    budget.reserve(1)
+
+
+def test_total_calls_tokens_and_money_limit_search_and_report_together() -> None:
+    budget = Budget(BudgetSettings(calls=10, total_calls=12, tokens=100, money=0.001, prices=PRICES))
+    held = budget.reserve(5, 40, report=True)
+    budget.settle(budget.reserve(7, 50))
+    with pytest.raises(BudgetSpent, match="12 calls in all has 0 left, up to 1 needed"):
+        budget.reserve(1)
+    budget.settle(held, 5, 40, 0)
+    with pytest.raises(BudgetSpent, match="100 tokens has 10 left, up to 11 needed"):
+        budget.reserve(tokens_in=11, report=True)
+    # 0.0003 for 100 tokens in.
+    budget = Budget(BudgetSettings(money=0.0004, prices=PRICES))
+    budget.settle(budget.reserve(1, 100, 0, "dear", report=True))
+    assert budget.paid() == Decimal("0.0003")
+    with pytest.raises(BudgetSpent, match="money"):
+        budget.reserve(1, 34, 0, "dear")
+
+
+def test_what_is_sent_has_the_same_limits_and_is_what_was_paid() -> None:
+    budget = Budget(BudgetSettings(total_calls=3, tokens=100, money=0.001, prices=PRICES))
+    budget.metered = True
+    first, second = budget.send(1, 10, 2, "dear"), budget.send(1, 10, 2, "dear")
+    with pytest.raises(ServerDown, match=r"3 calls in all.*raise budget\.total_calls"):
+        budget.send(2, 1, 0, "dear")
+    with pytest.raises(ServerDown, match=r"100 tokens.*raise budget\.tokens"):
+        budget.send(1, 77, 0, "dear")
+    with pytest.raises(ServerDown, match=r"money.*raise budget\.money"):
+        budget.send(1, 0, 70, "dear")
+    budget.land(first, Amounts(1, 9, 1, budget.price("dear", 9, 1)))
+    budget.land(second, Amounts())  # refused by the server: not billed
+    assert budget.sent == Amounts(1, 9, 1, Decimal("0.000042"))
+    assert budget.flying == Amounts()
+    assert budget.paid() == Decimal("0.000042")
+    # What the search is charged costs no money on top.
+    budget.settle(budget.reserve(1, 9, 1, "dear"))
+    assert budget.paid() == Decimal("0.000042")
 
 
 def test_more_than_reserved_is_booked_in_full() -> None:
@@ -248,57 +290,100 @@ def test_without_limits_nothing_is_left_to_say() -> None:
     assert Budget(BudgetSettings()).remaining() == {}
 
 
-@settings(max_examples=10_000, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-@given(trace=st.binary(max_size=72))
-def test_no_trace_overshoots(trace: bytes) -> None:
-    """Any mix of reservations side by side, retries, failures, settlements and sessions stays within every limit.
+LIMITS = BudgetSettings(calls=40, total_calls=56, tokens=900, money=0.004, prices=PRICES)
 
-    Three bytes make a step. The sums are kept here by hand, beside the budget's own.
+
+class Books:
+    """The sums of a trace, kept by hand beside the budget's own."""
+
+    def __init__(self) -> None:
+        self.search, self.report, self.sent = [0, 0, 0], [0, 0, 0], [0, 0, 0]
+        self.held: list[tuple[Reservation, tuple[int, int, int], bool]] = []
+        self.flying: list[tuple[Amounts, tuple[int, int, int]]] = []
+
+    def fits(self, wanted: tuple[int, int, int], report: bool) -> bool:
+        """Does a reservation fit, by hand?"""
+        held = [sum(one[1][place] for one in self.held) for place in range(3)]
+        searching = sum(one[1][0] for one in self.held if not one[2])
+        calls, tokens = wanted[0], wanted[1] + wanted[2]
+        charged = sum(self.search[1:]) + sum(self.report[1:]) + sum(held[1:])
+        return (
+            (report or not calls or self.search[0] + searching + calls <= 40)
+            and (not calls or self.search[0] + self.report[0] + held[0] + calls <= 56)
+            and (not tokens or charged + tokens <= 900)
+            and (not tokens or _cost(*self.sent[1:]) + _cost(*held[1:]) + _cost(*wanted[1:]) <= Decimal("0.004"))
+        )
+
+    def may_go(self, wanted: tuple[int, int, int]) -> bool:
+        """May a request be sent, by hand?"""
+        going = [self.sent[place] + sum(one[1][place] for one in self.flying) + wanted[place] for place in range(3)]
+        return going[0] <= 56 and going[1] + going[2] <= 900 and _cost(*going[1:]) <= Decimal("0.004")
+
+
+@settings(max_examples=10_000, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@given(trace=st.binary(max_size=96))
+def test_no_trace_overshoots(trace: bytes) -> None:
+    """Any mix of search and report, requests side by side, sent again, cut and lost, and sessions: within every limit.
+
+    Three bytes make a step.
     """
-    limits = BudgetSettings(calls=40, tokens=900, money=0.004, prices=PRICES)
-    budget = Budget(limits)
-    calls, tokens_in, tokens_out, money = 0, 0, 0, Decimal(0)
-    held: list[tuple[Reservation, int, int, int, bool]] = []
+    budget, books = _opened(), Books()
     for step in range(0, len(trace) - 2, 3):
         kind, a, b = trace[step : step + 3]
-        if kind < 128:
-            want, worst_in, worst_out, billed = a % 9, b, a % 32, kind % 2 == 0
-            open_calls = sum(entry[1] for entry in held)
-            open_tokens = sum(entry[2] + entry[3] for entry in held)
-            open_money = sum((_cost(entry[2], entry[3]) for entry in held if entry[4]), Decimal(0))
-            fits = (
-                (not want or calls + open_calls + want <= 40)
-                and (not worst_in + worst_out or tokens_in + tokens_out + open_tokens + worst_in + worst_out <= 900)
-                and (
-                    not billed
-                    or not worst_in + worst_out
-                    or money + open_money + _cost(worst_in, worst_out) <= Decimal("0.004")
-                )
-            )
+        wanted = (a % 9, b, a % 32)
+        if kind < 80:
+            report = kind % 4 == 0
+            fits = books.fits(wanted, report)
             try:
-                entry = budget.reserve(want, worst_in, worst_out, "dear" if billed else None)
+                books.held.append((budget.reserve(*wanted, "dear", report=report), wanted, report))
                 assert fits
-                held.append((entry, want, worst_in, worst_out, billed))
             except BudgetSpent:
                 assert not fits
-        elif held and kind < 208:
-            entry, want, worst_in, worst_out, billed = held.pop(a % len(held))
-            took, took_in, took_out = min(want, b % 9), min(worst_in, a), min(worst_out, b % 32)
-            budget.settle(entry, took, took_in, took_out)
-            calls, tokens_in, tokens_out = calls + took, tokens_in + took_in, tokens_out + took_out
-            money += _cost(took_in, took_out) if billed else 0
-        elif held and kind < 248:
-            budget.release(held.pop(a % len(held))[0])
-        elif not held:
-            state = budget.state()
-            budget = Budget(limits)
+        elif kind < 144:
+            may_go = books.may_go(wanted)
+            try:
+                books.flying.append((budget.send(*wanted, "dear"), wanted))
+                assert may_go
+            except ServerDown:
+                assert not may_go
+        elif kind < 184 and books.flying:
+            flight, most = books.flying.pop(a % len(books.flying))
+            # Answered, lost (at its most) or refused (nothing).
+            took = [tuple(min(one, b) for one in most), most, (0, 0, 0)][kind % 3]
+            budget.land(flight, Amounts(*took, _cost(*took[1:])))
+            books.sent = [before + more for before, more in zip(books.sent, took, strict=True)]
+        elif kind < 216 and books.held:
+            entry, most, report = books.held.pop(a % len(books.held))
+            took = tuple(min(one, b) for one in most)
+            budget.settle(entry, *took)
+            into = books.report if report else books.search
+            into[:] = [before + more for before, more in zip(into, took, strict=True)]
+        elif kind < 240 and books.held:
+            budget.release(books.held.pop(a % len(books.held))[0])
+        elif kind >= 248:
+            # Killed: reservations die with the process, requests that were on their way count at their most.
+            state, sent = budget.state(), budget.sent
+            for flight, most in books.flying:
+                sent.add(flight)
+                books.sent = [before + more for before, more in zip(books.sent, most, strict=True)]
+            budget, books.held, books.flying = _opened(), [], []
             budget.restore(state)
-        assert (budget.spent.calls, budget.spent.tokens_in, budget.spent.tokens_out) == (calls, tokens_in, tokens_out)
-        assert budget.spent.money == money
-        assert calls <= 40
-        assert tokens_in + tokens_out <= 900
-        assert money <= Decimal("0.004")
-        assert min(budget.remaining().values()) >= 0
+            budget.sent = sent
+        assert [budget.spent.calls, budget.spent.tokens_in, budget.spent.tokens_out] == books.search
+        assert [budget.report.calls, budget.report.tokens_in, budget.report.tokens_out] == books.report
+        assert [budget.sent.calls, budget.sent.tokens_in, budget.sent.tokens_out] == books.sent
+        assert budget.paid() == _cost(*books.sent[1:]) <= Decimal("0.004")
+        assert books.search[0] <= 40
+        assert books.search[0] + books.report[0] <= 56
+        assert sum(books.search[1:]) + sum(books.report[1:]) <= 900
+        assert books.sent[0] <= 56
+        assert sum(books.sent[1:]) <= 900
+
+
+def _opened() -> Budget:
+    budget = Budget(LIMITS)
+    budget.metered = True
+    return budget
 
 
 def _cost(tokens_in: int, tokens_out: int) -> Decimal:

@@ -65,7 +65,14 @@ class Search(Machine):
 
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The run folder; default: runs/<name>.")] = None
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")] = False
-    calls: Annotated[int | None, typer.Option("--calls", min=1, help="Model calls that the search may make.")] = None
+    calls: Annotated[
+        int | None,
+        typer.Option(
+            "--calls",
+            min=1,
+            help="Rows that the search may have answered (calls); the report takes more, see --estimate.",
+        ),
+    ] = None
     minutes: Annotated[float | None, typer.Option("--minutes", min=0.01, help="Minutes that the search may take.")] = (
         None
     )

@@ -29,7 +29,7 @@ def tune(
 def resume(
     options: Machine,
     run: Run,
-    calls: Annotated[int | None, typer.Option("--calls", min=1, help="A new limit of model calls.")] = None,
+    calls: Annotated[int | None, typer.Option("--calls", min=1, help="A new limit of calls for the search.")] = None,
     minutes: Annotated[float | None, typer.Option("--minutes", min=0.01, help="A new limit of minutes.")] = None,
     no_report: NoReport = False,
 ) -> None:

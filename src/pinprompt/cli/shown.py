@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pinprompt.records.reading import inside, mapping, number, sequence
+from pinprompt.records.spending import spending
 from pinprompt.records.verdict import judge_result, value_of
 from pinprompt.records.wording import where
 from pinprompt.run.running import Result
@@ -48,6 +49,7 @@ def shown_result(result: Result) -> Iterator[Any]:
     calls, prompts, seconds = (number(data.get(name)) or 0.0 for name in ("calls", "prompts", "seconds"))
     spent = f"{calls:,.0f} calls, {prompts:,.0f} prompts, {seconds:.0f} seconds"
     yield f"searched with {data.get('method')}: {spent}; stopped: {data.get('stopped')}"
+    yield "spent in all: " + "; ".join(f"{name}: {value}" for name, value in spending(data))
     if data.get("reported", True):
         yield f"report: {result.report}"
     else:
@@ -81,12 +83,15 @@ def _metric(facts: object, name: str) -> str:
 
 def shown_estimate(figures: Mapping[str, Any]) -> str:
     """What a run would spend, in one line."""
-    calls = figures["calls"]
-    parts = ["an unknown number of calls" if calls is None else f"{calls:,} calls for the search"]
+    calls, report = figures["calls"], figures.get("report_calls") or 0
+    known = f"{calls:,} calls for the search (--calls limits these), {report:,} for the report" if calls is not None else ""
+    parts = [known or "an unknown number of calls"]
     if figures.get("tokens"):
         parts.append(f"{figures['tokens']:,} tokens")
-    if figures.get("money"):
-        parts.append(f"{figures['money']:.4g} money")
+    if "money" in figures:
+        money = figures["money"]
+        known = "money: unknown (no budget.prices for this model)"
+        parts.append(known if money is None else f"{money:.4g} {figures['currency'] or 'by the price table'}")
     if figures.get("minutes") is not None:
         parts.append(f"about {figures['minutes']:.1f} minutes")
     note = figures.get("note")

@@ -27,7 +27,7 @@ class Evaluator(Protocol):
 
     @property
     def report_calls(self) -> int:
-        """Calls spent on reports, beside the budget."""
+        """Calls of the report, which `budget.calls` does not limit."""
 
     @property
     def distinct(self) -> int:
@@ -44,8 +44,11 @@ class Evaluator(Protocol):
     def score(self, prompts: list[Prompt], split: str = "train", *, report: bool = False) -> list[Score]:
         """Scores in order. Raises BudgetSpent before anything is overspent; what was scored by then is kept.
 
-        With `report` the calls are counted beside the search's budget, and never refused.
+        With `report` the calls are counted apart from those of the search, and limited by what limits both together.
         """
+
+    def totals(self) -> dict[str, Any]:
+        """What was charged and what was really sent so far, as result.json has it."""
 
     def evaluate(self, prompt: Prompt, split: str) -> Evaluation:
         """The task's metrics of a prompt, counted as a report."""

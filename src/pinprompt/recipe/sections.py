@@ -637,11 +637,20 @@ class Price(Section):
 class BudgetSettings(Section):
     """What a run may spend; the first limit that is reached ends the search, none means no limit."""
 
-    calls: int | None = Field(None, ge=1, description="Sequences sent to task models while searching.")
-    tokens: int | None = Field(None, ge=1, description="Tokens sent and received.")
-    money: float | None = Field(None, gt=0, description="Cost by the price table.")
-    minutes: float | None = Field(None, gt=0, description="Minutes of searching.")
+    calls: int | None = Field(
+        None, ge=1, description="Rows that the search may have answered (a call is a row); the report's come on top."
+    )
+    total_calls: int | None = Field(
+        None,
+        ge=1,
+        description="Calls of search and report, and of requests that were sent again or lost. None: for a model "
+        "behind an API, calls, what the report takes, and a tenth of both for what gets lost.",
+    )
+    tokens: int | None = Field(None, ge=1, description="Tokens sent and received, by search and report.")
+    money: float | None = Field(None, gt=0, description="Cost by the price table, of search and report.")
+    minutes: float | None = Field(None, gt=0, description="Minutes of searching; the report is made after them.")
     prices: dict[str, Price] = Field(default_factory=dict, description="Price table: model name to prices.")
+    currency: str = Field("", max_length=20, description="The currency of money and prices, to be shown with sums.")
 
 
 class ScoringSettings(Section):

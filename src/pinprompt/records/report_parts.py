@@ -12,6 +12,7 @@ from typing import Any
 
 from pinprompt.records.charts import Row, interval_chart
 from pinprompt.records.reading import RunRecord, inside, mapping, number, sequence
+from pinprompt.records.spending import spending
 from pinprompt.records.verdict import SPLITS, brackets, judge_result, reported_split, value_of
 from pinprompt.records.wording import duration, metric, plain, text, title, token, where
 
@@ -77,7 +78,12 @@ def verdict(record: RunRecord) -> Part | None:
 def facts(record: RunRecord) -> list[tuple[str, str]]:
     """What the search cost and why it stopped."""
     result, found = record.result, []
-    for name, label in (("calls", "calls"), ("paid_calls", "calls paid for"), ("steps", "steps")):
+    found += spending(result)
+    # Runs of earlier versions have only these.
+    names = (
+        [("steps", "steps")] if found else [("calls", "calls"), ("paid_calls", "calls paid for"), ("steps", "steps")]
+    )
+    for name, label in names:
         value = number(result.get(name))
         if value is not None and not (name == "paid_calls" and value == number(result.get("calls"))):
             found.append((label, plain(value)))

@@ -5,18 +5,21 @@ The key is read from the environment, lives in this object alone, and is taken o
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from pinprompt.errors import ModelError, ServerDown
+from pinprompt.errors import BudgetSpent, ModelError, ServerDown
 from pinprompt.recipe.sections import RemoteSettings
 from pinprompt.remote.http import Door, NoAnswer, Response, Secret, seconds_of
 from pinprompt.seeds import derive
+from pinprompt.values import Meter
 
 FIRST_WAIT = 0.5
 OVERHEAD = 64
@@ -29,9 +32,13 @@ class BadAnswer(Exception):
     """One request got no usable answer; its example is a recorded failure. The text is safe to show."""
 
 
+class _Halted(Exception):
+    """A request that waited for its turn, and is not wanted any more."""
+
+
 @dataclass
 class Usage:
-    """What was sent and received since it was last taken."""
+    """What answers took since it was last taken; without a meter also what requests took that got none."""
 
     calls: int = 0
     tokens_in: int = 0
@@ -47,11 +54,18 @@ class RemoteClient:
         settings: RemoteSettings,
         model: str,
         seed: int = 0,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.settings, self.model, self._seed = settings, model, seed
-        self._sleep, self._clock = sleep, clock
+        self._sleep, self._clock = sleep or self._rest, clock
+        self._halt = threading.Event()
+        """Set while nobody wants answers any more: it ends every wait."""
+        self._meter: Meter | None = None
+        self._unmetered = [0, 0, 0]
+        """Calls and tokens of requests before there was a meter."""
+        self._mine = threading.local()
+        """Tokens of the answers that this thread got for its question."""
         self._secret = Secret(settings.key_env)
         self._door = Door(settings.base_url, self._secret.key, settings.timeout, int(settings.max_mb * 1e6))
         self._lock = threading.Lock()
@@ -87,15 +101,57 @@ class RemoteClient:
         """A text without the key in it."""
         return self._secret.redact(text)
 
+    @property
+    def metered(self) -> bool:
+        """True where each request is counted on its own."""
+        return self._meter is not None
+
+    def attach(self, meter: Meter) -> None:
+        """Tell a meter of every request from now on, and of those before."""
+        with self._lock:
+            (calls, tokens_in, tokens_out), self._unmetered = self._unmetered, [0, 0, 0]
+            self._meter = meter
+        if calls:
+            meter.ended(meter.sending(calls, tokens_in, tokens_out), calls, tokens_in, tokens_out)
+
     def each(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """Apply a function to items side by side, up to the limit of concurrency; answers in order."""
+        """Apply a function to items side by side, up to the limit of concurrency; answers in order.
+
+        Where one of them raises, those that are under way are finished, since they are paid for, and the rest is not
+        begun. An interruption (Ctrl-C) also cuts those under way.
+        """
         if len(items) == 1:
             return [function(items[0])]
         pool = ThreadPoolExecutor(min(self.settings.concurrency, max(1, len(items))))
+        futures = [pool.submit(function, item) for item in items]
         try:
-            return list(pool.map(function, items))
+            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            failed = [future for future in futures if future in done and future.exception() is not None]
+            return [future.result() for future in failed or futures]
+        except BaseException as error:
+            self._halt.set()
+            if not isinstance(error, Exception):
+                self._door.cut()
+            raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+            self._halt.clear()
+
+    def once(self, question: Sequence[Any], ask: Callable[[], T], fits: Callable[[Any], bool]) -> T:
+        """What `ask` gives, a JSON value; or what the same question gave before in this run, where that fits."""
+        if self._meter is None:
+            return ask()
+        key = hashlib.sha256(json.dumps(question).encode()).hexdigest()
+        known = self._meter.recall(key)
+        if known is not None and fits(known[0]):
+            with self._lock:
+                self._usage.tokens_in += known[1]
+                self._usage.tokens_out += known[2]
+            return known[0]  # type: ignore[no-any-return]
+        self._mine.tokens = (0, 0)
+        answer = ask()
+        self._meter.keep(key, answer, *self._mine.tokens)
+        return answer
 
     def chat(self, messages: list[dict[str, Any]], most_out: int, **more: Any) -> dict[str, Any]:
         """One request to /chat/completions."""
@@ -105,9 +161,14 @@ class RemoteClient:
         """One request to /completions."""
         return self._ask("/completions", {"prompt": text, **more}, len(text.encode(errors="replace")), most_out)
 
+    @property
+    def tries(self) -> int:
+        """How many requests of one question the reservation for it covers; a meter counts new tries by themselves."""
+        return 1 if self.metered else 1 + self.settings.resends
+
     def most_tokens(self, texts: Sequence[str], most_out: int, times: int = 1) -> tuple[int, int]:
         """The most tokens in and out that requests with these texts can take: a token has at least one byte."""
-        tries = 1 + self.settings.resends
+        tries = self.tries
         tokens_in = sum(len(text.encode(errors="replace")) + OVERHEAD for text in texts)
         return tokens_in * tries, len(texts) * most_out * times * tries
 
@@ -117,17 +178,21 @@ class RemoteClient:
             number, self._number = self._number, self._number + 1
         draw = random.Random(derive(self._seed, "remote", number))  # nosec B311
         refused = resent = 0
-        most = most_out * int(body.get("n", 1))
+        samples = int(body.get("n", 1))
+        worst = (samples, size + OVERHEAD, most_out * samples)
+        fresh = False
         while True:
             self._wait_for_turn()
+            flight = _Flight(self._meter, worst)
             try:
-                response = self._door.post(path, {"model": self.model, self._limit: most_out, **body})
+                response = self._door.post(path, {"model": self.model, self._limit: most_out, **body}, fresh)
                 if response.status == 200:
                     answer = self._secret.clean(response.json())
-                    self._count(answer.get("usage"), size + OVERHEAD, most)
+                    self._count(flight, answer.get("usage"), worst)
                     with self._lock:
                         self._unanswered = 0
                     return answer
+                flight.land(0, 0, 0, "refused")
                 reason, asked = self._refusal(response)
                 if response.status == 400 and self._limit == "max_tokens" and "max_completion_tokens" in reason:
                     self._limit = "max_completion_tokens"
@@ -139,12 +204,19 @@ class RemoteClient:
             except NoAnswer as error:
                 reason, asked = self.redact(str(error))[:300], None
                 if error.billed:
-                    self._count(None, size + OVERHEAD, most)
+                    self._lose(flight, worst)
+                    if error.stale:
+                        fresh = True
+                        continue
                     resent += 1
                     last_try = resent > self.settings.resends
                 else:
+                    flight.land(0, 0, 0, "refused")
                     refused += 1
                     last_try = refused > self.settings.retries
+            except BaseException:
+                flight.land(*worst, "lost")  # where it was sent, it may be billed
+                raise
             if last_try:
                 self._give_up(reason)
             self._back_off(refused + resent, asked, draw)
@@ -174,6 +246,9 @@ class RemoteClient:
 
     def _wait_for_turn(self) -> None:
         """Keep the rate, and any pause that the server asked for; refuse at once when the circuit is open."""
+        left = None if self._meter is None else self._meter.seconds_left()
+        if left is not None and left <= 0:
+            raise BudgetSpent("the minutes of the budget are used up")
         with self._lock:
             if self._unanswered >= self.settings.give_up_after:
                 raise ServerDown(self._down("it answered nothing"))
@@ -182,13 +257,26 @@ class RemoteClient:
             rate = self.settings.requests_per_minute
             self._next_send = turn + 60.0 / rate if rate else self._next_send
         if turn > now:
-            self._sleep(turn - now)
+            self._pause(turn - now)
+
+    def _pause(self, seconds: float) -> None:
+        """Wait, but not beyond the time that the run has."""
+        left = None if self._meter is None else self._meter.seconds_left()
+        if left is not None and left < seconds:
+            self._sleep(max(0.0, left))
+            raise BudgetSpent("the minutes of the budget ended while the server was to be waited for")
+        self._sleep(seconds)
+
+    def _rest(self, seconds: float) -> None:
+        """Sleep, until nobody wants answers any more."""
+        if self._halt.wait(seconds):
+            raise _Halted
 
     def _back_off(self, tries: int, asked: float | None, draw: random.Random) -> None:
         """Wait before trying again: what the server asked for, or twice as long each time, with jitter."""
         longest = self.settings.longest_wait
         if asked is None:
-            self._sleep(min(longest, FIRST_WAIT * 2 ** (min(tries, 30) - 1)) * (0.5 + draw.random() / 2))
+            self._pause(min(longest, FIRST_WAIT * 2 ** (min(tries, 30) - 1)) * (0.5 + draw.random() / 2))
             return
         with self._lock:  # the server is busy for everybody: nobody sends before it said
             self._next_send = max(self._next_send, self._clock() + min(asked, longest))
@@ -210,17 +298,51 @@ class RemoteClient:
         left = f"{self.settings.base_url} leaves requests without an answer"
         return f"{left} ({reason}); try again, or resume the run, when it is up again"
 
-    def _count(self, usage: Any, most_in: int, most_out: int) -> None:
-        """Count tokens: as the server says, or the most that it can have been."""
+    def _count(self, flight: _Flight, usage: Any, worst: tuple[int, int, int]) -> None:
+        """Count the tokens of an answer: as the server says, or the most that it can have been."""
         told = usage if isinstance(usage, dict) else {}
+        given = _is_amount(told.get("prompt_tokens"), 1) and _is_amount(told.get("completion_tokens"), 0)
+        tokens_in, tokens_out = (told["prompt_tokens"], told["completion_tokens"]) if given else worst[1:]
+        flight.land(worst[0], tokens_in, tokens_out, "told" if given else "untold")
         with self._lock:
             self._usage.calls += 1
-            self._usage.tokens_in += _amount(told.get("prompt_tokens"), most_in)
-            self._usage.tokens_out += _amount(told.get("completion_tokens"), most_out)
+            self._usage.tokens_in += tokens_in
+            self._usage.tokens_out += tokens_out
+            self._add_unmetered(worst[0], tokens_in, tokens_out)
+        before = getattr(self._mine, "tokens", (0, 0))
+        self._mine.tokens = (before[0] + tokens_in, before[1] + tokens_out)
+
+    def _lose(self, flight: _Flight, worst: tuple[int, int, int]) -> None:
+        """Count a request that may be billed but has no answer, at the most that it can have taken."""
+        flight.land(*worst, "lost")
+        with self._lock:
+            if self._meter is None:
+                self._usage.calls += 1
+                self._usage.tokens_in += worst[1]
+                self._usage.tokens_out += worst[2]
+            self._add_unmetered(*worst)
+
+    def _add_unmetered(self, *took: int) -> None:
+        if self._meter is None:
+            self._unmetered = [before + more for before, more in zip(self._unmetered, took, strict=True)]
 
 
-def _amount(value: Any, otherwise: int) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 40 else otherwise
+class _Flight:
+    """A request on its way, as a meter counts it; it lands once."""
+
+    def __init__(self, meter: Meter | None, worst: tuple[int, int, int]) -> None:
+        self._meter = meter
+        self._number = None if meter is None else meter.sending(*worst)
+
+    def land(self, calls: int, tokens_in: int, tokens_out: int, how: str) -> None:
+        """Say what it took, if nobody did before."""
+        if self._meter is not None and self._number is not None:
+            number, self._number = self._number, None
+            self._meter.ended(number, calls, tokens_in, tokens_out, how)
+
+
+def _is_amount(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value < 1 << 40
 
 
 def _bytes_of(messages: list[dict[str, Any]]) -> int:

@@ -59,8 +59,14 @@ def generate(
         place, turn, count = job
         # Seeds of the protocol are 32-bit on some servers.
         seed = derive(seeds[place], "remote", turn) % (1 << 31)
+        prompt, limit = prompts[place], limits[place]
+        server = [client.settings.base_url, client.model, client.completes, client.many]
         try:
-            texts = _continuations(client, prompts[place], limits[place], count, seed=seed, **more)
+            texts = client.once(
+                ["texts", server, prompt, limit, count, seed, more],
+                lambda: _continuations(client, prompt, limit, count, seed=seed, **more),
+                _are_texts,
+            )
         except BadAnswer as bad:
             return Written((), client.redact(str(bad)))
         return Written(tuple(texts[:count]))
@@ -92,6 +98,10 @@ def generate(
         )
         for part in parts
     ]
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(text, str) for text in value)
 
 
 def _continuations(client: RemoteClient, prompt: str, most_out: int, n: int, **more: Any) -> list[str]:
@@ -190,7 +200,7 @@ class RemoteGenerator:
 
     def most_tokens(self, prompt: str, text: str, samples: int) -> tuple[int, int]:
         """The most tokens in and out that so many samples can take, answers that were cut and sent again included."""
-        tries = 1 + self.client.settings.resends
+        tries = self.client.tries
         requests = 1 if self.client.many else samples
         return self.length(prompt, text) * requests * tries, self.limit(text) * samples * tries
 

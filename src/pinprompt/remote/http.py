@@ -12,6 +12,7 @@ import http.client
 import ipaddress
 import json
 import os
+import selectors
 import socket
 import ssl
 import threading
@@ -92,11 +93,15 @@ CONNECT_SECONDS = 10.0
 
 
 class NoAnswer(Exception):
-    """No usable answer came. `billed` says whether the server may have done the work all the same."""
+    """No usable answer came. `billed` says whether the server may have done the work all the same.
 
-    def __init__(self, reason: str, billed: bool) -> None:
+    `stale`: a connection that had been idle was closed without an answer. Most likely the server never read the
+    request, but that can't be known.
+    """
+
+    def __init__(self, reason: str, billed: bool, stale: bool = False) -> None:
         super().__init__(reason)
-        self.billed = billed
+        self.billed, self.stale = billed, stale
 
 
 @dataclass(frozen=True)
@@ -134,23 +139,20 @@ class Door:
         self._key = key
         self._proxy = _proxy(parts.scheme, self._host)
         self._idle: list[http.client.HTTPConnection] = []
+        self._busy: set[socket.socket] = set()
         self._lock = threading.Lock()
 
-    def post(self, path: str, body: dict[str, Any]) -> Response:
-        """Send a JSON object and read the whole answer, or raise NoAnswer."""
+    def post(self, path: str, body: dict[str, Any], fresh: bool = False) -> Response:
+        """Send a JSON object and read the whole answer, or raise NoAnswer; `fresh`: over a new connection."""
         data = json.dumps(body).encode()
         headers = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": "pinprompt"}
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
-        for fresh in (False, True):
-            connection, reused = self._take(fresh)
-            try:
-                return self._exchange(connection, "POST", path, data, headers)
-            except _Stale:
-                # The server closed an idle connection before it read anything: not a failure, but only once.
-                if not reused:
-                    raise NoAnswer("the server closed the connection without an answer", billed=True) from None
-        raise AssertionError("unreachable: a fresh connection answers or raises")
+        connection, reused = self._take(fresh)
+        try:
+            return self._exchange(connection, "POST", path, data, headers)
+        except _Stale:
+            raise NoAnswer("the server closed the connection without an answer", billed=True, stale=reused) from None
 
     def alive(self) -> bool:
         """Is anybody there? Asked without a key, and any answer is a yes but those of a gateway without a server."""
@@ -161,6 +163,14 @@ class Door:
             return False
         return answer.status not in (502, 503, 504)
 
+    def cut(self) -> None:
+        """End every request that is under way; each raises NoAnswer where it was made."""
+        with self._lock:
+            busy = list(self._busy)
+        for link in busy:
+            with contextlib.suppress(OSError):
+                link.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         """Close idle connections."""
         with self._lock:
@@ -170,11 +180,13 @@ class Door:
 
     def _take(self, fresh: bool) -> tuple[http.client.HTTPConnection, bool]:
         with self._lock:
-            if self._idle and not fresh:
-                return self._idle.pop(), True
+            while self._idle and not fresh:
+                connection = self._idle.pop()
+                if not _readable(connection.sock):
+                    return connection, True
+                connection.close()  # nobody asked anything: what can be read is the end of the connection
         host, port = self._proxy or (self._host, self._port)
         seconds = min(CONNECT_SECONDS, self._timeout)
-        connection: http.client.HTTPConnection
         if self._secure:
             connection = http.client.HTTPSConnection(host, port, timeout=seconds, context=ssl.create_default_context())
         else:
@@ -209,6 +221,8 @@ class Door:
         watch.daemon = True
         watch.start()
         link.settimeout(self._timeout)
+        with self._lock:
+            self._busy.add(link)
         began = False
         try:
             connection.request(verb, self._path + path, body=data, headers=headers)
@@ -229,6 +243,8 @@ class Door:
             raise
         finally:
             watch.cancel()
+            with self._lock:
+                self._busy.discard(link)
         if answer.will_close:
             connection.close()
         else:
@@ -259,6 +275,15 @@ def loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _readable(link: socket.socket | None) -> bool:
+    """Has the other side sent something, or hung up?"""
+    if link is None:
+        return True
+    with selectors.DefaultSelector() as selector:
+        selector.register(link, selectors.EVENT_READ)
+        return bool(selector.select(0))
 
 
 class _Stale(Exception):

@@ -135,10 +135,18 @@ class RemoteClassifier:
     def _row(self, text: str) -> list[float]:
         """Log-probabilities of the labels after a text."""
         try:
-            return getattr(self, f"_by_{self.way}")(text)  # type: ignore[no-any-return]
+            row: list[float] = self.client.once(
+                [self.revision, text], lambda: getattr(self, f"_by_{self.way}")(text), self._is_row
+            )
+            return row
         except BadAnswer as failure:
             self.client.fail(f"{str(failure)[:300]} (text: {text[:60]!r})")
             return [-math.log(len(self._lowered))] * len(self._lowered)
+
+    def _is_row(self, value: Any) -> bool:
+        """Is this a row as `_row` gives it?"""
+        numbers = isinstance(value, list) and all(isinstance(one, float) and math.isfinite(one) for one in value)
+        return numbers and len(value) == len(self._lowered)
 
     def _probe(self) -> str:
         """The first way of asking that this server can do."""

@@ -160,6 +160,7 @@ def build_evaluator(
 ) -> Evaluator:
     """The way from prompts to scores, at the place where the run folder's checkpoint left it."""
     from pinprompt.models.sources import home
+    from pinprompt.scoring.answers import Answers
     from pinprompt.scoring.budget import Budget
     from pinprompt.scoring.evaluator import Evaluator
     from pinprompt.scoring.journal import Journal
@@ -180,19 +181,24 @@ def build_evaluator(
         executor = Ray(partial(build_task, recipe, device), settings.workers, threads, chunk)
     elif settings.engine != "inline":
         raise SettingError(f"scoring.engine is '{settings.engine}': choose inline or ray")
+    budget = Budget(recipe.budget)
+    answers = None
+    if task.billed is not None and executor is None:  # workers of Ray count by themselves, prompt by prompt
+        answers = Answers(Journal(record.path / "answers.jsonl", record.run), budget, task.billed)
     evaluator = Evaluator(
         task,
-        Budget(recipe.budget),
+        budget,
         memo,
         executor,
         recipe.seed,
         journal,
         settings.memoise_stochastic,
+        answers,
     )
     if recipe.private:
         evaluator.unwritten = frozenset(WITH_TEXTS)
     evaluator.restore(record.checkpoint.provided("evaluator"), record.checkpoint.provided("spent"))
-    for problem in journal.problems:
+    for problem in journal.problems + (answers.problems if answers is not None else []):
         notes(problem)
     record.checkpoint.marked["evaluator"] = evaluator.position
     record.checkpoint.providers["spent"] = evaluator.spent

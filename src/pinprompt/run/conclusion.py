@@ -15,6 +15,7 @@ from pinprompt.recipe.recipe import Recipe
 from pinprompt.records.readability import perplexity, readability, slor
 from pinprompt.records.verdict import judge_result
 from pinprompt.run.folder import RunFolder
+from pinprompt.run.reserves import PARTS, hand_written
 from pinprompt.values import Evaluation, Event, Prompt
 
 SHOWN = 20
@@ -35,7 +36,7 @@ def conclude(
     skipped = ("train",) if report else ("train", "test")
     splits: list[str] = [split for split in task.splits if split not in skipped] or ["train"]
     best = finalists[0] if finalists else None
-    compared = _handwritten(recipe, search) if report else {}
+    compared = {name: Prompt(text) for name, text in hand_written(recipe, task).items()} if report else {}
     prompts = ({"found": best.candidate.prompt} if best else {}) | compared
     evaluations = _evaluate(search, prompts, splits, outcome.steps)
     found = evaluations.get("found", {})
@@ -81,7 +82,7 @@ def conclude(
         Event("end", outcome.steps, {"stopped": outcome.stopped, **spent}, {"paid_calls": evaluator.paid_calls})
     )
     result |= {"calls": evaluator.charged_calls, "paid_calls": evaluator.paid_calls, "prompts": evaluator.distinct}
-    result["report_calls"] = evaluator.report_calls
+    result |= {"report_calls": evaluator.report_calls, "spent": evaluator.totals()}
     result["verdict"] = asdict(judged) if (judged := judge_result(result)) else None
     result["seconds"] = round(record.seconds(), 3)
     return result
@@ -115,15 +116,6 @@ def _evaluate(
     return found
 
 
-def _handwritten(recipe: Recipe, search: Search) -> dict[str, Prompt]:
-    """The hand-written prompts that the answer is compared with, so that it never stands alone."""
-    return {
-        name: Prompt(text)
-        for name, text in search.task.baselines().items()
-        if name not in (recipe.method, "in-context")
-    }
-
-
 def _compared(prompt: Prompt, evaluations: Mapping[str, Evaluation]) -> dict[str, Any]:
     """A hand-written prompt as result.json has it."""
     facts = {split: one.facts() for split, one in evaluations.items()}
@@ -132,11 +124,11 @@ def _compared(prompt: Prompt, evaluations: Mapping[str, Evaluation]) -> dict[str
 
 def _tokens(recipe: Recipe, search: Search, prompt: Prompt, writer: Callable[[], Any]) -> list[dict[str, Any]]:
     """What each part of the prompt is worth: the score without it and, where it was written, its Q."""
-    if METHODS[recipe.method].kind == "rl" and len(prompt.ids) <= 16:
+    if METHODS[recipe.method].kind == "rl" and len(prompt.ids) <= PARTS:
         parts = writer().explain(prompt, recipe.q_learning.entropy)
         rest = [writer().prompt(prompt.ids[:place] + prompt.ids[place + 1 :]).text for place in range(len(prompt.ids))]
     else:
-        words = re.findall(r"\S+", prompt.text)[:16]
+        words = re.findall(r"\S+", prompt.text)[:PARTS]
         parts = [{"token": word} for word in words]
         rest = [" ".join(words[:place] + words[place + 1 :]) for place in range(len(words))]
     shortened = [Prompt(text) for text in rest if text]

@@ -12,6 +12,7 @@ from pinprompt.models.cache import fetching_nothing
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.recipe.sections import CustomSettings
 from pinprompt.run import build
+from pinprompt.run.reserves import report_cost
 from pinprompt.seeds import derive
 from pinprompt.tasks.custom import CustomTask
 from pinprompt.tasks.protocol import Task, complete
@@ -74,10 +75,10 @@ def _estimate(recipe: Recipe, device: str | None, probe: bool, given: Task | Non
         named, given = True, CustomTask(_not_called, calls_per_prompt=recipe.task.calls_per_prompt)
     task = complete(given or build.build_task(recipe, build.choose_device(device), contact=not remote))
     calls = calls_planned(recipe, task)
-    report = sum(task.calls(split) for split in task.splits if split != "train") * (1 + len(task.baselines()))
-    if task.calibrates:  # hand-written prompts are scored on train too, where their label offsets are measured
-        report += len(task.baselines()) * task.calls("train")
-    figures: dict[str, Any] = {"method": recipe.method, "calls": calls, "report_calls": report, "minutes": None}
+    report, _, _ = report_cost(recipe, task)
+    figures: dict[str, Any] = {
+        "method": recipe.method, "calls": calls, "report_calls": report, "total_calls": calls + report, "minutes": None
+    }  # fmt: skip
     figures |= _tokens_and_money(recipe, task, calls)
     if remote:
         address = recipe.remote.base_url
@@ -185,6 +186,9 @@ def _tokens_and_money(recipe: Recipe, task: Task, calls: int) -> dict[str, Any]:
     if not tokens_in and not tokens_out:
         return {}
     prompts = calls / max(1, task.calls("train"))
-    price = recipe.budget.prices.get(task.billed or "")
-    money = 0.0 if price is None else (tokens_in * price.input + tokens_out * price.output) * prompts / 1e6
-    return {"tokens": int((tokens_in + tokens_out) * prompts), "money": money}
+    figures: dict[str, Any] = {"tokens": int((tokens_in + tokens_out) * prompts)}
+    if task.billed is not None:
+        price = recipe.budget.prices.get(task.billed)
+        money = None if price is None else (tokens_in * price.input + tokens_out * price.output) * prompts / 1e6
+        figures |= {"money": money, "currency": recipe.budget.currency}
+    return figures

@@ -24,19 +24,19 @@ from pinprompt.run.checkpoint import Checkpoint
 from pinprompt.scoring.journal import journal_damage
 from pinprompt.values import Event
 
-OURS = ("run.json", "recipe.toml", "scores.jsonl", "scores.spare.jsonl", "checkpoint", "events.jsonl", "costs.jsonl",
-        "result.json", "prompts.csv", "environment.json", "rows.json", "judges.json", "vectors.safetensors",
+OURS = ("run.json", "recipe.toml", "scores.jsonl", "scores.spare.jsonl", "answers.jsonl", "checkpoint", "events.jsonl",
+        "costs.jsonl", "result.json", "prompts.csv", "environment.json", "rows.json", "judges.json", "vectors.safetensors",
         "judgements.json", "drawings", "report.html")  # fmt: skip
 """What --force removes; anything else in the folder is the user's and stays."""
 RUN = ("run.json", "recipe.toml")
 """A folder with any of these holds a run."""
-REMAINS = ("scores.jsonl", "scores.spare.jsonl", "checkpoint")
+REMAINS = ("scores.jsonl", "scores.spare.jsonl", "answers.jsonl", "checkpoint")
 """What only a run leaves: a folder with any of these and no more holds what is left of one."""
 ASIDE = ".removed-"
 """How the folder is called in which the parts of a removed run wait for their deletion."""
 
-FINISHED = ("recipe.toml", "events.jsonl", "costs.jsonl", "scores.jsonl", "scores.spare.jsonl", "result.json",
-            "prompts.csv", "environment.json", "rows.json", "judges.json", "vectors.safetensors",
+FINISHED = ("recipe.toml", "events.jsonl", "costs.jsonl", "scores.jsonl", "scores.spare.jsonl", "answers.jsonl",
+            "result.json", "prompts.csv", "environment.json", "rows.json", "judges.json", "vectors.safetensors",
             "checkpoint/state.json", "checkpoint/trials.jsonl", "report.html")  # fmt: skip
 """What run.json has the checksums of."""
 FOREVER = 1e12

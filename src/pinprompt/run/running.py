@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from pinprompt.errors import PinpromptError, RunError, SettingError
+from pinprompt.errors import BudgetSpent, PinpromptError, RunError, SettingError
 from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.methods.selection import announce, select
 from pinprompt.recipe import recipe as recipes
@@ -20,6 +20,7 @@ from pinprompt.records.reading import changed_since, read_environment, read_run,
 from pinprompt.run import build, consent
 from pinprompt.run.conclusion import conclude
 from pinprompt.run.folder import RunFolder
+from pinprompt.run.reserves import hold_for_report
 from pinprompt.tasks.protocol import Task, complete
 from pinprompt.values import Event, Listener
 
@@ -159,6 +160,7 @@ def run(
             emit(Event("start", 0, {"method": recipe.method, "task": task.name, "seed": recipe.seed,
                                     "length": recipe.policy.length, "primary": task.primary}))  # fmt: skip
         method = build.build_method(recipe)
+        for_report = hold_for_report(recipe, task, evaluator.budget)
         held = build.hold_for_dev(recipe, task, evaluator.budget)
         outcome = _search(method, search, told) if resume else method(search)
         if held is not None:
@@ -167,7 +169,12 @@ def run(
             finalists = select(search, outcome.candidates, outcome.steps)
         else:
             finalists = announce(search, outcome.finalists, outcome.steps)
-        result = conclude(recipe, search, outcome, finalists, writer, record, report)
+        if for_report is not None:
+            evaluator.budget.release(for_report)
+        try:
+            result = conclude(recipe, search, outcome, finalists, writer, record, report)
+        except BudgetSpent as spent:
+            raise BudgetSpent(f"the search is done, but not its report: {spent}; raise that limit and resume") from None
         evaluator.close()
         record.save_prompts(evaluator.prompts_table())
         record.save_json("result.json", result)

@@ -5,10 +5,18 @@ reservation that would not fit, on top of everything spent and everything reserv
 mix of parallel calls, retries and failures can overshoot.
 
 Calls and tokens are *charged*: booked when a prompt is first scored in a run, whether the answer came from the model or
-from the memo, so that a run is the same with and without a memo. Money and minutes are what was *really* spent.
-Minutes come from a clock that only goes forward; they are looked at before each call, so the one that is under way when
-they run out is finished. What a report costs after the search is counted apart and never refused: a search that used up
-its budget still gets its final evaluation.
+from the memo, so that a run is the same with and without a memo. `calls` limits the search alone; `total_calls`,
+`tokens` and `money` limit search and report together. What the report takes at the worst is set aside before the search
+begins, so that a search that used up its budget still gets its report.
+
+What is *sent* to a server is counted request by request beside that (`send` and `land`), with everything that a search
+is never charged for: answers that were cut and asked for again, requests that a killed process left behind, questions
+that find out what a server can do. The same limits hold for it. Where they are reached too early, because too much got
+lost, the run stops with a sentence and can be resumed; what is lost never changes what a search finds. Money is what
+was really paid: that of the requests where they are counted, else that of what was charged.
+
+Minutes come from a clock that only goes forward; they are looked at before each call, and end waiting for a server.
+They limit the search, not the report.
 """
 
 from __future__ import annotations
@@ -21,7 +29,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from pinprompt.errors import BudgetSpent, RunError, SettingError, did_you_mean
+from pinprompt.errors import BudgetSpent, RunError, ServerDown, SettingError, did_you_mean
 from pinprompt.recipe.sections import BudgetSettings
 
 MILLION = Decimal(1_000_000)
@@ -54,6 +62,7 @@ class Reservation:
 
     amounts: Amounts
     model: str | None
+    report: bool = False
     open: bool = field(default=True)
 
 
@@ -62,6 +71,10 @@ class Budget:
 
     def __init__(self, settings: BudgetSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self.settings = settings
+        self.metered = False
+        """True where requests to a server are counted one by one: then `sent` is what was paid."""
+        self.total_calls = settings.total_calls
+        """The limit of everything that is sent; set later where it follows from the limit of the search."""
         self._limit_money = None if settings.money is None else Decimal(str(settings.money))
         self._prices = {
             name: (Decimal(str(price.input)), Decimal(str(price.output))) for name, price in settings.prices.items()
@@ -71,8 +84,16 @@ class Budget:
         self._started: float | None = None
         self._lock = threading.Lock()
         self.spent = Amounts()
-        self.reserved = Amounts()
+        """Charged to the search."""
         self.report = Amounts()
+        """Charged to the report."""
+        self.reserved = Amounts()
+        self._for_report = 0
+        """Calls of `reserved` that are the report's."""
+        self.sent = Amounts()
+        """Requests to a server, whatever they were for; empty where they are not counted one by one."""
+        self.flying = Amounts()
+        """Requests that are on their way, at their worst."""
 
     def start(self) -> None:
         """Let the minutes run, from now or from the first reservation, whichever comes first."""
@@ -94,8 +115,13 @@ class Budget:
 
     def expired(self) -> bool:
         """True when the minutes are used up."""
+        left = self.seconds_left()
+        return left is not None and left <= 0
+
+    def seconds_left(self) -> float | None:
+        """What is left of the minutes, in seconds; None where they are not limited."""
         with self._lock:
-            return self.settings.minutes is not None and self._elapsed() >= self.settings.minutes * 60
+            return None if self.settings.minutes is None else self.settings.minutes * 60 - self._elapsed()
 
     def price(self, model: str | None, tokens_in: int, tokens_out: int) -> Decimal:
         """What so many tokens of a model cost; nothing for a model that has no price, unless money is limited."""
@@ -112,18 +138,34 @@ class Budget:
         price_in, price_out = self._prices[model]
         return (price_in * tokens_in + price_out * tokens_out) / MILLION
 
-    def reserve(self, calls: int = 0, tokens_in: int = 0, tokens_out: int = 0, model: str | None = None) -> Reservation:
-        """Set the worst case aside, or refuse with BudgetSpent; without a model it costs no money."""
+    def priced(self, model: str | None) -> bool:
+        """True where money is known: the model has a price, or nobody is paid."""
+        return model is None or model in self._prices
+
+    def reserve(
+        self,
+        calls: int = 0,
+        tokens_in: int = 0,
+        tokens_out: int = 0,
+        model: str | None = None,
+        *,
+        report: bool = False,
+    ) -> Reservation:
+        """Set the worst case aside, or refuse with BudgetSpent; without a model it costs no money.
+
+        For a report `calls` and `minutes` are no limits.
+        """
         if min(calls, tokens_in, tokens_out) < 0:
             raise ValueError(f"a reservation cannot be negative: {calls} calls, {tokens_in} + {tokens_out} tokens")
         wanted = Amounts(calls, tokens_in, tokens_out, self.price(model, tokens_in, tokens_out))
         with self._lock:
             self.start()
-            reason = self._refusal(wanted)
+            reason = self._refusal(wanted, report)
             if reason:
                 raise BudgetSpent(reason)
             self.reserved.add(wanted)
-        return Reservation(wanted, model)
+            self._for_report += calls if report else 0
+        return Reservation(wanted, model, report)
 
     def settle(
         self,
@@ -144,29 +186,59 @@ class Budget:
         )
         with self._lock:
             self._close(reservation)
-            self.spent.add(took)
+            (self.report if reservation.report else self.spent).add(took)
 
     def release(self, reservation: Reservation) -> None:
         """Free a reservation of which nothing was used."""
         with self._lock:
             self._close(reservation)
 
-    def book_report(self, calls: int, tokens_in: int = 0, tokens_out: int = 0, model: str | None = None) -> None:
-        """Count what a report cost, beside the search's budget."""
-        took = Amounts(calls, tokens_in, tokens_out, self.price(model, tokens_in, tokens_out))
+    def send(self, calls: int, tokens_in: int, tokens_out: int, model: str | None) -> Amounts:
+        """Let a request go, at its worst; ServerDown where all requests together would go beyond a limit."""
+        wanted = Amounts(calls, tokens_in, tokens_out, self.price(model, tokens_in, tokens_out))
         with self._lock:
-            self.report.add(took)
+            going = Amounts()
+            for part in (self.sent, self.flying, wanted):
+                going.add(part)
+            for limit, sum_, name, what in (
+                (self.total_calls, going.calls, "total_calls", "calls in all"),
+                (self.settings.tokens, going.tokens, "tokens", "tokens"),
+                (self._limit_money, going.money, "money", "(money)"),
+            ):
+                if limit is not None and sum_ > limit:
+                    raise ServerDown(
+                        f"the budget of {limit:,} {what} is used up by {self.sent.calls:,} requests, those that got "
+                        f"lost on the way among them; raise budget.{name}"
+                    )
+            self.flying.add(wanted)
+        return wanted
+
+    def land(self, flight: Amounts, took: Amounts) -> None:
+        """Book what a request really took."""
+        with self._lock:
+            self.flying.add(flight, -1)
+            self.sent.add(took)
+
+    def paid(self) -> Decimal:
+        """The money that was really paid so far, reports included."""
+        with self._lock:
+            return self._paid()
+
+    def _paid(self) -> Decimal:
+        return self.sent.money if self.metered else self.spent.money + self.report.money
 
     def remaining(self) -> dict[str, float]:
         """What is left of each limit that is set, reservations taken off."""
         with self._lock:
             left: dict[str, float] = {}
             if self.settings.calls is not None:
-                left["calls"] = self.settings.calls - self.spent.calls - self.reserved.calls
+                left["calls"] = self.settings.calls - self._calls()
+            if self.total_calls is not None:
+                left["total_calls"] = self.total_calls - self._total_calls()
             if self.settings.tokens is not None:
-                left["tokens"] = self.settings.tokens - self.spent.tokens - self.reserved.tokens
+                left["tokens"] = self.settings.tokens - self._tokens()
             if self._limit_money is not None:
-                left["money"] = float(self._limit_money - self.spent.money - self.reserved.money)
+                left["money"] = float(self._limit_money - self._paid() - self.reserved.money)
             if self.settings.minutes is not None:
                 left["minutes"] = max(0.0, self.settings.minutes - self._elapsed() / 60)
             return left
@@ -181,7 +253,7 @@ class Budget:
             }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up the ledger of an earlier session."""
+        """Take up the ledger of an earlier session; what was sent is told by the journal of answers."""
         try:
             seconds, spent, report = float(state["seconds"]), _unpack(state["spent"]), _unpack(state["report"])
         except (KeyError, TypeError, ValueError, ArithmeticError) as error:
@@ -190,12 +262,13 @@ class Budget:
             raise RunError(f"the budget in the checkpoint cannot be read: it says {seconds} seconds")
         with self._lock:
             self._earlier, self._started = seconds, None
-            self.spent, self.report, self.reserved = spent, report, Amounts()
+            self.spent, self.report = spent, report
+            self.reserved, self._for_report = Amounts(), 0
 
     def at_least(self, money: Decimal, seconds: float) -> None:
         """Raise money and time to what a journal says was really spent after the last checkpoint."""
         with self._lock:
-            self.spent.money = max(self.spent.money, money)
+            self.spent.money += max(Decimal(0), money - self._paid())
             self._earlier = max(self._elapsed(), seconds)
 
     def _close(self, reservation: Reservation) -> None:
@@ -203,21 +276,33 @@ class Budget:
             raise ValueError("this reservation was settled or released before")
         reservation.open = False
         self.reserved.add(reservation.amounts, -1)
+        self._for_report -= reservation.amounts.calls if reservation.report else 0
 
-    def _refusal(self, wanted: Amounts) -> str:
+    def _calls(self) -> int:
+        return self.spent.calls + self.reserved.calls - self._for_report
+
+    def _total_calls(self) -> int:
+        return self.spent.calls + self.report.calls + self.reserved.calls
+
+    def _tokens(self) -> int:
+        return self.spent.tokens + self.report.tokens + self.reserved.tokens
+
+    def _refusal(self, wanted: Amounts, report: bool) -> str:
         """Why an amount does not fit any more, or ''."""
         limits = self.settings
-        if limits.minutes is not None and self._elapsed() >= limits.minutes * 60:
-            return f"the budget of {limits.minutes:g} minutes is used up"
-        calls = self.spent.calls + self.reserved.calls
-        if limits.calls is not None and wanted.calls and calls + wanted.calls > limits.calls:
-            left = max(0, limits.calls - calls)
-            return f"the budget of {limits.calls:,} calls has {left:,} left, {wanted.calls:,} needed"
-        tokens = self.spent.tokens + self.reserved.tokens
-        if limits.tokens is not None and wanted.tokens and tokens + wanted.tokens > limits.tokens:
-            left = max(0, limits.tokens - tokens)
-            return f"the budget of {limits.tokens:,} tokens has {left:,} left, up to {wanted.tokens:,} needed"
-        money = self.spent.money + self.reserved.money
+        if not report:
+            if limits.minutes is not None and self._elapsed() >= limits.minutes * 60:
+                return f"the budget of {limits.minutes:g} minutes is used up"
+            if limits.calls is not None and wanted.calls and self._calls() + wanted.calls > limits.calls:
+                left = max(0, limits.calls - self._calls())
+                return f"the budget of {limits.calls:,} calls has {left:,} left, {wanted.calls:,} needed"
+        for limit, used, more, what in (
+            (self.total_calls, self._total_calls(), wanted.calls, "calls in all"),
+            (limits.tokens, self._tokens(), wanted.tokens, "tokens"),
+        ):
+            if limit is not None and more and used + more > limit:
+                return f"the budget of {limit:,} {what} has {max(0, limit - used):,} left, up to {more:,} needed"
+        money = self._paid() + self.reserved.money
         if self._limit_money is not None and wanted.money and money + wanted.money > self._limit_money:
             left_money = max(Decimal(0), self._limit_money - money)
             return f"the budget of {self._limit_money} (money) has {left_money} left, up to {wanted.money} needed"

@@ -22,7 +22,8 @@ from typing import Any
 from pinprompt.errors import BudgetSpent, RunError, SettingError, TaskError, did_you_mean
 from pinprompt.files import dumps
 from pinprompt.scoring import journal
-from pinprompt.scoring.budget import Budget
+from pinprompt.scoring.answers import Answers
+from pinprompt.scoring.budget import Amounts, Budget, Reservation
 from pinprompt.scoring.executors import Executor, Inline
 from pinprompt.scoring.journal import Journal, Row
 from pinprompt.scoring.ledger import Billing, Known, Question, Table
@@ -44,6 +45,7 @@ class Evaluator:
         seed: int = 0,
         journal: Journal | None = None,
         memoise_stochastic: bool = False,
+        answers: Answers | None = None,
     ) -> None:
         task = complete(task)
         self.task, self.budget, self.seed, self.journal = task, budget, seed, journal
@@ -59,6 +61,7 @@ class Evaluator:
         self._known = Known(task, self.fixed, memo)
         self._table = Table()
         self._evaluations: dict[tuple[str, str], Evaluation] = {}
+        self._answers = answers
 
     @property
     def charged_calls(self) -> int:
@@ -67,12 +70,12 @@ class Evaluator:
 
     @property
     def report_calls(self) -> int:
-        """Calls for reports, which no budget limits."""
+        """Calls for the report, which `budget.calls` does not limit."""
         return self.budget.report.calls
 
     @property
     def paid_calls(self) -> int:
-        """Calls that were really made, reports included."""
+        """Calls that were really made: reports, new tries and answers that were cut included."""
         return self._billing.paid_calls
 
     @property
@@ -88,7 +91,7 @@ class Evaluator:
     def score(self, prompts: list[Prompt], split: str = "train", *, report: bool = False) -> list[Score]:
         """Scores in order. Raises BudgetSpent before anything is overspent, with the scores of the first prompts.
 
-        With `report` the calls are counted apart from the search's budget, and never refused.
+        With `report` the calls are counted apart from those of the search, and limited by what limits both together.
         """
         self._begin(split)
         prompts, refused = self._calibrated(prompts, split, report)
@@ -99,11 +102,11 @@ class Evaluator:
         try:
             while len(got) < len(questions) and refusal is None:
                 todo = questions[len(got) :]
-                refusal = None if report else self._billing.admit(todo, split)
-                admitted = todo if report else [question for question in todo if question.reservation is not None]
+                refusal = self._billing.admit(todo, split, report)
+                admitted = [question for question in todo if question.reservation is not None]
                 if admitted:
                     # What these leave of their worst case may let the next ones fit: the refusal is asked for again.
-                    refusal = self._obtain(admitted, split, number, got)
+                    refusal = self._obtain(admitted, split, number, got, report)
         finally:
             self._billing.release(questions)
             settled = self._keep(number, split, questions, got)
@@ -145,13 +148,25 @@ class Evaluator:
             for prompt, from_score in zip(ready, derived, strict=True)
         ]
         asked = [p for p, *found in zip(ready, derived, known, strict=True) if found == [None, None]]
-        answers = iter(self.executor.evaluate_many(asked, split, seed) if asked else [])
-        for prompt, from_score, remembered in zip(ready, derived, known, strict=True):
+        held: dict[str, Reservation] = {}
+        try:
+            for prompt, from_score, remembered in zip(ready, derived, known, strict=True):
+                if from_score is None:
+                    held[prompt.text] = self._billing.admit_evaluation(prompt, split, remembered is not None)
+            self._limit_time(False)
+            answers = iter(self.executor.evaluate_many(asked, split, seed) if asked else [])
+            given = [one or remembered or self._checked(next(answers), prompt)
+                     for prompt, one, remembered in zip(ready, derived, known, strict=True)]  # fmt: skip
+        except BaseException:
+            for reservation in held.values():
+                self.budget.release(reservation)
+            raise
+        for prompt, from_score, remembered, found in zip(ready, derived, known, given, strict=True):
             if from_score is not None:
                 evaluation, money = self._checked(from_score, prompt), 0.0
             else:
-                evaluation = remembered or self._checked(next(answers), prompt)
-                money = self._billing.settle_evaluation(evaluation, split, remembered is not None)
+                evaluation = found
+                money = self._billing.settle_evaluation(held[prompt.text], evaluation, remembered is not None)
             if from_score is None and remembered is None:
                 packed = journal.pack_evaluation(evaluation)
                 self._known.keep({self._known.evaluation_key(split, prompt): packed}, money)
@@ -176,6 +191,18 @@ class Evaluator:
         self._begin("train")
         self.budget.settle(self.budget.reserve(calls))
         self._billing.paid_calls += calls
+
+    def totals(self) -> dict[str, Any]:
+        """What search and report were charged, what was really sent, and the money (None: the price is not known)."""
+        budget, model = self.budget, self.task.billed
+        totals: dict[str, Any] = {"search": _counted(budget.spent), "report": _counted(budget.report)}
+        totals["sent"] = _counted(budget.sent) if budget.metered else {"calls": self.paid_calls}
+        if self._answers is not None:
+            totals["sent"] |= {"lost": self._answers.lost, "untold": self._answers.untold}
+        if model is not None:
+            totals["money"] = float(budget.paid()) if budget.priced(model) else None
+            totals["currency"] = budget.settings.currency
+        return totals
 
     def prompts_table(self) -> list[dict[str, Any]]:
         """Every distinct prompt in order of appearance, with its mean score per split (for prompts.csv)."""
@@ -226,6 +253,9 @@ class Evaluator:
                 raise RunError(f"the evaluator's place in the checkpoint cannot be read: {error!r}") from error
             self.budget.restore(budget)
         self._begun = True
+        if self._answers is not None:
+            self._answers.restore()
+            self.budget.metered = self.task.attach(self._answers)
         if self.journal is None:
             return
         history, spare = self.journal.split_at(rows, crc)
@@ -239,8 +269,10 @@ class Evaluator:
             ) from error
 
     def close(self) -> None:
-        """Let go of workers, journal and memo."""
+        """Let go of workers, journals and memo."""
         self.executor.close()
+        if self._answers is not None:
+            self._answers.close()
         if self.journal is not None:
             self.journal.close()
         if self._known.memo is not None:
@@ -287,12 +319,19 @@ class Evaluator:
         known = self._known.scores(asked, split, number)
         return [Question(place, prompt, known.get(place)) for place, prompt in asked], first
 
-    def _obtain(self, questions: list[Question], split: str, number: int, got: dict[int, Score]) -> BudgetSpent | None:
+    def _limit_time(self, limited: bool) -> None:
+        """Let the minutes of the budget end requests to a server, or not."""
+        if self._answers is not None:
+            self._answers.limited = limited
+
+    def _obtain(
+        self, questions: list[Question], split: str, number: int, got: dict[int, Score], report: bool
+    ) -> BudgetSpent | None:
         """Get the scores of admitted questions in order, settling and journalling each; a refusal if time ran out."""
         unknown = [question for question in questions if question.known is None]
         seeds = [derive(self.seed, "task", number, question.place) for question in unknown]
-        # Questions of a report have no reservation, and no clock that stops them.
-        stop = bool if questions[0].reservation is None else self.budget.expired
+        stop = bool if report else self.budget.expired  # no clock ends a report
+        self._limit_time(not report)
         answers = self.executor.run([question.prompt for question in unknown], seeds, split, stop)
         rows: list[Row] = []
         try:
@@ -316,6 +355,8 @@ class Evaluator:
                     paid, rows = rows, []
                     self._journal(paid)
                 self._billing.check(question, score, split)
+        except BudgetSpent as refusal:
+            return refusal  # the minutes ended in the middle of a prompt; what came of it is in the journal of answers
         finally:
             self._journal(rows)
         return None
@@ -372,3 +413,9 @@ class Evaluator:
             raise ValueError("a sum that is not finite")
         self.budget.at_least(money, seconds)
         self._billing.paid_calls = max(self.paid_calls, *(int(entry["paid_calls"]) for entry in spent))
+
+
+def _counted(amounts: Amounts) -> dict[str, int]:
+    """Calls, and tokens where anybody counts them."""
+    tokens = {"tokens_in": amounts.tokens_in, "tokens_out": amounts.tokens_out} if amounts.tokens else {}
+    return {"calls": amounts.calls, **tokens}

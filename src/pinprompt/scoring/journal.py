@@ -182,6 +182,10 @@ class Journal:
         self.rows = rows
         return history, spare + fresh
 
+    def good_rows(self) -> list[Row]:
+        """All rows that can be used, whatever a checkpoint counts."""
+        return self._good(self.path, whole_lines(self.path), 1)
+
     def close(self) -> None:
         """Sync and let go of the file."""
         if self._file is not None:

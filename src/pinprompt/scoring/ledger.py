@@ -36,10 +36,18 @@ class Billing:
     def __init__(self, task: Task, budget: Budget) -> None:
         self.task, self.budget = task, budget
         self.model = task.billed
-        self.paid_calls = 0
-        """Calls that were really made, not answered from memory."""
+        self._paid_calls = 0
 
-    def admit(self, questions: list[Question], split: str) -> BudgetSpent | None:
+    @property
+    def paid_calls(self) -> int:
+        """Calls that were really made, not answered from memory; those that got lost too, where they are counted."""
+        return self.budget.sent.calls if self.budget.metered else self._paid_calls
+
+    @paid_calls.setter
+    def paid_calls(self, calls: int) -> None:
+        self._paid_calls = calls
+
+    def admit(self, questions: list[Question], split: str, report: bool) -> BudgetSpent | None:
         """Reserve the worst case of as many questions as fit, in order; gives the refusal of the first that does not.
 
         Calls and tokens are reserved for known answers too: the run must not depend on what the memo knows.
@@ -47,33 +55,38 @@ class Billing:
         for question in questions:
             tokens_in, tokens_out = self._most(question.prompt, split)
             model = self.model if question.known is None else None
+            calls = self.task.calls(split)
             try:
-                question.reservation = self.budget.reserve(self.task.calls(split), tokens_in, tokens_out, model)
+                question.reservation = self.budget.reserve(calls, tokens_in, tokens_out, model, report=report)
             except BudgetSpent as refusal:
                 return refusal
         return None
 
     def settle(self, question: Question, score: Score, split: str) -> None:
-        """Book what a score took: on the search's budget if it was admitted there, else as a report."""
+        """Book what a score took."""
         calls = score.calls or self.task.calls(split)
         tokens_in, tokens_out = self._took(question.prompt, score, split)
-        if question.reservation is not None:
-            self.budget.settle(question.reservation, calls, tokens_in, tokens_out)
-        else:
-            self.budget.book_report(calls, tokens_in, tokens_out, self.model if question.known is None else None)
+        if question.reservation is None:
+            raise ValueError(f"the score of {question.prompt.text!r} was not reserved")
+        self.budget.settle(question.reservation, calls, tokens_in, tokens_out)
         if question.known is None:
-            self.paid_calls += calls
+            self._paid_calls += calls
 
-    def settle_evaluation(self, evaluation: Evaluation, split: str, known: bool) -> float:
+    def admit_evaluation(self, prompt: Prompt, split: str, known: bool) -> Reservation:
+        """Reserve the worst case of an evaluation; BudgetSpent where it does not fit any more."""
+        calls, tokens_in, tokens_out = self.task.evaluation_cost(prompt, split)
+        return self.budget.reserve(calls, tokens_in, tokens_out, None if known else self.model, report=True)
+
+    def settle_evaluation(self, reservation: Reservation, evaluation: Evaluation, known: bool) -> float:
         """Book an evaluation as a report; gives the money it cost."""
-        calls = evaluation.calls or self.task.calls(split)
+        most = reservation.amounts
+        calls = evaluation.calls or most.calls
         usage = evaluation.tables.get("usage")
         usage = usage if isinstance(usage, Mapping) else {}
-        tokens_in, tokens_out = int(usage.get("tokens_in", 0)), int(usage.get("tokens_out", 0))
-        model = None if known else self.model
-        self.budget.book_report(calls, tokens_in, tokens_out, model)
-        self.paid_calls += 0 if known else calls
-        return float(self.budget.price(model, tokens_in, tokens_out))
+        tokens_in, tokens_out = (int(usage.get(name, getattr(most, name))) for name in ("tokens_in", "tokens_out"))
+        self.budget.settle(reservation, calls, tokens_in, tokens_out)
+        self._paid_calls += 0 if known else calls
+        return float(self.budget.price(reservation.model, tokens_in, tokens_out))
 
     def release(self, questions: list[Question]) -> None:
         """Free what was reserved for questions that got no answer."""
@@ -95,7 +108,7 @@ class Billing:
 
     def really_spent(self) -> dict[str, Any]:
         """The ledger of what was really spent; it only grows, so a resumed run takes the largest that it finds."""
-        money = str(self.budget.spent.money)
+        money = str(self.budget.paid())
         return {"spent": {"money": money, "seconds": self.budget.seconds(), "paid_calls": self.paid_calls}}
 
     def _most(self, prompt: Prompt, split: str) -> tuple[int, int]:

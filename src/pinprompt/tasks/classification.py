@@ -22,7 +22,7 @@ from pinprompt.tasks import calibration, label_words, metrics, prompts
 from pinprompt.tasks.labelled_data import LabelledData, load_data
 from pinprompt.tasks.prompts import Template, parse, whole
 from pinprompt.tasks.protocol import Task
-from pinprompt.values import Evaluation, Prompt, Score
+from pinprompt.values import Evaluation, Meter, Prompt, Score
 
 if TYPE_CHECKING:  # the models bring torch and transformers, which are imported when a task is built
     from pinprompt.models.causal_labels import CausalLabels, Inputs
@@ -317,6 +317,13 @@ class ClassificationTask(Task):
         first = split in ("train", *self.blocks[:1])
         extra = len(_CONTENT_FREE) if self.calibration == "content-free" and first else 0
         return (len(self._targets[split]) + extra) * self.model.sequences
+
+    def attach(self, meter: Meter) -> bool:
+        """Tell a meter of every request to the server."""
+        if self._server is None:
+            return False
+        self._server.client.attach(meter)
+        return True
 
     def context(self) -> str:
         """Labelled examples in the template, up to where a prompt would be written."""

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Protocol, cast, runtime_checkable
 
 from pinprompt.errors import TaskError
-from pinprompt.values import Evaluation, Prompt, Score
+from pinprompt.values import Evaluation, Meter, Prompt, Score
 
 # What a task promises. A task turns prompt text into scores; it never sees how the prompt was written.
 
@@ -85,6 +85,14 @@ class Task(BareTask, Protocol):
         """
         return 0, 0
 
+    def evaluation_cost(self, prompt: Prompt, split: str) -> tuple[int, int, int]:
+        """Calls, tokens in and tokens out of an evaluation, at the most; what a budget reserves."""
+        return self.calls(split), *self.tokens(prompt, split)
+
+    def attach(self, meter: Meter) -> bool:
+        """Tell the meter of every request from now on; False where requests are not counted one by one."""
+        return False
+
     def judges(self) -> dict[str, str]:
         """Who judges what, for results and comparisons: runs with other judges are never mixed."""
         return {}
@@ -147,7 +155,7 @@ def blocks_of(task: Task) -> tuple[str, ...]:
 OPTIONAL = (
     *("notes", "chunk", "billed", "fingerprints", "calibrates", "blocks", "language"),
     *("check_window", "tokens", "judges", "exhibits", "sent", "shown_rows", "kept_judges", "differentiable"),
-    *("row_values", "pooled", "whole_splits", "answers", "evaluate_many", "evaluation_from"),
+    *("row_values", "pooled", "whole_splits", "answers", "evaluate_many", "evaluation_from", "evaluation_cost", "attach"),
 )
 """The members with defaults."""
 
@@ -168,8 +176,8 @@ class _Completed:
         except AttributeError:
             if name not in OPTIONAL:
                 raise
-            if name == "evaluate_many":  # its default asks the task itself
-                return partial(Task.evaluate_many, self)
+            if name in ("evaluate_many", "evaluation_cost"):  # their defaults ask the task itself
+                return partial(getattr(Task, name), self)
             return getattr(_DEFAULTS, name)
 
 

@@ -31,7 +31,7 @@ from pinprompt.tasks.style_metrics import (
     mean_intervals,
     sentence_bleu,
 )
-from pinprompt.values import Evaluation, Prompt, Score
+from pinprompt.values import Evaluation, Meter, Prompt, Score
 
 SHOWN = 100
 """Rewrites that an evaluation's table keeps."""
@@ -238,13 +238,28 @@ class StyleTransferTask(Task):
 
     def tokens(self, prompt: Prompt, split: str = "train") -> tuple[int, int]:
         """The most tokens in and out that a score can take; a request's text is read once for all its samples."""
-        count = self._samples(split) * self._blocks(split)
         sources = list(self._drawn(prompt, split).values())
+        return self._most_tokens(prompt, sources, self._samples(split) * self._blocks(split))
+
+    def evaluation_cost(self, prompt: Prompt, split: str) -> tuple[int, int, int]:
+        """Outputs of an evaluation, and the most tokens in and out that they can take."""
+        count, sources = self.settings.test_samples, self._sources(split)
+        return count * len(sources), *self._most_tokens(prompt, sources, count)
+
+    def _most_tokens(self, prompt: Prompt, sources: Sequence[str], count: int) -> tuple[int, int]:
+        """The most tokens in and out that so many outputs of each source can take."""
         if self._server is not None:
             most = [self._server.most_tokens(prompt.text, source, count) for source in sources]
             return sum(one for one, _ in most), sum(one for _, one in most)
         read = sum(self.generator.length(prompt.text, source) for source in sources)
         return read, sum(count * self.generator.limit(source) for source in sources)
+
+    def attach(self, meter: Meter) -> bool:
+        """Tell a meter of every request to the server."""
+        if self._server is None:
+            return False
+        self._server.client.attach(meter)
+        return True
 
     def context(self) -> str:
         """A sentence with texts of both styles, after which instructions are likely."""

@@ -1,0 +1,199 @@
+"""A cap that caps: whole runs against servers that die, cut, keep quiet about tokens, or let one wait."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from children import LIMIT, child, wait_until
+
+from tests.safety.remote_runs import (
+    KEY_ENV,
+    USAGE,
+    Action,
+    call,
+    labelled,
+    labeller,
+    rewriter,
+    server_at,
+    styled,
+    writer,
+)
+
+from remote_servers import cut, hang_up, refuse, reply, serving  # isort: skip
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PINPROMPT_HOME", str(tmp_path / "home"))
+
+
+def asked(body: dict[str, Any]) -> str:
+    """What a request asks, whoever asks it again."""
+    return json.dumps({name: body[name] for name in ("prompt", "seed") if name in body})
+
+
+@pytest.mark.parametrize("verb", ["classify", "restyle"])
+def test_a_server_that_dies_every_few_answers_is_asked_nothing_twice(
+    tmp_path: Path, lm_folder: Path, verb: str
+) -> None:
+    script = labeller if verb == "classify" else rewriter
+    data = labelled(tmp_path) if verb == "classify" else styled(tmp_path)
+    with serving(script) as server:
+        port = server.server_address[1]
+        command = [verb, *data, *writer(lm_folder), *server_at(server.url, give_up_after=2), "--no-memo"]
+        command += ["--calls", 120, "--json", "--quiet"]
+        whole = call(*command, "--out", tmp_path / "whole")
+        assert whole.exit_code == 0, whole.output
+        undisturbed = Counter(asked(body) for _, body, _ in server.seen)
+    answered: Counter[str] = Counter()
+    sessions = seen = 0
+    done = None
+    while done is None or done.exit_code != 0:
+        count = 0
+
+        def dying(number: int, path: str, body: dict[str, Any]) -> Action:
+            nonlocal count
+            with server.lock:
+                count += 1
+                last = count
+            if last > 14:
+                server.die()
+                return hang_up
+            if (path, "logprobs" in body) != ("/v1/completions", verb == "classify"):
+                return refuse(404, "no such path")
+            answered[asked(body)] += 1
+            return script(number, path, body)
+
+        with serving(dying, port) as server:
+            done = call(*command, "--out", tmp_path / "run", "--resume")
+        sessions, seen = sessions + 1, seen + len(server.seen)
+        assert sessions < 40, done.output
+    assert sessions > 5
+    # Only the question at the start of a session, which finds out what the server can do, is asked more than once.
+    twice = [question for question, times in answered.items() if times > 1]
+    assert len(twice) == 1
+    assert answered[twice[0]] == sessions
+    assert set(answered) == set(undisturbed)
+    result, before = json.loads(done.stdout), json.loads(whole.stdout)
+    assert result["calls"] == before["calls"] <= 120
+    # What was sent: all that the server saw, answered or not.
+    samples = 1 if verb == "classify" else 3
+    assert sum(answered.values()) * samples <= result["paid_calls"] <= seen * samples
+    for name in ("events.jsonl", "prompts.csv"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_the_totals_are_what_the_server_saw(tmp_path: Path, lm_folder: Path) -> None:
+    lock, cuts = threading.Lock(), [0]
+
+    def script(number: int, path: str, body: dict[str, Any]) -> Action:
+        with lock:
+            if number % 7 == 3:
+                cuts[0] += 1
+                return cut
+        return labeller(number, path, body)
+
+    with serving(script) as server:
+        sets = ["--set", "budget.prices={toy={input=2.0,output=10.0}}", "--set", "budget.currency=EUR"]
+        run = ["classify", *labelled(tmp_path), *writer(lm_folder), *server_at(server.url, resends=2), *sets]
+        done = call(*run, "--calls", 60, "--out", tmp_path / "run")
+        assert done.exit_code == 0, done.output
+        sent = len(server.seen)
+    result = json.loads((tmp_path / "run" / "result.json").read_text("utf-8"))
+    spent = result["spent"]
+    assert spent["search"]["calls"] == result["calls"] <= 60
+    assert spent["report"]["calls"] == result["report_calls"] > 0
+    assert spent["sent"]["calls"] == result["paid_calls"] == sent
+    assert spent["sent"]["lost"] == cuts[0] > 0
+    assert spent["sent"]["untold"] == 0
+    # Answers took what the server told; those that were cut count at their most, which is more.
+    tokens = [USAGE["prompt_tokens"] * (sent - cuts[0]), USAGE["completion_tokens"] * (sent - cuts[0])]
+    assert spent["sent"]["tokens_in"] > tokens[0]
+    assert spent["money"] > (tokens[0] * 2.0 + tokens[1] * 10.0) / 1e6
+    assert f"calls really sent: {sent:,}, {cuts[0]} of them lost" in done.stdout.replace("\n", " ")
+    assert "EUR" in done.stdout
+    report = (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert f"{sent:,}, {cuts[0]} of them lost" in report
+    assert "EUR" in report
+
+
+def test_a_price_that_nobody_told_is_unknown(tmp_path: Path, lm_folder: Path) -> None:
+    def quiet(number: int, path: str, body: dict[str, Any]) -> Action:
+        def act(handler: Any, body: dict[str, Any]) -> None:
+            told = json.loads(answer(labeller(number, path, body), body))
+            told.pop("usage")
+            reply(told)(handler, body)
+
+        return act if path == "/v1/completions" and isinstance(body.get("logprobs"), int) else refuse(404, "no path")
+
+    with serving(quiet) as server:
+        run = ["classify", *labelled(tmp_path), *writer(lm_folder), *server_at(server.url)]
+        figures = json.loads(call(*run, "--estimate", "--json", "--calls", 60).stdout)
+        assert figures["money"] is None
+        assert "unknown" in call(*run, "--estimate", "--calls", 60).stdout
+        done = call(*run, "--calls", 60, "--out", tmp_path / "run")
+        assert done.exit_code == 0, done.output
+        sent = len(server.seen)
+    spent = json.loads((tmp_path / "run" / "result.json").read_text("utf-8"))["spent"]
+    assert spent["money"] is None
+    assert spent["sent"]["untold"] == spent["sent"]["calls"] == sent
+    assert spent["sent"]["tokens_in"] > sent
+    assert "money: unknown" in done.stdout
+    assert "unknown" in (tmp_path / "run" / "report.html").read_text("utf-8")
+
+
+def answer(action: Action, body: dict[str, Any]) -> bytes:
+    """What an action would send."""
+    sent: list[bytes] = []
+
+    class Catch:
+        def send(self, data: bytes, *_: Any, **__: Any) -> None:
+            sent.append(data)
+
+    action(Catch(), body)  # type: ignore[arg-type]
+    return sent[0]
+
+
+@pytest.mark.parametrize("manner", ["it asks for an hour", "it never answers"])
+def test_ctrl_c_ends_waiting_for_a_server(tmp_path: Path, lm_folder: Path, manner: str) -> None:
+    """Each wait here is an hour, longer than the test waits for the end of the process."""
+    held = threading.Event()
+
+    def script(number: int, path: str, body: dict[str, Any]) -> Action:
+        if number < 3:
+            return labeller(number, path, body)
+        if manner == "it asks for an hour":
+            return refuse(429, Retry_After="3600")
+        return hold
+
+    def hold(handler: Any, body: dict[str, Any]) -> None:
+        held.wait(2 * LIMIT)
+        hang_up(handler, body)
+
+    try:
+        with serving(script) as server:
+            patience = {"longest_wait": 3600, "timeout": 3600, "retries": 5}
+            words = ["classify", *labelled(tmp_path), *writer(lm_folder), *server_at(server.url, **patience)]
+            command = [sys.executable, "-m", "pinprompt", *map(str, words), "--out", str(tmp_path / "run")]
+            environment = {**os.environ, KEY_ENV: "none", "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+            with child(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+                wait_until(lambda: len(server.seen) > 6, "it asked", process)
+                process.send_signal(signal.SIGINT)
+                _, told = process.communicate(timeout=LIMIT)
+    finally:
+        held.set()
+    assert process.returncode not in (0, -signal.SIGKILL)
+    assert "Traceback" not in told
+    rows = [json.loads(line) for line in (tmp_path / "run" / "answers.jsonl").read_text("utf-8").splitlines()]
+    assert sum("answer" in row for row in rows) >= 1  # what came before is kept
