@@ -58,7 +58,26 @@ def test_dev_decides_and_ties_go_to_the_training_score() -> None:
 
 def test_an_ended_budget_keeps_what_was_paid_for() -> None:
     found, _ = chosen(Looked(), 2, {"a": 9.0, "b": 1.0, "c": 2.0, "d": 5.0})
-    assert found == [("b", 3.0), ("a", 1.0), ("d", None), ("c", None)]
+    assert found == [("b", 3.0), ("a", 1.0)]
+
+
+def test_where_nothing_can_be_tried_the_training_score_decides() -> None:
+    class Dear(Looked):
+        def calls(self, split: str = "train") -> int:
+            return 9
+
+    found, _ = chosen(Dear(), 2, {"a": 9.0, "b": 1.0})
+    assert found == [("a", None), ("b", None)]
+
+
+def test_a_dev_score_that_was_paid_for_counts_as_it_is() -> None:
+    evaluator = Evaluator(Looked(), Budget(BudgetSettings(calls=1)))
+    events: list[Event] = []
+    search = Search(Looked(), evaluator, events.append, None, 0, "cpu", Path(), PolicySettings(), None)  # type: ignore[arg-type]
+    candidates = [Candidate(Prompt("a"), "greedy", 1.0, dev=2.5), Candidate(Prompt("b"), "sampled", 2.0)]
+    found = [(one.candidate.prompt.text, one.dev) for one in select(search, candidates, 7)]
+    assert found == [("b", 3.0), ("a", 2.5)]
+    assert evaluator.charged_calls == 1
 
 
 def test_without_a_dev_split_the_training_score_decides() -> None:

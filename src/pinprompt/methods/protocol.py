@@ -92,6 +92,8 @@ class Candidate:
     prompt: Prompt
     source: str
     score: float
+    dev: float | None = None
+    """Its score on dev, where it was paid for while searching."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,8 @@ class Search:
     """Length and constraints of a prompt, for methods that write without the LM too."""
     writer: Callable[[], Writer]
     """The frozen LM that writes prompts, loaded at the first call."""
+    open_reserve: Callable[[], None] = lambda: None
+    """Give back the calls that were set aside for the end of the search; called once it is over."""
 
 
 class Method(Protocol):

@@ -13,22 +13,25 @@ Floats = NDArray[np.float64]
 
 
 def select(search: Search, candidates: list[Candidate], step: int) -> list[Finalist]:
-    """The distinct candidates, best first: by dev score, then by training score, then by order of discovery."""
+    """The distinct candidates, best first: by dev score, then by training score, then by order of discovery.
+
+    A dev score that was paid for while searching counts as it is. Where the budget allows only some of the others on
+    dev, these are the finalists; where it allows none, the training score decides among all.
+    """
     first: dict[str, Candidate] = {}
     for candidate in candidates:
         first.setdefault(candidate.prompt.text, candidate)
-    distinct = list(first.values())
-    devs: list[float | None] = []
+    devs = {text: candidate.dev for text, candidate in first.items() if candidate.dev is not None}
     if "dev" in search.task.splits:
+        untried = [candidate.prompt for text, candidate in first.items() if text not in devs]
         # Minutes limit the search, not this: an answer that was never tried on dev would be worth little.
         unlimited = search.evaluator.budget.expired()
         try:
-            scores = search.evaluator.score([one.prompt for one in distinct], "dev", report=unlimited)
+            scores = search.evaluator.score(untried, "dev", report=unlimited)
         except BudgetSpent as spent:
-            scores = spent.scores  # those that were paid for; the rest stay untried
-        devs = [score.value for score in scores]
-    devs += [None] * (len(distinct) - len(devs))
-    finalists = [Finalist(candidate, dev) for candidate, dev in zip(distinct, devs, strict=True)]
+            scores = spent.scores
+        devs |= {prompt.text: score.value for prompt, score in zip(untried, scores, strict=False)}
+    finalists = [Finalist(one, devs.get(text)) for text, one in first.items() if text in devs or not devs]
     worst = float("-inf")
     finalists.sort(key=lambda f: (worst if f.dev is None else f.dev, f.candidate.score), reverse=True)
     return announce(search, finalists, step)

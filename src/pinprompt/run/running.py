@@ -21,6 +21,7 @@ from pinprompt.run import build, consent
 from pinprompt.run.conclusion import conclude
 from pinprompt.run.folder import RunFolder
 from pinprompt.run.reserves import hold_for_report
+from pinprompt.scoring.budget import Reservation
 from pinprompt.tasks.protocol import Task, complete
 from pinprompt.values import Event, Listener
 
@@ -153,18 +154,25 @@ def run(
                 listener(event)
 
         writer = cache(lambda: build.build_writer(recipe, task, device))
+        held: list[Reservation] = []
+
+        def open_reserve() -> None:
+            while held:
+                evaluator.budget.release(held.pop())
+
         search = Search(
-            task, evaluator, emit, record.checkpoint, recipe.seed, device, record.path, recipe.policy, writer
-        )
+            task, evaluator, emit, record.checkpoint, recipe.seed, device, record.path, recipe.policy, writer,
+            open_reserve,
+        )  # fmt: skip
         if record.checkpoint.size("events") == 0:
             emit(Event("start", 0, {"method": recipe.method, "task": task.name, "seed": recipe.seed,
                                     "length": recipe.policy.length, "primary": task.primary}))  # fmt: skip
         method = build.build_method(recipe)
         for_report = hold_for_report(recipe, task, evaluator.budget)
-        held = build.hold_for_dev(recipe, task, evaluator.budget)
+        if (for_dev := build.hold_for_dev(recipe, task, evaluator.budget)) is not None:
+            held.append(for_dev)
         outcome = _search(method, search, told) if resume else method(search)
-        if held is not None:
-            evaluator.budget.release(held)
+        open_reserve()
         if outcome.finalists is None:
             finalists = select(search, outcome.candidates, outcome.steps)
         else:

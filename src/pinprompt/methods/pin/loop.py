@@ -84,7 +84,9 @@ class _Run:
             return 0
         state, tensors = resumed
         self.learner.restore(tensors)
-        self.greedy = [Candidate(Prompt(text, tuple(ids)), "greedy", score) for text, ids, score in state["greedy"]]
+        self.greedy = [
+            Candidate(Prompt(text, tuple(ids)), "greedy", score, dev) for text, ids, score, dev in state["greedy"]
+        ]
         self.restarts, self.stale = state["restarts"], state["stale"]
         for row in self.book.rows():
             self._drop_repeats()
@@ -95,7 +97,7 @@ class _Run:
 
     def remember(self, step: int) -> None:
         """Everything that the next step depends on; theta changes only after a step has its scores."""
-        greedy = [[one.prompt.text, one.prompt.ids, one.score] for one in self.greedy]
+        greedy = [[one.prompt.text, one.prompt.ids, one.score, one.dev] for one in self.greedy]
         state = {"greedy": greedy, "restarts": self.restarts, "stale": self.stale}
         self.book.remember(step, state, self.learner.state)
 
@@ -135,7 +137,7 @@ class _Run:
             if "dev" in self.search.task.splits:
                 dev = self.search.evaluator.score([prompt], "dev")[0].value
         if all(known.prompt.text != prompt.text for known in self.greedy):
-            self.greedy.append(Candidate(prompt, "greedy", score))
+            self.greedy.append(Candidate(prompt, "greedy", score, dev))
         self.search.emit(Event("greedy", step, {"prompt": prompt.text, "score": score, "dev": dev}))
 
     def collapsed(self) -> bool:
@@ -173,6 +175,7 @@ class _Run:
     def finish(self, stopped: str) -> Outcome:
         """Save the end of the search, so that a killed run need not search again, and return the candidates."""
         self.book.save()
+        self.search.open_reserve()
         with contextlib.suppress(BudgetSpent):
             self.try_greedy(self.book.step)
         candidates = self.greedy + self.book.best(self.settings.finalists)
