@@ -26,12 +26,20 @@ class Handler(BaseHTTPRequestHandler):
             number = len(self.server.seen)
             self.server.seen.append((self.path, body, dict(self.headers)))
         if self.server.dead:
+            self.server.gone.wait()  # or it would be dead for this request and alive for the next
             hang_up(self, body)
             return
         try:
             self.server.script(number, self.path, body)(self, body)
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
+
+    def do_GET(self) -> None:
+        if self.server.dead:
+            self.server.gone.wait()
+            hang_up(self, {})
+        else:
+            self.send(b"no such path", 404)
 
     def log_message(self, *_: Any) -> None:
         """Quiet."""
@@ -57,11 +65,14 @@ class Server(ThreadingHTTPServer):
         self.seen: list[tuple[str, Answer, dict[str, str]]] = []
         self.closed = 0
         self.dead = False
+        self.gone = threading.Event()
 
     def die(self) -> None:
-        """From now on nobody listens, and what is connected is cut; to be called from a request's thread."""
+        """Nobody listens any more when this returns, and what is connected is cut; for a request's thread."""
         self.dead = True
-        threading.Thread(target=lambda: (self.shutdown(), self.server_close()), daemon=True).start()
+        self.shutdown()
+        self.server_close()
+        self.gone.set()
 
     def shutdown_request(self, request: Any) -> None:
         """Count the connections that are over."""

@@ -72,6 +72,8 @@ class Progress:
             self._phase(f"{data['name']} on {data['split']}")
         elif event.kind == "restart":
             self._phase(f"begins anew: {data['reason']}")
+        elif event.kind == "problem":
+            self._console.note(f"note: {data['reason']}")
         elif event.kind == "start":
             self._phase(f"{data['method']} on {data['task']}, seed {data['seed']}")
 

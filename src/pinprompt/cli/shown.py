@@ -49,6 +49,8 @@ def shown_result(result: Result) -> Iterator[Any]:
     calls, prompts, seconds = (number(data.get(name)) or 0.0 for name in ("calls", "prompts", "seconds"))
     spent = f"{calls:,.0f} calls, {prompts:,.0f} prompts, {seconds:.0f} seconds"
     yield f"searched with {data.get('method')}: {spent}; stopped: {data.get('stopped')}"
+    if data.get("found_by"):
+        yield f"found: {data['found_by']}"
     yield "spent in all: " + "; ".join(f"{name}: {value}" for name, value in spending(data))
     if data.get("reported", True):
         yield f"report: {result.report}"

@@ -17,7 +17,7 @@ The method needs no checkpoint: pool and order follow from the seed, and a resum
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -71,22 +71,30 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
         )
     pool = Pool(made, candidates, task.answers(), settings.max_perplexity)
     runners = list(hand)
-    stopped, pruned = "finished", {}
+    stopped, steps, extras = "finished", 0, dict[str, Any]()
+
+    def tell(block: str) -> None:
+        nonlocal steps
+        _tell(search, steps, block, runners)
+        steps += 1
+
     try:
-        _first_block(search, settings, blocks[0], runners, pool, count)
-        for step, block in enumerate(blocks[1:rounds], 1):
+        _first_block(search, settings, blocks[0], runners, pool, count, tell)
+        for block in blocks[1:rounds]:
             runners = cut(runners, settings)
             _ask(search, runners, block)
-            _tell(search, step, block, runners)
-        best = max(runners, key=lambda runner: runner.mean)
-        if settings.prune and best.source == "pool":
+            tell(block)
+        best = max(runners, key=lambda runner: runner.mean, default=None)
+        if best is not None and settings.prune and best.source == "pool":
             shorter = prune(search, made, settings.max_perplexity, blocks[:rounds], best)
             if shorter is not best:
                 runners = [shorter, *runners]
-                pruned = {"pruned": {"from": best.prompt.text, "score": best.mean}}
+                extras = {"pruned": {"from": best.prompt.text, "score": best.mean}}
+        if problem := _alone(search, settings, pool, runners, steps):
+            extras["problem"] = problem
     except BudgetSpent:
         stopped = "budget"
-    return _outcome(search, made, settings, runners, stopped, pruned)
+    return _outcome(search, made, settings, runners, stopped, steps, extras)
 
 
 def plan(costs: Sequence[int], calls: int | None, hand: int, settings: RaceSettings) -> tuple[int, int]:
@@ -225,10 +233,17 @@ class Pool:
 
 
 def _first_block(
-    search: Search, settings: RaceSettings, block: str, runners: list[Runner], pool: Pool, count: int
+    search: Search,
+    settings: RaceSettings,
+    block: str,
+    runners: list[Runner],
+    pool: Pool,
+    count: int,
+    tell: Callable[[str], None],
 ) -> None:
     """Score `count` prompts on the first block: hand-written ones, likely ones, then those that look promising."""
-    _ask(search, runners, block)
+    if runners:
+        _ask(search, runners, block)
     places: list[int] = []
     likely = count // 2 if settings.screen else count
     while len(runners) < count:
@@ -242,10 +257,26 @@ def _first_block(
         if not new:
             break  # the pool is empty: a small one, or most of it is not readable enough
         fresh = [Runner(pool.prompts[place], "pool") for place in new]
-        _ask(search, fresh, block)
-        runners += fresh
+        try:
+            _ask(search, fresh, block)
+        finally:
+            runners += [runner for runner in fresh if runner.scores]
         places += new
-        _tell(search, 0, block, runners)
+        tell(block)
+
+
+def _alone(search: Search, settings: RaceSettings, pool: Pool, runners: Sequence[Runner], step: int) -> str:
+    """Say that no prompt of the pool raced, if that is so; an error where there is no other prompt either."""
+    if any(runner.source in ("pool", "pruned") for runner in runners) or not pool.prompts:
+        return ""
+    sentence = (
+        f"the writer finds each of the {len(pool.prompts)} prompts of the pool less likely than race.max_perplexity "
+        f"({settings.max_perplexity:g}) allows, so only hand-written prompts raced; raise it, or set it to none"
+    )
+    if not runners:
+        raise SettingError(sentence)
+    search.emit(Event("problem", step, {"reason": sentence}))
+    return sentence
 
 
 def prune(search: Search, writer: Writer, limit: float | None, blocks: Sequence[str], best: Runner) -> Runner:
@@ -300,15 +331,21 @@ def _noise(runners: Sequence[Runner]) -> float:
 
 
 def _ask(search: Search, runners: Sequence[Runner], block: str) -> None:
-    """Score prompts on one more block of rows."""
+    """Score prompts on one more block of rows; what a spent budget still paid for is taken in too."""
     asked = [
         replace(runner.prompt, offsets=runner.scores[0].offsets) if runner.scores else runner.prompt
         for runner in runners
     ]
-    scores = search.evaluator.score(asked, block)
-    for runner, score in zip(runners, scores, strict=True):
+    refusal: BudgetSpent | None = None
+    try:
+        scores = search.evaluator.score(asked, block)
+    except BudgetSpent as spent:
+        scores, refusal = spent.scores, spent
+    for runner, score in zip(runners, scores, strict=False):
         runner.scores.append(score)
         runner.values = np.asarray(search.task.pooled(runner.scores), dtype=np.float64)
+    if refusal is not None:
+        raise refusal
 
 
 def _tell(search: Search, step: int, block: str, runners: Sequence[Runner]) -> None:
@@ -333,7 +370,8 @@ def _outcome(
     settings: RaceSettings,
     runners: Sequence[Runner],
     stopped: str,
-    pruned: dict[str, Any],
+    steps: int,
+    extras: dict[str, Any],
 ) -> Outcome:
     """The runners of the last block, best first, with how likely each is to be the best."""
     last = max((len(runner.scores) for runner in runners), default=0)
@@ -353,7 +391,7 @@ def _outcome(
         dev = search.task.whole_splits(runner.scores).get("dev")
         candidate = Candidate(runner.prompt, runner.source, runner.mean)
         found.append(Finalist(candidate, None if dev is None else dev.value, chance, len(runner.values)))
-    return Outcome([one.candidate for one in found], stopped, last - 1, pruned, finalists=found)
+    return Outcome([one.candidate for one in found], stopped, steps, extras, finalists=found)
 
 
 def _within_error(values: Floats) -> list[int]:

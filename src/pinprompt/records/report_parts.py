@@ -95,6 +95,8 @@ def facts(record: RunRecord) -> list[tuple[str, str]]:
     longer = mapping(result.get("pruned")).get("from")
     if longer:
         found.append(("shortened from", text(longer, 200)))
+    if result.get("found_by"):
+        found.append(("how it was found", text(result["found_by"], 200)))
     if result.get("stopped"):
         found.append(("stopped", text(result["stopped"], 40)))
     for name, value in mapping(result.get("readability")).items():

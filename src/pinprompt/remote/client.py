@@ -148,9 +148,9 @@ class RemoteClient:
                 self._usage.tokens_in += known[1]
                 self._usage.tokens_out += known[2]
             return known[0]  # type: ignore[no-any-return]
-        self._mine.tokens = (0, 0)
+        self._mine.took = (0, 0)
         answer = ask()
-        self._meter.keep(key, answer, *self._mine.tokens)
+        self._meter.keep(key, answer, *self._mine.took)
         return answer
 
     def chat(self, messages: list[dict[str, Any]], most_out: int, **more: Any) -> dict[str, Any]:
@@ -309,8 +309,8 @@ class RemoteClient:
             self._usage.tokens_in += tokens_in
             self._usage.tokens_out += tokens_out
             self._add_unmetered(worst[0], tokens_in, tokens_out)
-        before = getattr(self._mine, "tokens", (0, 0))
-        self._mine.tokens = (before[0] + tokens_in, before[1] + tokens_out)
+        before = getattr(self._mine, "took", (0, 0))
+        self._mine.took = (before[0] + tokens_in, before[1] + tokens_out)
 
     def _lose(self, flight: _Flight, worst: tuple[int, int, int]) -> None:
         """Count a request that may be billed but has no answer, at the most that it can have taken."""

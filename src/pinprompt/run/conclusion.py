@@ -83,9 +83,33 @@ def conclude(
     )
     result |= {"calls": evaluator.charged_calls, "paid_calls": evaluator.paid_calls, "prompts": evaluator.distinct}
     result |= {"report_calls": evaluator.report_calls, "spent": evaluator.totals()}
+    result["found_by"] = found_by(recipe, outcome, best, evaluator.distinct)
     result["verdict"] = asdict(judged) if (judged := judge_result(result)) else None
     result["seconds"] = round(record.seconds(), 3)
     return result
+
+
+def found_by(recipe: Recipe, outcome: Outcome, best: Finalist | None, prompts: int) -> str:
+    """How the answer was found: written by hand, by a policy that learned, or by one that did not yet."""
+    if best is None:
+        return (
+            f"trained by gradient ({recipe.method})" if METHODS[recipe.method].output != "text" else "nothing was found"
+        )
+    source = best.candidate.source
+    if METHODS[recipe.method].kind == "handwritten":
+        return f"written by hand ({source}); nothing was searched"
+    if source in ("manual", "instructions"):
+        return f"written by hand ({source}): none of {prompts:,} prompts scored better"
+    if METHODS[recipe.method].kind == "rl":
+        updates = int(outcome.extras.get("updates", 0))
+        way = "the greedy prompt" if source == "greedy" else "a prompt sampled"
+        if not updates:
+            return (
+                f"{way} from a policy that had learned nothing yet: the best of {prompts:,} prompts, no update was made"
+            )
+        return f"{way} from a policy that made {updates:,} updates: the best of {prompts:,} prompts"
+    rows = f" by {best.rows:,} rows" if best.rows else ""
+    return f"the best of {prompts:,} prompts{rows} ({recipe.method})"
 
 
 def calibration_of(evaluation: Evaluation | None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pinprompt.models.cache import fetching_nothing
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.recipe.sections import CustomSettings
 from pinprompt.run import build
-from pinprompt.run.reserves import report_cost
+from pinprompt.run.reserves import enough_calls, report_cost
 from pinprompt.seeds import derive
 from pinprompt.tasks.custom import CustomTask
 from pinprompt.tasks.protocol import Task, complete
@@ -77,7 +77,8 @@ def _estimate(recipe: Recipe, device: str | None, probe: bool, given: Task | Non
     calls = calls_planned(recipe, task)
     report, _, _ = report_cost(recipe, task)
     figures: dict[str, Any] = {
-        "method": recipe.method, "calls": calls, "report_calls": report, "total_calls": calls + report, "minutes": None
+        "method": recipe.method, "calls": calls, "report_calls": report, "total_calls": calls + report, "minutes": None,
+        "enough_calls": enough_calls(recipe, task),
     }  # fmt: skip
     figures |= _tokens_and_money(recipe, task, calls)
     if remote:

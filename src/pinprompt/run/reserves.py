@@ -1,11 +1,14 @@
-"""What the report after a search takes, and the part of a budget that is set aside for it."""
+"""What a budget of calls must hold: enough for the method to learn from, and the report after the search."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from pinprompt.errors import BudgetSpent, SettingError
+from pinprompt.methods.table import METHODS
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.scoring.budget import Budget, Reservation
-from pinprompt.tasks.protocol import Task
+from pinprompt.tasks.protocol import Task, blocks_of
 from pinprompt.values import Prompt
 
 PARTS = 16
@@ -63,3 +66,57 @@ def hold_for_report(recipe: Recipe, task: Task, budget: Budget) -> Reservation |
         raise SettingError(
             f"{refusal} for the report alone; raise budget.total_calls to {least:,} or more, or test on fewer rows"
         ) from None
+
+
+def enough_calls(recipe: Recipe, task: Task) -> int:
+    """Calls with which a method does what it is made for.
+
+    The RL family: as many prompts after the first update as before it, and the choice on dev. Race: its last
+    `race.least` prompts on every row of train and dev with half of the calls. Others: more prompts than finalists.
+    """
+    settings, train = recipe.method_settings, task.calls("train")
+    dev = task.calls("dev") if "dev" in task.splits else 0
+    if METHODS[recipe.method].kind == "handwritten" or settings is None:
+        return train + dev
+    if recipe.method == "race":
+        from pinprompt.methods.race import race_cost
+
+        costs, hand = _race_costs(task)
+        least = max(settings.least, hand + 1)
+        return max(race_cost(costs, least, hand, settings), 2 * settings.least * sum(costs))
+    finalists = getattr(settings, "finalists", 1)
+    if METHODS[recipe.method].kind == "rl":
+        return 2 * _before_learning(settings) * train + (finalists + 1) * dev + train
+    return (finalists + 1) * train + finalists * dev
+
+
+def check_budget(recipe: Recipe, task: Task) -> str:
+    """A sentence where the calls are too few to learn from, else ''; a SettingError where the method can't begin."""
+    calls = recipe.budget.calls
+    if calls is None:
+        return ""
+    enough = enough_calls(recipe, task)
+    if recipe.method == "race":
+        from pinprompt.methods.race import plan
+
+        costs, hand = _race_costs(task)
+        blocks, count = plan(costs, calls, hand, recipe.race)
+        rows = f"{count} prompts on {sum(costs[:blocks])} of {sum(costs)} rows"
+        what = f"race begins with {rows}: fewer rows, so a less certain choice"
+    elif METHODS[recipe.method].kind == "rl":
+        needed = _before_learning(recipe.q_learning)
+        what = f"{recipe.method} learns nothing before it has scored {needed} prompts, and they pay for about "
+        what += f"{calls // max(1, task.calls('train'))}"
+    else:
+        what = f"they pay for about {calls // max(1, task.calls('train'))} prompts"
+    return f"{calls:,} calls are few ({what}); {enough:,} are enough" if calls < enough else ""
+
+
+def _before_learning(settings: Any) -> int:
+    """Prompts that are scored before the first update."""
+    return int((settings.warmup or settings.batch) if settings.replay else settings.prompts)
+
+
+def _race_costs(task: Task) -> tuple[list[int], int]:
+    """What a prompt costs on each block, and how many hand-written prompts take part."""
+    return [task.calls(block) for block in blocks_of(task)], len(set(task.baselines()) - {"in-context"})

@@ -20,7 +20,7 @@ from pinprompt.records.reading import changed_since, read_environment, read_run,
 from pinprompt.run import build, consent
 from pinprompt.run.conclusion import conclude
 from pinprompt.run.folder import RunFolder
-from pinprompt.run.reserves import hold_for_report
+from pinprompt.run.reserves import check_budget, hold_for_report
 from pinprompt.scoring.budget import Reservation
 from pinprompt.tasks.protocol import Task, complete
 from pinprompt.values import Event, Listener
@@ -133,6 +133,9 @@ def run(
         for note in (*task.notes, *build.language_notes(recipe, task)):
             notes(note)
         task.check_window(recipe.policy.length)
+        few = check_budget(recipe, task)
+        if few:
+            notes(few)
         # Whoever got here named the recipe or agreed to it, so the folder that it leaves is not asked about.
         consent.vouch(recipe)
         # Only now is there a run: what could not even be built leaves a folder that can be used again.

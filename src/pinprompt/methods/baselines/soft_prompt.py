@@ -160,7 +160,8 @@ class _Run:
         for split in held_out or ["train"]:
             seed = derive(self.search.seed, "task", "evaluation", split)
             evaluation: Evaluation = self.view.evaluate_vectors(self.best.vectors, split, seed)  # type: ignore[attr-defined]
-            self.search.evaluator.budget.book_report(self.view.rows(split))
+            budget = self.search.evaluator.budget
+            budget.settle(budget.reserve(self.view.rows(split), report=True))
             intervals = {name: list(ends) for name, ends in evaluation.intervals.items()}
             facts: Mapping[str, Any] = {"metrics": dict(evaluation.metrics), "intervals": intervals}
             about = {"name": "found", "prompt": "", "split": split, **facts, "rows": evaluation.rows}

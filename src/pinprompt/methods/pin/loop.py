@@ -75,6 +75,7 @@ class _Run:
         """How many prompts had been scored at each restart."""
         self.scored = 0
         self.stale = 0
+        self.updates = 0
 
     def begin(self) -> int:
         """Resume from the last checkpoint, if there is one; returns the first step to do."""
@@ -87,7 +88,7 @@ class _Run:
         self.greedy = [
             Candidate(Prompt(text, tuple(ids)), "greedy", score, dev) for text, ids, score, dev in state["greedy"]
         ]
-        self.restarts, self.stale = state["restarts"], state["stale"]
+        self.restarts, self.stale, self.updates = state["restarts"], state["stale"], state["updates"]
         for row in self.book.rows():
             self._drop_repeats()
             self.replay.add([Episode(tuple(row["ids"]), row["score"], row["reward"])])
@@ -98,7 +99,7 @@ class _Run:
     def remember(self, step: int) -> None:
         """Everything that the next step depends on; theta changes only after a step has its scores."""
         greedy = [[one.prompt.text, one.prompt.ids, one.score, one.dev] for one in self.greedy]
-        state = {"greedy": greedy, "restarts": self.restarts, "stale": self.stale}
+        state = {"greedy": greedy, "restarts": self.restarts, "stale": self.stale, "updates": self.updates}
         self.book.remember(step, state, self.learner.state)
 
     def add(self, prompts: list[Prompt], scores: list[Score]) -> list[Episode]:
@@ -127,6 +128,7 @@ class _Run:
                 ids = torch.tensor([episode.ids for episode in episodes])
                 rewards = torch.tensor([episode.reward for episode in episodes])
             results.append(self.learner.update(ids, rewards / settings.alpha + settings.reward_shift))
+        self.updates += len(results)
         return results
 
     def try_greedy(self, step: int) -> None:
@@ -179,4 +181,4 @@ class _Run:
         with contextlib.suppress(BudgetSpent):
             self.try_greedy(self.book.step)
         candidates = self.greedy + self.book.best(self.settings.finalists)
-        return Outcome(candidates, stopped, self.book.step, {"restarts": len(self.restarts)})
+        return Outcome(candidates, stopped, self.book.step, {"restarts": len(self.restarts), "updates": self.updates})
