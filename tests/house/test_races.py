@@ -1,0 +1,123 @@
+"""A raced run keeps the promises of any run: rows are counted truthfully, and kills and a memo change no byte."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from pinprompt.errors import SettingError
+from pinprompt.files import read_lines
+from pinprompt.run import running
+from tests.house.race_child import note_asked, raced
+
+ROOT = Path(__file__).parents[2]
+KILLS = 3
+ROWS = {"train-1-2": 2, "train-3-4": 2, "dev-1-4": 4}
+"""Rows of each block: two of each class on train, as many on dev."""
+
+
+def test_a_call_is_a_row_and_no_row_is_asked_twice(
+    lm_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pinprompt.tasks.classification import ClassificationTask
+
+    monkeypatch.setattr(ClassificationTask, "score", ClassificationTask.score)  # put back after the test
+    note_asked(tmp_path / "asked")
+    result = running.run(raced(lm_folder), tmp_path / "run", device="cpu", threads=1)
+    asked = Counter((tmp_path / "asked").read_text("utf-8").splitlines())
+    assert set(asked.values()) == {1}
+    blocks = {question: ROWS[question.split("/")[0]] for question in asked if question.split("/")[0] in ROWS}
+    assert sum(blocks.values()) == result.calls <= 90
+    assert result.calls > 70
+    steps = [row for row in read_lines(tmp_path / "run" / "events.jsonl") if row["event"] == "step"]
+    assert [row["step"] for row in steps] == list(range(len(steps)))
+    assert [row["calls"] for row in steps] == sorted({row["calls"] for row in steps})
+    assert steps[-1]["calls"] == result.calls
+    assert result.data["steps"] == len(steps)
+    assert result.data["spent"]["search"]["calls"] == result.calls
+    # In the journal a prompt on a block is a row; its cost is that of the rows.
+    journal = [row for row in read_lines(tmp_path / "run" / "scores.jsonl") if row["split"] in ROWS]
+    assert Counter(f"{row['split']}/{row['text']}" for row in journal) == Counter(blocks)
+    assert all(row["calls"] == ROWS[row["split"]] for row in journal)
+
+
+@pytest.mark.parametrize("memo", [False, True])
+def test_killed_at_any_moment_it_ends_as_if_nothing_had_happened(lm_folder: Path, tmp_path: Path, memo: bool) -> None:
+    raced(lm_folder)  # the models are made here, once
+    environment = {**os.environ, "PINPROMPT_HOME": str(tmp_path / "home")}
+
+    def child(name: str, moment: int, memo: bool) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "tests.house.race_child", str(lm_folder), str(tmp_path / name), str(moment)]
+        return subprocess.run(
+            [*command, *(["memo"] if memo else [])], cwd=ROOT, env=environment, capture_output=True, text=True
+        )
+
+    whole = child("whole", 0, memo=False)
+    assert whole.returncode == 0, whole.stderr
+    moments, chance = int(whole.stdout), random.Random(0)
+    for _ in range(KILLS):
+        torn = child("torn", chance.randint(moments // 4, moments * 9 // 10), memo)
+        assert torn.returncode == -signal.SIGKILL, torn.stderr
+    ended = child("torn", 0, memo)
+    assert ended.returncode == 0, ended.stderr
+    for name in ("events.jsonl", "prompts.csv"):
+        assert (tmp_path / "torn" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    ours, theirs = (json.loads((tmp_path / name / "result.json").read_text("utf-8")) for name in ("torn", "whole"))
+    for name in ("prompt", "score", "calls", "prompts", "top", "dev", "test", "calibration"):
+        assert ours[name] == theirs[name], name
+    asked = [Counter((tmp_path / f"{name}.asked").read_text("utf-8").splitlines()) for name in ("torn", "whole")]
+    assert set(asked[0]) == set(asked[1])
+    # Only what was under way at a kill is asked once more: one chunk of prompts.
+    assert (asked[0] - asked[1]).total() <= KILLS * 16
+
+
+def test_a_memo_changes_nothing_but_what_is_paid(
+    lm_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PINPROMPT_HOME", str(tmp_path / "home"))
+    results = []
+    for name, memo in (("off", False), ("first", True), ("second", True)):
+        recipe = raced(lm_folder, scoring={"memo": memo})
+        results.append(running.run(recipe, tmp_path / name, device="cpu", threads=1))
+    events = {(tmp_path / name / "events.jsonl").read_bytes() for name in ("off", "first", "second")}
+    assert len(events) == 1
+    assert len({result.calls for result in results}) == 1
+    assert results[1].data["paid_calls"] == results[0].data["paid_calls"] > 0
+    assert results[2].data["paid_calls"] == 0
+    assert results[2].data["spent"]["search"] == results[0].data["spent"]["search"]
+
+
+def test_a_race_that_cannot_begin_leaves_no_folder(lm_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"a race needs \d+ calls"):
+        running.run(raced(lm_folder, budget={"calls": 3}), tmp_path / "run", device="cpu", threads=1)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_pool_that_is_too_unlikely_is_said_aloud(lm_folder: Path, tmp_path: Path) -> None:
+    result = running.run(raced(lm_folder, race={"max_perplexity": 1.0}), tmp_path / "run", device="cpu", threads=1)
+    assert "less likely than race.max_perplexity (1)" in result.data["problem"]
+    told = [row["reason"] for row in read_lines(tmp_path / "run" / "events.jsonl") if row["event"] == "problem"]
+    assert told == [result.data["problem"]]
+    assert "written by hand" in result.data["found_by"]
+
+
+def test_a_budget_that_is_too_small_to_be_sure_is_said_before_it_is_spent(lm_folder: Path, tmp_path: Path) -> None:
+    notes: list[str] = []
+    small = raced(lm_folder, budget={"calls": 30})
+    running.run(small, tmp_path / "small", device="cpu", threads=1, notes=notes.append)
+    assert any("30 calls are few" in note and "48 are enough" in note for note in notes), notes
+    notes.clear()
+    running.run(
+        raced(lm_folder, budget={"calls": 48}), tmp_path / "enough", device="cpu", threads=1, notes=notes.append
+    )
+    assert not any("calls are few" in note for note in notes)
+    rows = [row for row in read_lines(tmp_path / "enough" / "events.jsonl") if row["event"] == "step"]
+    assert rows[-1]["rows"] == sum(ROWS.values())
