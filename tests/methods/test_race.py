@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from baseline_toys import Killed, opened, planted, writer
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from pinprompt.errors import SettingError
 from pinprompt.methods import race as race_module
@@ -66,6 +69,16 @@ class Noisy(Task):
         return self.hand
 
 
+class Told(Noisy):
+    """Takes ten tokens a row, and may take twice as many."""
+
+    def tokens(self, prompt: Prompt, split: str = "train") -> tuple[int, int]:
+        return 20 * self.calls(split), 0
+
+    def _score(self, text: str, split: str) -> Score:
+        return replace(super()._score(text, split), details={"tokens_in": 10.0 * ROWS[split], "tokens_out": 0.0})
+
+
 def run(task: Any, folder: Path, settings: RaceSettings = SETTINGS, **more: Any) -> tuple[Outcome, Search]:
     made = writer(length=6)
     with opened(task, folder, **more) as (search, _):
@@ -93,6 +106,57 @@ def test_the_plan_by_hand() -> None:
     assert plan([8, 8, 16, 32], 801, 0, RaceSettings(prune=0.1)) == (4, 46)
     with pytest.raises(SettingError, match="needs 32 calls for 4 prompts"):
         plan([8, 8], 31, 0, settings)
+
+
+@settings(max_examples=10_000, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@given(
+    costs=st.lists(st.integers(1, 60), min_size=1, max_size=5),
+    calls=st.integers(1, 4000),
+    hand=st.integers(0, 4),
+    keep=st.floats(0.05, 1.0),
+    least=st.integers(1, 8),
+    luck=st.binary(min_size=5, max_size=5),
+)
+def test_no_race_costs_more_than_its_calls(
+    costs: list[int], calls: int, hand: int, keep: float, least: int, luck: bytes
+) -> None:
+    """Whatever blocks cost and whoever goes on, the rows that are asked fit into the calls; and no more would."""
+    chosen = RaceSettings(keep=keep, least=least)
+    try:
+        blocks, count = plan(costs, calls, hand, chosen)
+    except SettingError:
+        assert max(least, hand + 1) * costs[0] > calls
+        return
+    runners = [Runner(Prompt(f"hand {n}"), "manual") for n in range(hand)]
+    runners += [Runner(Prompt(str(n)), "pool") for n in range(count - hand)]
+    asked = 0
+    for place, cost in enumerate(costs[:blocks]):
+        asked += cost * len(runners)
+        for number, runner in enumerate(runners):  # in some order, hand-written ones first or last as luck has it
+            runner.values = np.array([float(number if luck[place] % 2 else -number)])
+        runners = cut(runners, chosen)
+    assert asked <= calls
+    assert race_cost(costs[:blocks], count + 1, hand, chosen) > calls
+
+
+@settings(max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@given(calls=st.integers(1, 400), total=st.none() | st.integers(1, 400), tokens=st.none() | st.integers(1, 4000))
+def test_no_race_goes_beyond_any_limit(
+    calls: int, total: int | None, tokens: int | None, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Limits that cut a race in the middle leave an answer from the rows that were paid for; nothing is overspent."""
+    task = Told({"manual": "w3 w4"})
+    limits = {"calls": calls, "total_calls": total, "tokens": tokens}
+    try:
+        outcome, search = run(task, tmp_path_factory.mktemp("run"), **limits)
+    except SettingError:
+        return
+    asked = [ROWS[split] for _, split in task.asked]
+    assert search.evaluator.charged_calls == sum(asked) <= min(calls, total or calls)
+    assert search.evaluator.budget.spent.tokens == 10 * sum(asked) <= (tokens or 10**9)
+    assert len(task.asked) == len(set(task.asked))
+    assert outcome.finalists
+    assert {finalist.rows for finalist in outcome.finalists} == {outcome.finalists[0].rows}
 
 
 def test_the_best_go_on_and_so_do_the_hand_written() -> None:

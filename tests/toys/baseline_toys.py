@@ -231,16 +231,17 @@ def opened(
     calls: int | None = None,
     die_at: int | None = None,
     saving: bool = False,
+    **limits: Any,
 ) -> Iterator[tuple[Search, list[Event]]]:
     """A search in a real run folder; it dies right after event number `die_at`. Opened again, it goes on.
 
-    With `saving` every step is saved; without, only the end.
+    With `saving` every step is saved; without, only the end. `limits` are further limits of the budget.
     """
     events: list[Event] = []
     with RunFolder(folder, resume=True) as record:
         record.begin("")
         record.checkpoint.due = lambda: saving  # type: ignore[method-assign]
-        budget = Budget(BudgetSettings(calls=calls))
+        budget = Budget(BudgetSettings(calls=calls, **limits))
         evaluator = Evaluator(task, budget, seed=seed, journal=Journal(record.path / "scores.jsonl", record.run))
         evaluator.restore(record.checkpoint.provided("evaluator"))
         record.checkpoint.marked["evaluator"] = evaluator.position

@@ -86,15 +86,19 @@ def _metric(facts: object, name: str) -> str:
 def shown_estimate(figures: Mapping[str, Any]) -> str:
     """What a run would spend, in one line."""
     calls, report = figures["calls"], figures.get("report_calls") or 0
-    known = f"{calls:,} calls for the search (--calls limits these), {report:,} for the report" if calls is not None else ""
+    known = (
+        f"{calls:,} calls for the search (--calls limits these), {report:,} for the report" if calls is not None else ""
+    )
     parts = [known or "an unknown number of calls"]
     if figures.get("tokens"):
-        parts.append(f"{figures['tokens']:,} tokens")
+        parts.append(f"about {figures['tokens']:,} tokens (never more than {figures['most_tokens']:,})")
     if "money" in figures:
         money = figures["money"]
         known = "money: unknown (no budget.prices for this model)"
         parts.append(known if money is None else f"{money:.4g} {figures['currency'] or 'by the price table'}")
     if figures.get("minutes") is not None:
-        parts.append(f"about {figures['minutes']:.1f} minutes")
+        parts.append(f"about {figures['minutes']:.1f} minutes, {figures['report_minutes']:.1f} more for the report")
     note = figures.get("note")
-    return "would spend at most " + ", ".join(parts) + (f" ({note})" if note else "")
+    few = (figures["calls"] or 0) < figures.get("enough_calls", 0)
+    more = f"; {figures['method']} has enough with {figures['enough_calls']:,} calls" if few else ""
+    return "would spend at most " + ", ".join(parts) + (f" ({note})" if note else "") + more

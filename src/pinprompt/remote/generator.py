@@ -15,7 +15,7 @@ from typing import Any
 from pinprompt.errors import ModelError, SettingError
 from pinprompt.models.generator import TEMPLATE, Generated, Request, new_tokens, tidy
 from pinprompt.remote.client import OVERHEAD, BadAnswer, RemoteClient, Usage
-from pinprompt.remote.labels import Guess, dig
+from pinprompt.remote.labels import Guess, dig, likely_tokens
 from pinprompt.seeds import derive
 
 CLOSE = '"'
@@ -203,6 +203,12 @@ class RemoteGenerator:
         tries = self.client.tries
         requests = 1 if self.client.many else samples
         return self.length(prompt, text) * requests * tries, self.limit(text) * samples * tries
+
+    def likely_tokens(self, prompt: str, text: str, samples: int) -> tuple[int, int]:
+        """The tokens in and out that so many samples will take; a rewrite is taken to be as long as its text."""
+        requests = samples if self.client.many is False else 1
+        tokens = likely_tokens(text)
+        return likely_tokens(self.fill(prompt, text)) * requests, min(tokens + 2, self.limit(text)) * samples
 
     def fits(self, text: str, room: int) -> bool:
         """Does the model's window hold the text, its rewrite, and `room` tokens of prompt?"""

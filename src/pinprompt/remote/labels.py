@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 
 CERTAINTY = 0.99
 WORDS_OUT = 16
-"""Tokens for an answer in words."""
+"""Tokens for an answer in words, at the most."""
+SHORT_ANSWER = 3
+"""Tokens that an answer in words usually has."""
+CHAT_TOKENS = 8
+"""Tokens that a chat's frame usually adds to its text."""
 TOP = (200, 20, 5)
 """How many of the likeliest tokens to ask for, tried in turn: what llama.cpp, vLLM and OpenAI allow at the most."""
 TOKEN_BYTES = 3
@@ -38,6 +42,12 @@ WAYS = {
     "constrained": "answers that the server constrains to the label words; probabilities are not known",
     "parsed": "answers in free words, searched for a label word; probabilities are not known",
 }
+
+
+def likely_tokens(text: str) -> int:
+    """How many tokens a text has for a usual tokenizer: a word of up to nine letters has one, a sign one."""
+    parts = re.findall(r"[^\W\d_]+|\d|[^\w\s]", text)
+    return sum(max(1, round(len(part.encode()) / 6.5 + 0.1)) for part in parts)
 
 
 class Guess:
@@ -90,6 +100,7 @@ class RemoteClassifier:
         self._lowered = lowered
         self._top = TOP[0]
         self.notes: list[str] = []
+        self._asked = contact
         self.way = self._probe() if contact else self._dearest()
         self.graded = not contact or self.way in ("completions", "chat")
         """True where answers have probabilities, not only words (or where nobody asked the server yet)."""
@@ -131,6 +142,13 @@ class RemoteClassifier:
         extra = len(self._instruction()) + 400  # the chat's frame and, where answers are constrained, their schema
         texts = [frame.around(text)[0] + " " * extra for text in inputs.texts]
         return self.client.most_tokens(texts, 1 if self.way in ("completions", "chat") else WORDS_OUT)
+
+    def likely_tokens(self, frame: Frame, inputs: RemoteInputs) -> tuple[int, int]:
+        """The tokens in and out that one frame will take; a server that was not asked is taken to complete texts."""
+        way = self.way if self._asked or self.client.settings.answers != "auto" else "completions"
+        extra = 0 if way == "completions" else likely_tokens(self._instruction()) + CHAT_TOKENS
+        tokens = sum(likely_tokens(frame.around(text)[0]) + extra for text in inputs.texts)
+        return tokens, len(inputs.texts) * (1 if way in ("completions", "chat") else SHORT_ANSWER)
 
     def _row(self, text: str) -> list[float]:
         """Log-probabilities of the labels after a text."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pinprompt.errors import NotFetched, PinpromptError
@@ -12,7 +14,7 @@ from pinprompt.models.cache import fetching_nothing
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.recipe.sections import CustomSettings
 from pinprompt.run import build
-from pinprompt.run.reserves import enough_calls, report_cost
+from pinprompt.run.reserves import PARTS, enough_calls, race_costs, report_cost, report_plan
 from pinprompt.seeds import derive
 from pinprompt.tasks.custom import CustomTask
 from pinprompt.tasks.protocol import Task, complete
@@ -20,6 +22,8 @@ from pinprompt.values import Prompt
 
 PROBES = 16
 """Prompts that are scored to learn how long a call takes: as many as a step writes."""
+RACED_WORDS = 5
+"""Words of a prompt that a race finds, usually."""
 WORDS = (
     "time", "year", "people", "way", "day", "man", "thing", "woman", "life",
     "child", "world", "school", "state", "family", "student", "group", "country", "problem",
@@ -45,6 +49,12 @@ def prompts_planned(recipe: Recipe) -> tuple[int, int]:
 
 def calls_planned(recipe: Recipe, task: Task) -> int:
     """Calls that the search and the choice on dev will make: what the plan needs, or the budget where that is less."""
+    if recipe.method == "race":
+        from pinprompt.methods.race import plan, race_cost
+
+        costs, hand = race_costs(task)
+        blocks, count = plan(costs, recipe.budget.calls, hand, recipe.race)
+        return race_cost(costs[:blocks], count, hand, recipe.race)
     train, dev = prompts_planned(recipe)
     calls = train * task.calls("train") + (dev * task.calls("dev") if "dev" in task.splits else 0)
     return calls if recipe.budget.calls is None else min(calls, recipe.budget.calls)
@@ -53,10 +63,12 @@ def calls_planned(recipe: Recipe, task: Task) -> int:
 def estimate(recipe: Recipe, device: str | None = None, probe: bool = True, task: Task | None = None) -> dict[str, Any]:
     """Calls, tokens, money and minutes of a recipe; `task` takes the place of the one that it names.
 
-    Minutes come from scoring a few prompts first (`probe`), so they are those of this machine. Nothing is imported,
-    asked or fetched for it: a function that a recipe names is not called, so that its minutes are unknown; a model
-    behind an API is asked nothing, and its tokens are the most that they can be; without a model or dataset that is not
-    on this machine yet, the figures are those of the plan alone.
+    `calls` are those of the search, which `budget.calls` limits; `report_calls` come on top. Minutes come from writing
+    and scoring a few prompts first (`probe`), so they are those of this machine, and include loading. Nothing is
+    imported, asked or fetched for it: a function that a recipe names is not called, and a model behind an API is asked
+    nothing, so that their minutes are unknown; without a model or dataset that is not on this machine yet, the figures
+    are those of the plan alone. `tokens` and `money` are what search and report will likely take, `most_tokens` is the
+    most that they can take; money is None where the price is not known.
     """
     with fetching_nothing():
         try:
@@ -73,30 +85,69 @@ def _estimate(recipe: Recipe, device: str | None, probe: bool, given: Task | Non
     remote, named = build.is_remote(recipe), False
     if given is None and isinstance(recipe.task, CustomSettings):
         named, given = True, CustomTask(_not_called, calls_per_prompt=recipe.task.calls_per_prompt)
-    task = complete(given or build.build_task(recipe, build.choose_device(device), contact=not remote))
-    calls = calls_planned(recipe, task)
-    report, _, _ = report_cost(recipe, task)
+    started, device = time.perf_counter(), build.choose_device(device)
+    task = complete(given or build.build_task(recipe, device, contact=not remote))
+    loading = time.perf_counter() - started
+    calls, report = calls_planned(recipe, task), _report(recipe, task)
+    report_calls = sum(asked.calls for asked in report)
     figures: dict[str, Any] = {
-        "method": recipe.method, "calls": calls, "report_calls": report, "total_calls": calls + report, "minutes": None,
+        "method": recipe.method,
+        "calls": calls,
+        "report_calls": report_calls,
+        "total_calls": calls + report_calls,
         "enough_calls": enough_calls(recipe, task),
-    }  # fmt: skip
-    figures |= _tokens_and_money(recipe, task, calls)
+        "minutes": None,
+    }
+    figures |= _tokens_and_money(recipe, task, calls, report)
     if remote:
-        address = recipe.remote.base_url
-        figures["note"] = f"{address} was not asked anything; minutes are not known, tokens are the most that can be"
+        way = "as completions; chats take more" if recipe.remote.answers == "auto" else f"as {recipe.remote.answers}"
+        figures["note"] = (
+            f"{recipe.remote.base_url} was not asked anything: minutes are not known, tokens are counted {way}"
+        )
     elif named:
         figures["note"] = "the function was not imported; minutes are not known"
     elif probe:
         seconds = _seconds_per_call(recipe, task)
         figures["seconds_per_call"] = seconds
-        minutes = seconds * calls / 60
-        figures["minutes"] = minutes if recipe.budget.minutes is None else min(minutes, recipe.budget.minutes)
-        figures["report_minutes"] = seconds * report / 60
+        minutes = (loading + _writing(recipe, task, device, calls) + seconds * calls) / 60
+        limit = recipe.budget.minutes
+        figures["minutes"] = minutes if limit is None else min(minutes, limit + loading / 60)
+        figures["report_minutes"] = seconds * report_calls / 60
     return figures
 
 
 def _not_called(prompt: str) -> float:
     raise AssertionError("a function that a recipe names is not called for an estimate")
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """One thing that a report asks, as it will likely be."""
+
+    calls: int
+    tokens_in: float
+    tokens_out: float
+
+
+def _words(recipe: Recipe) -> int:
+    """Words that a found prompt likely has."""
+    return min(RACED_WORDS, recipe.policy.length) if recipe.method == "race" else recipe.policy.length
+
+
+def _report(recipe: Recipe, task: Task) -> list[_Asked]:
+    """What the report will likely ask."""
+    words = _words(recipe)
+    found = Prompt(" ".join(WORDS[place % len(WORDS)] for place in range(words)))
+    asked = []
+    for prompt, split, evaluation in report_plan(recipe, task, found, min(PARTS, words)):
+        if recipe.method == "race" and not evaluation and prompt is not found:
+            continue  # hand-written prompts were raced on all rows, so their offsets are known
+        scored = task.calls(split)
+        calls = task.evaluation_cost(prompt, split)[0] if evaluation else scored
+        share = calls / max(1, scored)
+        tokens_in, tokens_out = task.likely_tokens(prompt, split)
+        asked.append(_Asked(calls, tokens_in * share, tokens_out * share))
+    return asked
 
 
 def rough(recipe: Recipe, speed: float | None = None) -> dict[str, Any]:
@@ -181,15 +232,45 @@ def _seconds_per_call(recipe: Recipe, task: Task) -> float:
     return (time.perf_counter() - started) / (PROBES * task.calls("train"))
 
 
-def _tokens_and_money(recipe: Recipe, task: Task, calls: int) -> dict[str, Any]:
-    """For tasks that are billed by tokens: the most that so many calls can take."""
-    tokens_in, tokens_out = task.tokens(Prompt("x " * recipe.policy.length), "train")
-    if not tokens_in and not tokens_out:
-        return {}
+def _writing(recipe: Recipe, task: Task, device: str, calls: int) -> float:
+    """Seconds to load the writer and to write as many prompts as the search scores, from a few written now."""
+    if METHODS[recipe.method].kind not in ("rl", "search"):
+        return 0.0
+    import torch
+
+    started = time.perf_counter()
+    writer = build.build_writer(recipe, task, device)
+    loading = time.perf_counter() - started
+    random, length = torch.Generator().manual_seed(recipe.seed), writer.length
+    counts = [PROBES, 2 * PROBES]
+    taken = []
+    for count in counts:  # the first pays for the context and for caches
+        started = time.perf_counter()
+        writer.lm_continue([()] * count, [min(_words(recipe) + 1, length)] * count, random)
+        taken.append(time.perf_counter() - started)
     prompts = calls / max(1, task.calls("train"))
-    figures: dict[str, Any] = {"tokens": int((tokens_in + tokens_out) * prompts)}
+    if recipe.method == "race":
+        from pinprompt.methods.race import plan
+
+        costs, hand = race_costs(task)
+        prompts = max(recipe.race.written, 3 * plan(costs, recipe.budget.calls, hand, recipe.race)[1])
+    return loading + taken[0] + prompts * taken[1] / counts[1]
+
+
+def _tokens_and_money(recipe: Recipe, task: Task, calls: int, report: Sequence[_Asked]) -> dict[str, Any]:
+    """For tasks that count tokens: what search and report will likely take, and the most that they can."""
+    words = _words(recipe)
+    typical = Prompt(" ".join(WORDS[place % len(WORDS)] for place in range(words)))
+    prompts = calls / max(1, task.calls("train"))
+    most = sum(task.tokens(typical, "train")) * prompts + sum(report_cost(recipe, task)[1:])
+    if not most:
+        return {}
+    tokens_in, tokens_out = (amount * prompts for amount in task.likely_tokens(typical, "train"))
+    tokens_in += sum(asked.tokens_in for asked in report)
+    tokens_out += sum(asked.tokens_out for asked in report)
+    figures: dict[str, Any] = {"tokens": round(tokens_in + tokens_out), "most_tokens": round(most)}
     if task.billed is not None:
         price = recipe.budget.prices.get(task.billed)
-        money = None if price is None else (tokens_in * price.input + tokens_out * price.output) * prompts / 1e6
+        money = None if price is None else (tokens_in * price.input + tokens_out * price.output) / 1e6
         figures |= {"money": money, "currency": recipe.budget.currency}
     return figures

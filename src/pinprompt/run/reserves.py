@@ -24,18 +24,26 @@ def hand_written(recipe: Recipe, task: Task) -> dict[str, str]:
     return {name: text for name, text in task.baselines().items() if name not in (recipe.method, "in-context")}
 
 
-def report_cost(recipe: Recipe, task: Task) -> tuple[int, int, int]:
-    """Calls, tokens in and tokens out of the report, at the most.
+def report_plan(recipe: Recipe, task: Task, found: Prompt, parts: int) -> list[tuple[Prompt, str, bool]]:
+    """What the report asks: prompts with the split, and whether that is an evaluation or a score.
 
     The found prompt and the hand-written ones are evaluated on every split but train, hand-written ones are calibrated
     on train where the task calibrates, and the found prompt is scored on train without each of its words.
     """
-    found = Prompt("x" * WORD * recipe.policy.length)
     hand = [Prompt(text) for text in hand_written(recipe, task).values()]
     splits = [split for split in task.splits if split != "train"] or ["train"]
-    costs = [task.evaluation_cost(prompt, split) for prompt in (found, *hand) for split in splits]
-    on_train = [found] * min(PARTS, recipe.policy.length) + (hand if task.calibrates else [])
-    costs += [(task.calls("train"), *task.tokens(prompt, "train")) for prompt in on_train]
+    asked = [(prompt, split, True) for prompt in (found, *hand) for split in splits]
+    return asked + [(prompt, "train", False) for prompt in [found] * parts + (hand if task.calibrates else [])]
+
+
+def report_cost(recipe: Recipe, task: Task) -> tuple[int, int, int]:
+    """Calls, tokens in and tokens out of the report, at the most."""
+    found = Prompt("x" * WORD * recipe.policy.length)
+    plan = report_plan(recipe, task, found, min(PARTS, recipe.policy.length))
+    costs = [
+        task.evaluation_cost(prompt, split) if evaluation else (task.calls(split), *task.tokens(prompt, split))
+        for prompt, split, evaluation in plan
+    ]
     calls, tokens_in, tokens_out = (sum(column) for column in zip(*costs, strict=True))
     return calls, tokens_in, tokens_out
 
@@ -81,13 +89,13 @@ def enough_calls(recipe: Recipe, task: Task) -> int:
     if recipe.method == "race":
         from pinprompt.methods.race import race_cost
 
-        costs, hand = _race_costs(task)
+        costs, hand = race_costs(task)
         least = max(settings.least, hand + 1)
-        return max(race_cost(costs, least, hand, settings), 2 * settings.least * sum(costs))
+        return int(max(race_cost(costs, least, hand, settings), 2 * settings.least * sum(costs)))
     finalists = getattr(settings, "finalists", 1)
     if METHODS[recipe.method].kind == "rl":
-        return 2 * _before_learning(settings) * train + (finalists + 1) * dev + train
-    return (finalists + 1) * train + finalists * dev
+        return int(2 * _before_learning(settings) * train + (finalists + 1) * dev + train)
+    return int((finalists + 1) * train + finalists * dev)
 
 
 def check_budget(recipe: Recipe, task: Task) -> str:
@@ -99,7 +107,7 @@ def check_budget(recipe: Recipe, task: Task) -> str:
     if recipe.method == "race":
         from pinprompt.methods.race import plan
 
-        costs, hand = _race_costs(task)
+        costs, hand = race_costs(task)
         blocks, count = plan(costs, calls, hand, recipe.race)
         rows = f"{count} prompts on {sum(costs[:blocks])} of {sum(costs)} rows"
         what = f"race begins with {rows}: fewer rows, so a less certain choice"
@@ -117,6 +125,6 @@ def _before_learning(settings: Any) -> int:
     return int((settings.warmup or settings.batch) if settings.replay else settings.prompts)
 
 
-def _race_costs(task: Task) -> tuple[list[int], int]:
+def race_costs(task: Task) -> tuple[list[int], int]:
     """What a prompt costs on each block, and how many hand-written prompts take part."""
     return [task.calls(block) for block in blocks_of(task)], len(set(task.baselines()) - {"in-context"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -355,11 +355,21 @@ class ClassificationTask(Task):
         """The most tokens in and out that a prompt can take on a split, where they are billed."""
         if self._server is None:
             return 0, 0
+        return self._counted(self._server.most_tokens, prompt, split)
+
+    def likely_tokens(self, prompt: Prompt, split: str = "train") -> tuple[int, int]:
+        """The tokens in and out that a prompt will take on a split, where they are billed."""
+        if self._server is None:
+            return 0, 0
+        return self._counted(self._server.likely_tokens, prompt, split)
+
+    def _counted(self, count: Callable[[Frame, Any], tuple[int, int]], prompt: Prompt, split: str) -> tuple[int, int]:
+        """Tokens in and out of all texts that a prompt is asked on, by a way of counting."""
         frame, _ = self._frame(prompt.text)
         measured = self.calibration == "content-free" and split in ("train", *self.blocks[:1])
         wanted = [self.inputs(split), *([self._free] if measured else [])]
-        most = [self._server.most_tokens(frame, inputs) for inputs in wanted]
-        return sum(one for one, _ in most), sum(one for _, one in most)
+        counts = [count(frame, inputs) for inputs in wanted]
+        return sum(one for one, _ in counts), sum(one for _, one in counts)
 
     def differentiable(self) -> SoftView | None:
         """The view that white-box methods ask for: prompts as vectors at the prompt's place; an API has none."""

@@ -85,6 +85,10 @@ class Task(BareTask, Protocol):
         """
         return 0, 0
 
+    def likely_tokens(self, prompt: Prompt, split: str = "train") -> tuple[int, int]:
+        """The tokens in and out that a score will take, as far as that can be told; for estimates."""
+        return self.tokens(prompt, split)
+
     def evaluation_cost(self, prompt: Prompt, split: str) -> tuple[int, int, int]:
         """Calls, tokens in and tokens out of an evaluation, at the most; what a budget reserves."""
         return self.calls(split), *self.tokens(prompt, split)
@@ -155,7 +159,8 @@ def blocks_of(task: Task) -> tuple[str, ...]:
 OPTIONAL = (
     *("notes", "chunk", "billed", "fingerprints", "calibrates", "blocks", "language"),
     *("check_window", "tokens", "judges", "exhibits", "sent", "shown_rows", "kept_judges", "differentiable"),
-    *("row_values", "pooled", "whole_splits", "answers", "evaluate_many", "evaluation_from", "evaluation_cost", "attach"),
+    *("row_values", "pooled", "whole_splits", "answers", "evaluate_many", "evaluation_from", "evaluation_cost"),
+    *("attach", "likely_tokens"),
 )
 """The members with defaults."""
 
@@ -176,7 +181,7 @@ class _Completed:
         except AttributeError:
             if name not in OPTIONAL:
                 raise
-            if name in ("evaluate_many", "evaluation_cost"):  # their defaults ask the task itself
+            if name in ("evaluate_many", "evaluation_cost", "likely_tokens"):  # their defaults ask the task itself
                 return partial(getattr(Task, name), self)
             return getattr(_DEFAULTS, name)
 

@@ -241,6 +241,14 @@ class StyleTransferTask(Task):
         sources = list(self._drawn(prompt, split).values())
         return self._most_tokens(prompt, sources, self._samples(split) * self._blocks(split))
 
+    def likely_tokens(self, prompt: Prompt, split: str = "train") -> tuple[int, int]:
+        """The tokens in and out that a score will take."""
+        if self._server is None:
+            return self.tokens(prompt, split)
+        sources, count = self._drawn(prompt, split).values(), self._samples(split) * self._blocks(split)
+        counts = [self._server.likely_tokens(prompt.text, source, count) for source in sources]
+        return sum(one for one, _ in counts), sum(one for _, one in counts)
+
     def evaluation_cost(self, prompt: Prompt, split: str) -> tuple[int, int, int]:
         """Outputs of an evaluation, and the most tokens in and out that they can take."""
         count, sources = self.settings.test_samples, self._sources(split)

@@ -85,10 +85,11 @@ class _Run:
             return 0
         state, tensors = resumed
         self.learner.restore(tensors)
+        # Checkpoints of earlier versions have no dev score.
         self.greedy = [
-            Candidate(Prompt(text, tuple(ids)), "greedy", score, dev) for text, ids, score, dev in state["greedy"]
+            Candidate(Prompt(text, tuple(ids)), "greedy", score, *dev) for text, ids, score, *dev in state["greedy"]
         ]
-        self.restarts, self.stale, self.updates = state["restarts"], state["stale"], state["updates"]
+        self.restarts, self.stale, self.updates = state["restarts"], state["stale"], state.get("updates", 0)
         for row in self.book.rows():
             self._drop_repeats()
             self.replay.add([Episode(tuple(row["ids"]), row["score"], row["reward"])])
