@@ -64,6 +64,8 @@ class RemoteClient:
         self._meter: Meter | None = None
         self._unmetered = [0, 0, 0]
         """Calls and tokens of requests before there was a meter."""
+        self._all_told = True
+        """Did the server tell the tokens of all of these?"""
         self._mine = threading.local()
         """Tokens of the answers that this thread got for its question."""
         self._secret = Secret(settings.key_env)
@@ -112,7 +114,8 @@ class RemoteClient:
             (calls, tokens_in, tokens_out), self._unmetered = self._unmetered, [0, 0, 0]
             self._meter = meter
         if calls:
-            meter.ended(meter.sending(calls, tokens_in, tokens_out), calls, tokens_in, tokens_out)
+            how = "told" if self._all_told else "untold"
+            meter.ended(meter.sending(calls, tokens_in, tokens_out), calls, tokens_in, tokens_out, how)
 
     def each(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """Apply a function to items side by side, up to the limit of concurrency; answers in order.
@@ -309,6 +312,7 @@ class RemoteClient:
             self._usage.tokens_in += tokens_in
             self._usage.tokens_out += tokens_out
             self._add_unmetered(worst[0], tokens_in, tokens_out)
+            self._all_told &= given or self._meter is not None
         before = getattr(self._mine, "took", (0, 0))
         self._mine.took = (before[0] + tokens_in, before[1] + tokens_out)
 
@@ -321,6 +325,7 @@ class RemoteClient:
                 self._usage.tokens_in += worst[1]
                 self._usage.tokens_out += worst[2]
             self._add_unmetered(*worst)
+            self._all_told &= self._meter is not None
 
     def _add_unmetered(self, *took: int) -> None:
         if self._meter is None:

@@ -140,11 +140,13 @@ def _report(recipe: Recipe, task: Task) -> list[_Asked]:
     found = Prompt(" ".join(WORDS[place % len(WORDS)] for place in range(words)))
     asked = []
     for prompt, split, evaluation in report_plan(recipe, task, found, min(PARTS, words)):
-        if recipe.method == "race" and not evaluation and prompt is not found:
-            continue  # hand-written prompts were raced on all rows, so their offsets are known
-        scored = task.calls(split)
-        calls = task.evaluation_cost(prompt, split)[0] if evaluation else scored
-        share = calls / max(1, scored)
+        scored = prompt is found or recipe.method == "race"  # all that race looks at is scored on train and dev
+        if scored and (
+            prompt is not found if not evaluation else split == "dev" and recipe.task.kind == "classification"
+        ):
+            continue  # it follows from these scores
+        calls = task.evaluation_cost(prompt, split)[0] if evaluation else task.calls(split)
+        share = calls / max(1, task.calls(split))
         tokens_in, tokens_out = task.likely_tokens(prompt, split)
         asked.append(_Asked(calls, tokens_in * share, tokens_out * share))
     return asked
