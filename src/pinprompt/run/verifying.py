@@ -15,7 +15,7 @@ from pinprompt.scoring.journal import journal_damage, row_of
 
 REPAIRED = "`pinprompt resume` repairs it from what is left"
 REPORT = "`pinprompt report` writes it again"
-KEPT = ("scores.jsonl", "scores.spare.jsonl")
+KEPT = ("scores.jsonl", "scores.spare.jsonl", "answers.jsonl")
 
 
 @dataclass(frozen=True)
