@@ -11,7 +11,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -126,15 +126,19 @@ class RemoteClient:
         if len(items) == 1:
             return [function(items[0])]
         pool = ThreadPoolExecutor(min(self.settings.concurrency, max(1, len(items))))
-        futures = [pool.submit(function, item) for item in items]
+        futures: list[Future[R]] = []
         try:
+            for item in items:
+                futures.append(pool.submit(function, item))
             done, _ = wait(futures, return_when=FIRST_EXCEPTION)
             failed = [future for future in futures if future in done and future.exception() is not None]
             return [future.result() for future in failed or futures]
         except BaseException as error:
             self._halt.set()
-            if not isinstance(error, Exception):
+            pool.shutdown(wait=False, cancel_futures=True)
+            while not isinstance(error, Exception) and not all(future.done() for future in futures):
                 self._door.cut()
+                wait(futures, timeout=0.1)
             raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
@@ -249,6 +253,8 @@ class RemoteClient:
 
     def _wait_for_turn(self) -> None:
         """Keep the rate, and any pause that the server asked for; refuse at once when the circuit is open."""
+        if self._halt.is_set():
+            raise _Halted
         left = None if self._meter is None else self._meter.seconds_left()
         if left is not None and left <= 0:
             raise BudgetSpent("the minutes of the budget are used up")
