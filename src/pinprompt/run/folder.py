@@ -25,8 +25,8 @@ from pinprompt.scoring.journal import journal_damage
 from pinprompt.values import Event
 
 OURS = ("run.json", "recipe.toml", "scores.jsonl", "scores.spare.jsonl", "answers.jsonl", "checkpoint", "events.jsonl",
-        "costs.jsonl", "result.json", "prompts.csv", "environment.json", "rows.json", "judges.json", "vectors.safetensors",
-        "judgements.json", "drawings", "report.html")  # fmt: skip
+        "costs.jsonl", "result.json", "prompts.csv", "environment.json", "rows.json", "judges.json",
+        "vectors.safetensors", "judgements.json", "drawings", "report.html")  # fmt: skip
 """What --force removes; anything else in the folder is the user's and stays."""
 RUN = ("run.json", "recipe.toml")
 """A folder with any of these holds a run."""
