@@ -86,6 +86,8 @@ class Episode:
     ids: tuple[int, ...]
     score: float
     reward: float
+    path: tuple[float, ...] = ()
+    """The raw scores of its beginnings, of one token to all of them, where each token is rewarded."""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from pinprompt.cli import app
+from pinprompt.cli.picture import drawing
 from pinprompt.models.clip import load_clip
 from tests.cli.inversion_runs import picture
 from tests.house.tiny import make_lm
@@ -38,7 +39,20 @@ def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def words(writer: Path, out: Path, *given: object, steps: int = 2) -> list[str]:
     settings = [f"policy.model={writer}", *SHORT, f"q_learning.steps={steps}"]
     options = [part for setting in settings for part in ("--set", setting)]
-    return ["invert", *map(str, given), "--out", str(out), "--threads", "1", "--device", "cpu", "--no-memo", *options]
+    return [
+        "invert",
+        *map(str, given),
+        "--method",
+        "pin",
+        "--out",
+        str(out),
+        "--threads",
+        "1",
+        "--device",
+        "cpu",
+        "--no-memo",
+        *options,
+    ]
 
 
 def call(*arguments: object, **more: Any) -> Any:
@@ -198,3 +212,66 @@ def test_the_report_explains_the_answer(writer: Path, tmp_path: Path) -> None:
     assert plain.count("score without it") == 3
     without_pictures = re.sub(r"data:image/[^\"]*", "", page)
     assert len(without_pictures.encode()) < 2_000_000
+
+
+def test_the_default_writes_captions_and_shows_how_they_came_about(writer: Path, tmp_path: Path) -> None:
+    target = picture(tmp_path / "red.png", "red")
+    settings = [f"policy.model={writer}", "policy.k=none", "policy.length=4", "guided.tokens=6", "guided.beams=2"]
+    settings.append("task.context=A picture:")  # the tiny writer reads 64 tokens
+    options = [part for setting in settings for part in ("--set", setting)]
+    given = ["invert", target, "--out", str(tmp_path / "run"), "--threads", "1", "--device", "cpu", "--no-memo"]
+    done = CliRunner().invoke(app, [*given, *options])
+    assert done.exit_code == 0, done.output
+    answer = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert answer["method"] == "guided"
+    assert answer["prompt"]
+    assert answer["readability"]["perplexity"] > 0
+    assert isinstance(answer["readability"]["slor"], float)
+    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    improved = [(one["best_prompt"], f"{one['score_best']:.3f}") for one in events if one["event"] == "step"]
+    for words_, score in improved:
+        assert f"{score}  {words_}" in done.stderr
+    words_known = [row["word"] for row in answer["known_words"]]
+    assert len(words_known) == 12
+    assert f"{words_known[0]} (" in done.stdout
+    page = (tmp_path / "run" / "report.html").read_text("utf-8")
+    beside = page.split("nearest known words")[1].split("</table>")[0]
+    assert answer["prompt"].strip() in beside
+    assert all(word in beside for word in words_known)
+    if len(set(improved)) > 1:
+        assert "How the words improved" in page
+
+
+@pytest.mark.parametrize("style", ["caption", "tags", "words"])
+def test_the_style_is_what_the_writer_reads(writer: Path, tmp_path: Path, style: str) -> None:
+    given = ["invert", picture(tmp_path / "red.png", "red"), "--style", style, "--out", str(tmp_path / "run"), "--json"]
+    settings = [f"policy.model={writer}", "policy.k=none", "policy.length=3", "guided.tokens=4", "guided.beams=1"]
+    settings.append("task.context=A picture:")  # the tiny writer reads 64 tokens
+    options = [part for setting in settings for part in ("--set", setting)]
+    done = CliRunner().invoke(app, [*given, *options, "--quiet", "--no-memo", "--threads", "1", "--device", "cpu"])
+    assert done.exit_code == 0, done.output
+    recipe = (tmp_path / "run" / "recipe.toml").read_text()
+    assert f'style = "{style}"' in recipe
+    assert ('banned_pattern = "[^a-z, ]"' in recipe) == (style == "tags")
+
+
+def test_a_photograph_is_told_before_anything_is_searched(writer: Path, tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / "photo.png")
+    done = call(writer, tmp_path / "run", tmp_path / "photo.png")
+    assert done.exit_code == 0, done.output
+    said = done.stderr.splitlines()
+    [told] = [place for place, line in enumerate(said) if line.startswith("photo.png looks like a photograph")]
+    first = next(place for place, line in enumerate(said) if "on inversion, seed" in line)
+    assert told < first
+    assert "photo.png looks like a photograph" in (tmp_path / "run" / "report.html").read_text("utf-8")
+
+
+def test_a_picture_is_drawn_with_its_own_colours() -> None:
+    image = Image.new("RGB", (20, 20), "white")
+    image.paste((255, 0, 0), (0, 0, 20, 10))
+    text = drawing(image, 4)
+    lines = text.plain.split("\n")
+    assert [len(line) for line in lines] == [4, 4]
+    styles = [str(span.style) for span in text.spans]
+    assert styles == ["#ff0000 on #ff0000"] * 4 + ["#ffffff on #ffffff"] * 4

@@ -27,7 +27,7 @@ from transformers import (
 )
 
 from pinprompt.errors import ModelError, SettingError
-from pinprompt.models.clip import EMOJI_CLIP, ROWS, Clip, folder_of, load_clip
+from pinprompt.models.clip import EMOJI_CLIP, Clip, folder_of, load_clip
 
 WORDS = ["a", "red", "dog", "on", "the", "green", "hill", "under", "blue", "sky", "two", "cats", "run", "fast"]
 SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -165,7 +165,7 @@ def test_equal_texts_are_run_once(clip: Clip, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(clip, "_pass", count)
     vectors = clip.text_features(["red dog"] * 50)
-    assert passes == [ROWS]
+    assert passes == [clip.rows]
     assert vectors.shape[0] == 50
     assert torch.equal(vectors[0], vectors[49])
 
@@ -192,8 +192,8 @@ def test_the_processor_is_the_pil_one(clip: Clip) -> None:
 
 def test_long_prompts_are_told_of(clip: Clip) -> None:
     # One token a letter in this vocabulary, and two for start and end: 46 letters fit into 48 tokens.
-    assert clip.too_long("a" * 46) is None
-    assert "49 tokens" in str(clip.too_long("a" * 47))
+    assert clip.too_long(["a" * 46]) == {}
+    assert "49 tokens" in clip.too_long(["a" * 46, "a" * 47])["a" * 47]
     clip.check_length(46)
     with pytest.raises(SettingError, match="holds 46"):
         clip.check_length(47)

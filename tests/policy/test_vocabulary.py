@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from pinprompt.english import FUNCTION_WORDS
 from pinprompt.errors import SettingError
 from pinprompt.policy.backbone import Backbone
 from pinprompt.policy.vocabulary import Vocabulary
@@ -61,6 +62,9 @@ def broken(text: str, ids: tuple[int, ...], c: Constraints) -> list[str]:
         rules.append("max_chars")
     if c.no_repeats and len(set(ids)) < len(ids):
         rules.append("no_repeats")
+    if c.no_repeated_words and c.whole_words:
+        told = [word for word in text.lower().split() if word not in FUNCTION_WORDS]
+        rules += ["no_repeated_words"] * (len(set(told)) < len(told))
     return rules + ([] if text else ["empty"])
 
 
@@ -88,6 +92,7 @@ def test_every_prompt_obeys(
         charset=charset,
         whole_words=whole,
         no_repeats=no_repeats,
+        no_repeated_words=not no_repeats,
         stable=stable,
         max_chars=max_chars,
     )
@@ -307,3 +312,15 @@ def test_a_tokenizer_that_marks_the_beginnings_of_words() -> None:
             text = tokenizer.decode(list(ids), clean_up_tokenization_spaces=False).strip()
             assert vocabulary.text(ids) == text
             assert broken(text, ids, c) == []
+
+
+def test_words_are_not_repeated_but_function_words_are(tokenizer: Any) -> None:
+    vocabulary = vocabulary_of(tokenizer, no_repeated_words=True, whole_words=True)
+    encode = vocabulary.tokens.encode
+    [cat], [the] = encode(" cat"), encode(" the")
+    assert vocabulary.allowed(())[[cat, the]].all()
+    allowed = vocabulary.allowed((the, cat))
+    assert not allowed[cat]
+    assert allowed[the]
+    assert vocabulary.obeys((the, cat, the))
+    assert not vocabulary.obeys((cat, the, cat))

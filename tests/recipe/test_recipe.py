@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -169,3 +170,34 @@ def test_short_searches_give_every_q_learning_method_the_same_care(kind: str) ->
     # No method may begin with one fixed set of tokens: where the policy is cut to its largest Q, the cut comes later.
     for one in learning:
         assert one.top_q is None or one.top_q_from >= 64
+
+
+def test_the_style_of_words_decides_their_constraints_and_a_person_decides_over_it() -> None:
+    picture = {"kind": "inversion", "images": ["a.png"]}
+
+    def rules(**raw: Any) -> Any:
+        return recipes.resolve({"profile": "quick", **raw}).policy.constraints
+
+    assert recipes.resolve({"profile": "quick", "task": picture}).method == "guided"
+    assert recipes.resolve({"task": picture}).method == "pin"
+    caption = rules(task=picture)
+    assert (caption.whole_words, caption.no_repeats, caption.no_repeated_words) == (True, False, True)
+    listed = rules(task=picture, method="pin")
+    assert (listed.whole_words, listed.no_repeats, listed.no_repeated_words) == (True, True, False)
+    tags = rules(task={**picture, "style": "tags"}, method="pin")
+    assert (tags.whole_words, tags.no_repeats) == (False, False)
+    assert tags.banned_pattern is not None
+    assert rules(task=picture, policy={"constraints": {"whole_words": False}}).whole_words is False
+    assert recipes.resolve({"task": {**picture, "style": "caption"}}).policy.context == "task"
+    with pytest.raises(SettingError, match="style"):
+        recipes.resolve({"task": {**picture, "style": "poem"}})
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"target": "path-mean"}, {"replay": False}, {"normalise": "batch", "renormalise": False}]
+)
+def test_rewards_per_prefix_need_what_knows_gains(wrong: dict[str, Any]) -> None:
+    fine = {"rewards": "prefix", "normalise": "none"}
+    recipes.resolve({"task": {"kind": "inversion"}, "q_learning": fine})
+    with pytest.raises(SettingError, match="prefix"):
+        recipes.resolve({"task": {"kind": "inversion"}, "q_learning": {**fine, **wrong}})

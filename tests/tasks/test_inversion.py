@@ -17,7 +17,7 @@ from pinprompt.judges.vision import SCHEMA, Answer, CaptionMarks, Rating, Vision
 from pinprompt.models import clip as clip_room
 from pinprompt.models.images import load_picture
 from pinprompt.recipe.sections import InversionSettings, Price
-from pinprompt.tasks.inversion import InversionTask
+from pinprompt.tasks.inversion import CONTEXTS, InversionTask
 from pinprompt.tasks.protocol import Task, check_task
 from pinprompt.values import Prompt
 
@@ -54,7 +54,7 @@ def test_it_is_a_task(task: InversionTask) -> None:
     assert task.splits == ("train",)
     assert task.calls() == 1
     assert not task.stochastic
-    assert task.context() == InversionSettings().context
+    assert task.context().endswith("A picture in words:")
     assert task.baselines() == {}
     assert task.primary in task.evaluate(Prompt("a red dog"), "train").metrics
 
@@ -266,3 +266,45 @@ def test_the_mean_comes_with_its_standard_error() -> None:
     assert (summary.judged, summary.failures) == (3, 1)
     assert summarise([]).relevance is None
     assert summarise(verdicts[:1]).relevance_error is None
+
+
+def photograph(path: Path) -> str:
+    """Light and noise that change everywhere, as a camera sees them."""
+    rows, columns = np.mgrid[0:120, 0:160]
+    waves = np.stack([128 + 90 * np.sin(columns / 11 + shift) * np.cos(rows / 17) for shift in (0, 1, 2)], -1)
+    noise = np.random.default_rng(3).normal(0, 18, waves.shape)
+    Image.fromarray((waves + noise).clip(0, 255).astype(np.uint8)).save(path)
+    return str(path)
+
+
+def test_a_photograph_is_told_that_the_small_model_cannot_see_it(files: list[str], tmp_path: Path) -> None:
+    given = photograph(tmp_path / "holiday.jpg")
+    [note] = InversionTask.build(settings([given])).notes
+    assert note.startswith("holiday.jpg looks like a photograph")
+    assert "emoji" in note
+    assert "--model" in note
+    white = Image.new("RGB", (48, 48), "white")
+    white.paste("red", (12, 12, 36, 36))
+    white.save(tmp_path / "square.png")
+    assert InversionTask.build(settings([str(tmp_path / "square.png")])).notes == ()
+    both = InversionTask.build(settings([given, given, str(tmp_path / "square.png")]))
+    assert both.notes[0].startswith("holiday.jpg and 1 more look like photographs")
+    assert both.evaluate(Prompt("a red dog")).tables["notes"] == list(both.notes)
+
+
+def test_hints_are_the_scores_of_single_words(task: InversionTask) -> None:
+    hints = task.hints()
+    assert len(hints) > 1000
+    for word in ("dog", "red", "apple"):
+        assert hints[word] == pytest.approx(task.score(prompts(word), [0])[0].value, abs=1e-5)
+    nearest = task.nearest_words(3)
+    assert [row["word"] for row in nearest] == sorted(hints, key=lambda word: -hints[word])[:3]
+    assert task.exhibits()["known_words"][:3] == nearest
+
+
+def test_the_context_follows_the_style(files: list[str]) -> None:
+    said = {style: InversionTask.build(settings(files[:1], style=style)).context() for style in CONTEXTS}
+    assert set(said) == {"caption", "tags", "words"}
+    assert said["tags"].count(",") > 10
+    assert not said["words"].count(",")
+    assert InversionTask.build(settings(files[:1], style="tags", context="x")).context() == "x"

@@ -9,5 +9,6 @@ BENCHES = {
     "search": "a whole search, with the share of each phase",
     "neighbour": "passes of a model beside a process that keeps one core busy",
     "clip": "scoring prompts against a picture, trimmed against padded",
+    "invert": "whole searches for words: prompts scored in a second",
 }
 """Every measurement, by the name of its file here."""

@@ -102,7 +102,10 @@ class TaskSearch(FolderSearch):
 
     method: Annotated[
         str | None,
-        typer.Option("--method", help="How to search (`pinprompt methods`); default: race to classify, else pin."),
+        typer.Option(
+            "--method",
+            help="How to search (`pinprompt methods`); default: race to classify, guided to invert, pin to restyle.",
+        ),
     ] = None
     profile: Annotated[
         str, typer.Option("--profile", help="quick: minutes on a laptop; paper: the published settings.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
@@ -22,6 +23,7 @@ class Progress:
         self._patience = Patience()
         self._bar: Any = None
         self._line: Any = None
+        self._words = ""
         self.best: str | None = None
         """The best words so far and their score, for a run that has to stop."""
         if console.terminal:
@@ -57,6 +59,7 @@ class Progress:
         """Tell an event."""
         data = event.data
         if event.kind == "step":
+            self._improved(data)
             self.best = f"{data['best_prompt']!r} ({data['score_best']:.4g})"
             words = progress.sentence(event)
             if self._bar is not None:
@@ -76,6 +79,17 @@ class Progress:
             self._console.note(f"note: {data['reason']}")
         elif event.kind == "start":
             self._phase(f"{data['method']} on {data['task']}, seed {data['seed']}")
+
+    def _improved(self, data: Mapping[str, Any]) -> None:
+        """Words for a picture stay on the screen as they improve: each says something."""
+        words = f"{data['score_best']:.3f}  {data['best_prompt']}"
+        if self._recipe.task.kind != "inversion" or words == self._words:
+            return
+        self._words = words
+        if self._bar is not None:
+            self._bar.console.print(_escaped(words), highlight=False)
+        else:
+            self._say(words)
 
     def _phase(self, words: str) -> None:
         if self._bar is not None:

@@ -128,15 +128,20 @@ def invert(
     images: Annotated[list[Path], typer.Argument(help="Pictures, or folders of pictures.")],
     model: Annotated[str | None, typer.Option("--model", help="The CLIP or SigLIP model that scores.")] = None,
     length: Annotated[int | None, typer.Option("--length", min=1, help="Tokens in a prompt.")] = None,
+    style: Annotated[str | None, typer.Option("--style", help="caption, tags or words; default: caption.")] = None,
     ban: Annotated[Path | None, typer.Option("--ban", help="A file with one banned word or phrase per line.")] = None,
 ) -> None:
     """Find words for a picture, or for what several have in common."""
     with door(options) as console:
-        given = {"images": [str(path) for path in images], "model": model}
+        given = {"images": [str(path) for path in images], "model": model, "style": style}
         tree = _tree("inversion", "emoji-clip", options, given)
         tree["policy"] = _given({"length": length})
         if ban is not None:
             tree["policy"]["constraints"] = {"banned_file": str(ban)}
+        if console.terminal and not options.estimate:
+            from pinprompt.cli.picture import show_pictures
+
+            show_pictures(images)
         _search(console, tree, options, options.force)
 
 

@@ -45,6 +45,9 @@ def shown_result(result: Result) -> Iterator[Any]:
         yield f"{verdict.sentence} {verdict.details}"
     if data.get("pruned"):
         yield Text(f"shortened from '{data['pruned']['from']}': without these words it scores more on train and dev")
+    known = [f"{row['word']} ({row['similarity']:.3f})" for row in data.get("known_words") or []]
+    if known:
+        yield "nearest single words that the model knows: " + ", ".join(known)
     yield from _shown_rewrites(data)
     calls, prompts, seconds = (number(data.get(name)) or 0.0 for name in ("calls", "prompts", "seconds"))
     spent = f"{calls:,.0f} calls, {prompts:,.0f} prompts, {seconds:.0f} seconds"

@@ -14,6 +14,14 @@ from importlib import resources
 _SUFFIXES = ("'s", "'re", "'ve", "'ll", "'d", "'m", "n't")
 # Letters with inner apostrophes ("don't"); digits and signs end a word, a hyphen joins two words that both count.
 _WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)*")
+FUNCTION_WORDS = frozenset(
+    (
+        "a", "an", "and", "are", "as", "at", "be", "behind", "below", "by", "for", "from", "has", "in", "is", "it",
+        "its", "near", "next", "of", "off", "on", "or", "out", "over", "that", "the", "their", "there", "this", "to",
+        "under", "up", "with", "without",
+    )
+)  # fmt: skip
+"""Words that say how others belong together: a text may need one of them several times."""
 _MARKS = frozenset('.,:;!?-&()"')  # one alone is how people write, so it is not held against a prompt
 
 

@@ -204,6 +204,16 @@ ROWS = (
         quick={"beam": {"prompts": 1600}},
     ),
     MethodRow(
+        "guided",
+        "beams whose every next token LM and task choose together; what invert uses",
+        "search",
+        "pinprompt.methods.guided:guided",
+        "after Visually Guided Decoding (arXiv 2505.08622)",
+        "guided",
+        presets={"policy": {"context": "task"}},
+        quick_on_task={"inversion": {"task": {"style": "caption"}, "policy": {"length": 12, "k": 1000, "rows": 16}}},
+    ),
+    MethodRow(
         "soft-prompt",
         "continuous vectors trained by gradient",
         "white-box",

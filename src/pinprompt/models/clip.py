@@ -9,13 +9,16 @@ up, a fixed number of rows), so its vector has the same bits whoever shares its 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pinprompt.english import FUNCTION_WORDS, is_word
 from pinprompt.errors import MissingExtra, ModelError, SettingError
 from pinprompt.models import sources
-from pinprompt.models.cache import may_fetch
+from pinprompt.models.cache import home, may_fetch, place
 from pinprompt.models.sources import quiet
 
 if TYPE_CHECKING:
@@ -26,6 +29,12 @@ EMOJI_CLIP = "emoji-clip"
 """The small image-text model of emoji drawings that comes with the package; no CLIP for photographs."""
 ROWS = 8
 """Texts in every pass of the text tower."""
+SMALL_ROWS = 64
+"""The same for a small tower, where a pass takes its time before it multiplies anything."""
+SMALL = 20_000_000
+"""Parameters of the text tower below which it is small."""
+KNOWN, KNOWN_LARGE = 10_000, 512
+"""Known words that pictures are compared with, at the most, in a small and in a large tower."""
 STRIDE = 4
 """Lengths of passes are multiples of this: few shapes, and little padding."""
 
@@ -72,6 +81,9 @@ class Clip:
         """Whether a text may be run at its own length: a causal tower that is read at the end token."""
         self.window: int = int(model.config.text_config.max_position_embeddings)
         """Tokens that the text tower can read, its own start and end tokens among them."""
+        size = sum(weight.numel() for weight in model.text_model.parameters())
+        self.rows = SMALL_ROWS if size < SMALL else ROWS
+        """Texts in every pass of the text tower: by its size alone, so that a text's vector has the same bits."""
         limit = getattr(tokenizer, "model_max_length", None)
         if limit is not None and limit < self.window:
             self.window = int(limit)
@@ -105,12 +117,21 @@ class Clip:
         # Not verbose: a warning about long texts would be noise, the caller is told by `too_long`.
         return list(self.tokenizer(text, verbose=False)["input_ids"])
 
-    def too_long(self, text: str) -> str | None:
-        """A sentence where a text does not fit into the window, else None."""
-        count = len(self.tokens(text))
-        if count <= self.window:
-            return None
-        return f"the prompt has {count} tokens of {self.name}, whose text window holds {self.window}"
+    def all_tokens(self, texts: Sequence[str]) -> dict[str, list[int]]:
+        """The same of many texts at once, by text."""
+        distinct = list(dict.fromkeys(texts))
+        if not distinct:
+            return {}
+        found = self.tokenizer(distinct, verbose=False)["input_ids"]
+        return {text: list(ids) for text, ids in zip(distinct, found, strict=True)}
+
+    def too_long(self, texts: Sequence[str]) -> dict[str, str]:
+        """The texts that do not fit into the window, each with a sentence that says so."""
+        return {
+            text: f"the prompt has {len(ids)} tokens of {self.name}, whose text window holds {self.window}"
+            for text, ids in self.all_tokens(texts).items()
+            if len(ids) > self.window
+        }
 
     def check_length(self, length: int) -> None:
         """Refuse a search whose prompts, at one token or more for each token of the writer, could not fit."""
@@ -129,7 +150,7 @@ class Clip:
         """
         import torch
 
-        distinct = {text: self._fit(self.tokens(text)) for text in dict.fromkeys(texts)}
+        distinct = {text: self._fit(ids) for text, ids in self.all_tokens(texts).items()}
         groups: dict[int, list[str]] = {}
         for text, ids in distinct.items():
             length = min(self.window, -(-len(ids) // STRIDE) * STRIDE) if trim and self.trims else self.window
@@ -137,10 +158,10 @@ class Clip:
         vectors: dict[str, Tensor] = {}
         with torch.inference_mode():
             for length, members in sorted(groups.items()):
-                for at in range(0, len(members), ROWS):
-                    part = members[at : at + ROWS]
+                for at in range(0, len(members), self.rows):
+                    part = members[at : at + self.rows]
                     rows = [distinct[text] for text in part]
-                    out = self._pass(rows + [rows[0]] * (ROWS - len(rows)), length)
+                    out = self._pass(rows + [rows[0]] * (self.rows - len(rows)), length)
                     vectors.update(zip(part, out, strict=False))
             stacked = torch.stack([vectors[text] for text in texts]) if texts else torch.zeros(0, 0)
         return stacked.clone()
@@ -150,20 +171,58 @@ class Clip:
         return ids if len(ids) <= self.window else [*ids[: self.window - 1], ids[-1]]
 
     def _pass(self, rows: list[list[int]], length: int) -> Tensor:
-        """Unit vectors of exactly ROWS texts at exactly that length."""
+        """Unit vectors of exactly `rows` texts at exactly that length."""
         import torch
 
-        batch = self.tokenizer.pad({"input_ids": rows}, padding="max_length", max_length=length, return_tensors="pt")
-        inputs = {"input_ids": batch["input_ids"].to(self.device)}
         if self.trims:
             # The end token ends what is read; another padding token could be taken for it (older configs look for
             # the greatest id), and a mask would change nothing under a causal tower.
-            for row, ids in enumerate(rows):
-                inputs["input_ids"][row, : len(ids)] = torch.tensor(ids)
-                inputs["input_ids"][row, len(ids) :] = ids[-1]
-        elif "attention_mask" in self.tokenizer.model_input_names:
-            inputs["attention_mask"] = batch["attention_mask"].to(self.device)
+            padded = [[*ids, *[ids[-1]] * (length - len(ids))] for ids in rows]
+            inputs = {"input_ids": torch.tensor(padded, device=self.device)}
+        else:
+            pad = {"padding": "max_length", "max_length": length, "return_tensors": "pt"}
+            batch = self.tokenizer.pad({"input_ids": rows}, **pad)
+            inputs = {"input_ids": batch["input_ids"].to(self.device)}
+            if "attention_mask" in self.tokenizer.model_input_names:
+                inputs["attention_mask"] = batch["attention_mask"].to(self.device)
         return torch.nn.functional.normalize(_vector(self.model.get_text_features(**inputs)).float(), dim=-1)
+
+    # Words that it knows
+
+    @cached_property
+    def known_words(self) -> tuple[list[str], Tensor]:
+        """Words that are one token of the model each, and their unit vectors [n, d]; kept in the cache.
+
+        All of them for a small tower; the commonest for a large one, whose passes take long.
+        """
+        words = self._whole_words()[: KNOWN if self.rows == SMALL_ROWS else KNOWN_LARGE]
+        if not words:
+            return [], self.text_features([])
+        from safetensors.torch import load_file, save_file
+
+        digest = hashlib.sha256(self.text_features(words[:1]).cpu().numpy().tobytes())
+        digest.update("\n".join(words).encode())
+        folder = home() / "known_words" / digest.hexdigest()[:32]
+        with contextlib.suppress(ModelError), place(folder, "vectors of words") as made:
+            if made is not None:
+                save_file({"vectors": self.text_features(words).cpu()}, made / "vectors.safetensors")
+        # A cache that cannot be written costs time, nothing else.
+        if folder.is_dir():
+            return words, load_file(folder / "vectors.safetensors")["vectors"].to(self.device)
+        return words, self.text_features(words)
+
+    def _whole_words(self) -> list[str]:
+        """The English words among the tokens, by id: tokenizers number the commonest first."""
+        marked = [token.endswith("</w>") for token in self.tokenizer.get_vocab()]
+        found: dict[str, None] = {}
+        for token, _ in sorted(self.tokenizer.get_vocab().items(), key=lambda pair: pair[1]):
+            # CLIP marks where a word ends, SigLIP where it begins; the small model's tokens are words.
+            if any(marked) and not token.endswith("</w>"):
+                continue
+            word = token.removesuffix("</w>").removeprefix("\N{LOWER ONE EIGHTH BLOCK}").lower()
+            if len(word) > 2 and word.isalpha() and word not in FUNCTION_WORDS and is_word(word):
+                found.setdefault(word)
+        return list(found)
 
     # The white box
 

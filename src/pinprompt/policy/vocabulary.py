@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pinprompt.english import is_word
+from pinprompt.english import FUNCTION_WORDS, is_word
 from pinprompt.errors import SettingError
 from pinprompt.policy.backbone import Backbone, Tokens
 from pinprompt.policy.bans import Mask, Pattern, Phrases, banned_phrases, wordlike
@@ -90,6 +90,7 @@ class Vocabulary:
         self._widths = np.array([len(piece) for piece in pieces])
         self._bare_widths = np.array([len(piece.lstrip()) for piece in pieces])
         order = np.flatnonzero(static)[np.argsort(self._widths[static], kind="stable")]
+        self._same_word = self._tokens_by_word() if constraints.no_repeated_words else {}
         self._narrow = [int(token) for token in order[: 2 * length + 1]]
         self._free = torch.from_numpy(static.copy())
 
@@ -107,6 +108,7 @@ class Vocabulary:
             and not self.required.missing(text)
             and (c.max_chars is None or len(text) <= c.max_chars)
             and (not c.no_repeats or len(set(ids)) == len(ids))
+            and not (c.no_repeated_words and self._repeats_a_word(ids))
         )
 
     def allowed(self, prefix: Prefix) -> Tensor:
@@ -118,6 +120,9 @@ class Vocabulary:
         mask = self._with_room(prefix, text)
         if self.constraints.no_repeats:
             mask[list(prefix)] = False
+        if self.constraints.no_repeated_words:
+            for token in prefix:
+                mask[self._same_word.get(self._word(token), [])] = False
         if blank and len(prefix) == self.length - 1:
             mask &= ~self._blank
         if self._phrases.phrases:
@@ -173,6 +178,7 @@ class Vocabulary:
             or self.required.words
             or c.max_chars is not None
             or c.no_repeats
+            or c.no_repeated_words
         )
 
     def _with_room(self, prefix: Prefix, text: str) -> Mask:
@@ -226,6 +232,23 @@ class Vocabulary:
             tries = [*order[:2], *order[len(order) // 2 : len(order) // 2 + 1], *order[-1:]]
             stack += [(*prefix, int(token)) for token in reversed(list(dict.fromkeys(tries)))]
         return False
+
+    def _word(self, token: int) -> str:
+        """The word that a token writes by itself, in lower case; "" for function words and what is no word."""
+        word = self.tokens.pieces[token].strip().lower()
+        return word if word.isalpha() and word not in FUNCTION_WORDS else ""
+
+    def _tokens_by_word(self) -> dict[str, list[int]]:
+        """The tokens that write the same word, by that word."""
+        found: dict[str, list[int]] = {}
+        for token in range(len(self.tokens.pieces)):
+            if word := self._word(token):
+                found.setdefault(word, []).append(token)
+        return found
+
+    def _repeats_a_word(self, ids: Prefix) -> bool:
+        told = [word for token in ids if (word := self._word(token))]
+        return len(set(told)) < len(told)
 
     def _charset(self, pieces: list[str]) -> Mask:
         charset = self.constraints.charset

@@ -160,10 +160,14 @@ class Writer:
 
     def lm_logprobs(self, prefixes: Sequence[Prefix]) -> Tensor:
         """The LM's log-probabilities of the next token, [n, V]; -inf where it may not be written."""
+        logprobs, kept = self.lm_next(prefixes)
+        return logprobs.masked_fill(~kept, -torch.inf)
+
+    def lm_next(self, prefixes: Sequence[Prefix]) -> tuple[Tensor, Tensor]:
+        """The LM's log-probabilities of any next token, [n, V], and which of them may be written, bool [n, V]."""
         states, kept = self.tree.look(prefixes)
         assert kept is not None
-        logprobs = torch.cat([self.backbone.logprobs(part) for part in self._passes(states)])[: len(prefixes)]
-        return logprobs.masked_fill(~kept, -torch.inf)
+        return torch.cat([self.backbone.logprobs(part) for part in self._passes(states)])[: len(prefixes)], kept
 
     def likelihoods(self, text: str) -> tuple[list[float], list[float]]:
         """Log-probabilities of a text's tokens by the frozen LM: in context, and each by itself."""
@@ -178,6 +182,11 @@ class Writer:
         """A prompt from its ids."""
         ids = tuple(ids)
         return Prompt(self.vocabulary.text(ids), ids)
+
+    def completed(self, ids: Prefix) -> Prefix:
+        """A beginning with the required words behind it that it lacks: what may be sent in its place."""
+        missing = self.vocabulary.required.missing(self.vocabulary.text(ids))
+        return (*ids, *(token for word in missing for token in word.ids))
 
     def explain(self, prompt: Prompt, entropy: Entropy = "tsallis") -> list[dict[str, Any]]:
         """For each token: its text, Q, the state's value, rank, probability, and the five best others with their Q."""

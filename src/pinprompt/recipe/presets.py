@@ -66,9 +66,36 @@ QUICK_TASKS: dict[str, Tree] = {
 }
 
 
+STYLES: dict[str, Tree] = {
+    # A caption says "a" more than once, and "dog" once.
+    "caption": {
+        "policy": {
+            "context": "task",
+            "constraints": {"whole_words": True, "no_repeats": False, "no_repeated_words": True},
+        }
+    },
+    "tags": {
+        "policy": {
+            "context": "task",
+            "constraints": {
+                "whole_words": False,
+                "no_repeats": False,
+                "no_repeated_words": True,
+                "banned_pattern": "[^a-z, ]",
+            },
+        }
+    },
+    "words": {"policy": {"context": "task", "constraints": {"whole_words": True, "no_repeats": True}}},
+}
+"""What words for a picture are made of, by style: in the profile quick, and where a style was asked for."""
+
+
 def default_method(kind: str, profile: str) -> str:
-    """The method where none is named: the paper's, or what measured best for people with few examples."""
-    return "race" if profile == "quick" and kind == "classification" else "pin"
+    """The method where none is named: the paper's, or what measured best for people."""
+    return QUICK_METHODS.get(kind, "pin") if profile == "quick" else "pin"
+
+
+QUICK_METHODS = {"classification": "race", "inversion": "guided"}
 
 
 def layers(method: str, kind: str, profile: str) -> Iterator[Tree]:

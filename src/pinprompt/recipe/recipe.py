@@ -53,6 +53,7 @@ class Recipe(Section):
     random: sections.RandomSettings = _section(sections.RandomSettings, "Random search.")
     race: sections.RaceSettings = _section(sections.RaceSettings, "Race.")
     beam: sections.BeamSettings = _section(sections.BeamSettings, "Beam search.")
+    guided: sections.GuidedSettings = _section(sections.GuidedSettings, "Guided decoding.")
     soft_prompt: sections.SoftPromptSettings = _section(sections.SoftPromptSettings, "Soft prompt tuning.")
     autoprompt: sections.AutoPromptSettings = _section(sections.AutoPromptSettings, "AutoPrompt.")
     pez: sections.PezSettings = _section(sections.PezSettings, "PEZ.")
@@ -93,6 +94,10 @@ def resolve(raw: Mapping[str, Any]) -> Recipe:
     tree: dict[str, Any] = {"method": method, "task": {"kind": kind}}
     for layer in presets.layers(str(method), str(kind), str(profile)):
         tree = merge(tree, layer)
+    asked = task.get("style") if isinstance(task, Mapping) else None
+    if kind == "inversion" and (profile == "quick" or asked is not None):
+        style = tree["task"].get("style", "words") if asked is None else asked
+        tree = merge(tree, presets.STYLES.get(str(style), {}))
     return validate(merge(tree, raw))
 
 

@@ -41,6 +41,9 @@ class Constraints(Section):
     )
     max_chars: int | None = Field(None, ge=1, description="Maximum length of a prompt in characters.")
     no_repeats: bool = Field(False, description="No token twice in one prompt.")
+    no_repeated_words: bool = Field(
+        False, description="No token that is a word twice in one prompt, function words (a, of, with) aside."
+    )
     stable: bool = Field(True, description="Only tokens that do not change when their text is tokenised again.")
 
 
@@ -98,6 +101,11 @@ class QLearningSettings(Section):
         0.0, ge=0, lt=1, description="Share of tokens drawn evenly from the kept ones instead of from the policy."
     )
     alpha: float = Field(1.0, gt=0, description="Weight of the entropy bonus; 1/alpha is the reward scale.")
+    rewards: Literal["prompt", "prefix"] = Field(
+        "prompt",
+        description="What is rewarded: the whole prompt (the paper), or each token with its gain in score, for which "
+        "every beginning of a prompt is scored too.",
+    )
     reward_shift: float = Field(0.0, description="Added to the scaled reward.")
     logit_bias: float = Field(0.0, description="Added to every Q/alpha (RLPrompt's style transfer uses -10).")
     gamma: float = Field(1.0, gt=0, le=1, description="Discount per token.")
@@ -125,10 +133,26 @@ class QLearningSettings(Section):
     )
     patience: int = Field(10, ge=1, description="Steps without a new prompt that count as a collapse.")
 
-    def planned(self) -> tuple[int, int]:
+    def planned(self, length: int) -> tuple[int, int]:
         """The most prompts on train and on dev: the greedy ones are scored on both."""
         greedy = self.steps // self.eval_every + 1
-        return self.steps * self.prompts + greedy, greedy + self.finalists
+        each = length if self.rewards == "prefix" else 1
+        return self.steps * self.prompts * each + greedy, greedy + self.finalists
+
+    @model_validator(mode="after")
+    def _gains_are_known(self) -> QLearningSettings:
+        if self.rewards == "prefix":
+            if self.target not in ("monte-carlo", "bootstrap"):
+                raise ValueError(
+                    f"rewards = 'prefix' needs the target monte-carlo or bootstrap; '{self.target}' knows rewards of "
+                    "whole prompts only"
+                )
+            if not self.replay or not (self.normalise == "none" or self.renormalise):
+                raise ValueError(
+                    "rewards = 'prefix' needs a replay, and scores of all steps on one scale: set replay to true, and "
+                    "renormalise to true or normalise to 'none'"
+                )
+        return self
 
     @model_validator(mode="after")
     def _one_set_of_tokens(self) -> QLearningSettings:
@@ -160,7 +184,7 @@ class UntrainedSettings(Section):
     batch: int = Field(16, ge=1, description="Prompts scored at each step.")
     finalists: int = Field(16, ge=1, description="Best prompts that are scored on dev at the end.")
 
-    def planned(self) -> tuple[int, int]:
+    def planned(self, length: int) -> tuple[int, int]:
         """The most prompts on train and on dev."""
         return self.prompts, self.finalists
 
@@ -228,9 +252,34 @@ class RaceSettings(Section):
         description="Second halves of stock phrases.",
     )  # fmt: skip
 
-    def planned(self) -> tuple[int, int]:
+    def planned(self, length: int) -> tuple[int, int]:
         """The most prompts on train and on dev."""
         return self.prompts, self.least
+
+
+class GuidedSettings(Section):
+    """Guided decoding: LM and task choose every next token together, in a beam; the default for pictures."""
+
+    beams: int = Field(8, ge=1, description="Beams of the first round; each further round has twice as many.")
+    tokens: int = Field(96, ge=1, description="Tokens that every beam is continued with and scored: the likeliest.")
+    hints: bool = Field(
+        True,
+        description="Choose half of these tokens by what single words are worth, where the task can say (pictures); "
+        "each word counts as a call, and without room for them there are none.",
+    )
+    rounds: int = Field(2, ge=1, le=16, description="How often the whole beam is decoded, with ever more beams.")
+    revisions: int = Field(
+        8, ge=0, description="Times that the best prompt is revised at most: one token exchanged or left out."
+    )
+    weight: float = Field(
+        0.03, ge=0, description="What the mean log-probability of a prompt's tokens counts beside its score."
+    )
+    finalists: int = Field(16, ge=1, description="Best prompts that are handed over; dev decides where there is one.")
+
+    def planned(self, length: int) -> tuple[int, int]:
+        """The most prompts on train and on dev."""
+        beams = sum(self.beams << number for number in range(self.rounds))
+        return (max(1, length - 1) * (beams + self.revisions)) * (self.tokens + 1), self.finalists
 
 
 class SoftPromptSettings(Section):
@@ -245,7 +294,7 @@ class SoftPromptSettings(Section):
     )
     eval_every: int = Field(5, ge=1, description="Epochs between scorings on train and on dev; the best on dev stays.")
 
-    def planned(self) -> tuple[int, int]:
+    def planned(self, length: int) -> tuple[int, int]:
         """The most prompts' worth on train and on dev: the start and the end are scored too."""
         scored = self.epochs // self.eval_every + 2
         return 3 * self.epochs + scored, scored
@@ -269,7 +318,7 @@ class AutoPromptSettings(Section):
     skip_capitals: bool = Field(False, description="Keep words with a capital letter out of prompts.")
     finalists: int = Field(16, ge=1, description="Best prompts to choose from; dev decides.")
 
-    def planned(self) -> tuple[int, int]:
+    def planned(self, length: int) -> tuple[int, int]:
         """The most prompts' worth on train and on dev."""
         return self.steps * (3 + self.candidates) + 1, self.steps + 1
 
@@ -298,7 +347,7 @@ class PezSettings(Section):
     )
     finalists: int = Field(16, ge=1, description="Best prompts to choose from; dev decides.")
 
-    def planned(self) -> tuple[int, int]:
+    def planned(self, length: int) -> tuple[int, int]:
         """The most prompts' worth on train and on dev: each scoring is of two prompts."""
         scored = 2 * (self.steps // self.eval_every + 2)
         return 3 * self.steps + scored, scored
@@ -331,7 +380,7 @@ class GripsSettings(Section):
     paraphrases: int = Field(10, ge=1, le=100, description="Rewritings of a phrase, of which one is taken at random.")
     finalists: int = Field(16, ge=1, description="Best prompts that are scored on dev at the end.")
 
-    def planned(self) -> tuple[int, int]:
+    def planned(self, length: int) -> tuple[int, int]:
         """The most prompts on train and on dev."""
         return self.steps * self.candidates + 1, self.finalists
 
@@ -490,19 +539,6 @@ class DrawingSettings(Section):
     )
 
 
-# After "A picture of" a language model writes a sentence, most of whose words show nothing; after lists of several
-# kinds it writes words of many kinds.
-WORDS_OF_PICTURES = """\
-A picture in words: apple fruit red food
-A picture in words: doctor person job woman
-A picture in words: house building city travel
-A picture in words: smile face emotion joy
-A picture in words: lion animal nature wild
-A picture in words: piano music object play
-A picture in words: arrow sign symbol up
-A picture in words:"""
-
-
 class InversionSettings(Section):
     """Words for a picture: a prompt's score is the cosine of its CLIP embedding and the picture's."""
 
@@ -514,9 +550,12 @@ class InversionSettings(Section):
         "laion/CLIP-ViT-H-14-laion2B-s32B-b79K",
         description="The CLIP or SigLIP model that scores: hub id, folder, or emoji-clip (comes with the package).",
     )
-    context: str = Field(
-        WORDS_OF_PICTURES,
-        description="Text offered to the writer as task context: words of other pictures, so that words follow.",
+    style: Literal["caption", "tags", "words"] = Field(
+        "words",
+        description="What is written: a caption (a phrase such as people say), tags with commas, or a list of words.",
+    )
+    context: str | None = Field(
+        None, description="Text offered to the writer as task context; none: what is said of other pictures, by style."
     )
     overlong: Literal["refuse", "cut"] = Field(
         "refuse",
@@ -649,6 +688,11 @@ class BudgetSettings(Section):
     tokens: int | None = Field(None, ge=1, description="Tokens sent and received, by search and report.")
     money: float | None = Field(None, gt=0, description="Cost by the price table, of search and report.")
     minutes: float | None = Field(None, gt=0, description="Minutes of searching; the report is made after them.")
+    clock: Literal["wall", "cpu"] = Field(
+        "wall",
+        description="What minutes are: those on the wall, or this process's own of a CPU, which a busy machine does "
+        "not shorten (for comparisons; all threads add up).",
+    )
     prices: dict[str, Price] = Field(default_factory=dict, description="Price table: model name to prices.")
     currency: str = Field("", max_length=20, description="The currency of money and prices, to be shown with sums.")
 

@@ -169,8 +169,27 @@ def rewrites(record: RunRecord) -> Part | None:
 
 def pictures(record: RunRecord) -> Part | None:
     """The target pictures, and drawings made from the prompt with their similarity."""
-    found = {name: _pictures(record.result.get(name)) for name in ("images", "drawings")}
-    return found if found["images"] or found["drawings"] else None
+    found: Part = {name: _pictures(record.result.get(name)) for name in ("images", "drawings")}
+    if not found["images"] and not found["drawings"]:
+        return None
+    return found | {"known": _known_words(record), "improved": improvements(record)}
+
+
+def _known_words(record: RunRecord) -> list[tuple[str, str]]:
+    """The single words nearest to the pictures of all that the model knows, with their similarity."""
+    rows = [row for row in sequence(record.result.get("known_words"))[:SHOWN] if isinstance(row, dict)]
+    pairs = [(text(row.get("word", ""), 40), number(row.get("similarity"))) for row in rows]
+    return [(word, f"{near:.3f}") for word, near in pairs if near is not None]
+
+
+def improvements(record: RunRecord) -> list[tuple[str, str]]:
+    """The best words of the search each time that they changed, with their score; at most the last of them."""
+    found: list[tuple[str, str]] = []
+    for event in record.of("step"):
+        words, score = text(event.get("best_prompt") or "", 300).strip(" "), number(event.get("score_best"))
+        if words and score is not None and (not found or found[-1][0] != words):
+            found.append((words, f"{score:.3f}"))
+    return found[-SHOWN:]
 
 
 def _pictures(rows: Any) -> list[Part]:

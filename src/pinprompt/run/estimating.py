@@ -43,7 +43,7 @@ def prompts_planned(recipe: Recipe) -> tuple[int, int]:
     settings = recipe.method_settings
     if settings is None:
         return 1, 1  # a prompt that nobody searches for
-    train, dev = settings.planned()
+    train, dev = settings.planned(recipe.policy.length)
     return int(train), int(dev)
 
 

@@ -69,7 +69,7 @@ class Reservation:
 class Budget:
     """The ledger of a run; safe to use from several threads."""
 
-    def __init__(self, settings: BudgetSettings, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, settings: BudgetSettings, clock: Callable[[], float] | None = None) -> None:
         self.settings = settings
         self.metered = False
         """True where requests to a server are counted one by one: then `sent` is what was paid."""
@@ -79,7 +79,7 @@ class Budget:
         self._prices = {
             name: (Decimal(str(price.input)), Decimal(str(price.output))) for name, price in settings.prices.items()
         }
-        self._clock = clock
+        self._clock = clock or (time.process_time if settings.clock == "cpu" else time.monotonic)
         self._earlier = 0.0
         self._started: float | None = None
         self._lock = threading.Lock()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinprompt.errors import SettingError
 from pinprompt.models.clip import EMOJI_CLIP, Clip, load_clip
-from pinprompt.models.images import Picture, data_uri, load_pictures
+from pinprompt.models.images import Picture, data_uri, load_pictures, looks_photographed
 from pinprompt.recipe.sections import InversionSettings
 from pinprompt.tasks.protocol import Task
 from pinprompt.values import Evaluation, Prompt, Score
@@ -16,10 +16,38 @@ from pinprompt.values import Evaluation, Prompt, Score
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-OF_DRAWINGS = (
-    f"{EMOJI_CLIP} knows drawings: emoji, icons, simple pictures on a plain ground. Of a photograph it finds little; "
-    "for photographs name a CLIP or SigLIP model, such as --model openai/clip-vit-base-patch32 (hub id or folder)"
-)
+# After "A picture of" a language model writes a sentence, most of whose words show nothing; after what is said of
+# several kinds of pictures it says the like of many kinds.
+CONTEXTS = {
+    "caption": """\
+A picture and its caption: A red apple on a plate
+A picture and its caption: The doctor in a white coat
+A picture and its caption: A big house in the city
+A picture and its caption: Happy face with a big smile
+A picture and its caption: A wild lion in the grass
+A picture and its caption: Music from an old piano
+A picture and its caption: An arrow that points up
+A picture and its caption:""",
+    "tags": """\
+A picture in tags: apple, fruit, red, food
+A picture in tags: doctor, person, job, woman
+A picture in tags: house, building, city, travel
+A picture in tags: smile, face, emotion, joy
+A picture in tags: lion, animal, nature, wild
+A picture in tags: piano, music, object, play
+A picture in tags: arrow, sign, symbol, up
+A picture in tags:""",
+    "words": """\
+A picture in words: apple fruit red food
+A picture in words: doctor person job woman
+A picture in words: house building city travel
+A picture in words: smile face emotion joy
+A picture in words: lion animal nature wild
+A picture in words: piano music object play
+A picture in words: arrow sign symbol up
+A picture in words:""",
+}
+"""What the writer reads before it writes, by style."""
 LEAST = -1.0
 """What a prompt scores that cannot be scored: the least cosine, so that it never wins."""
 
@@ -31,18 +59,17 @@ class InversionTask(Task):
     stochastic = False
     splits: tuple[str, ...] = ("train",)
     primary = "similarity"
-    chunk = 32
-    """Prompts that an executor sends at a time: the text tower reads several in one pass."""
 
     def __init__(self, settings: InversionSettings, clip: Clip, pictures: Sequence[Picture]) -> None:
         self.settings, self.clip, self.pictures = settings, clip, list(pictures)
+        self.chunk = 4 * clip.rows  # the text tower reads several at a time
         if not self.pictures:
             raise SettingError("the inversion task has no picture; name a file, several files, or a folder (images).")
         images = [picture.image for picture in self.pictures]
         self._each = clip.image_features(images)
         self._target = clip.target(images)
+        self.notes = _notes(clip, self.pictures)
         self.fingerprint = _fingerprint(settings, clip, self.pictures)
-        self.notes = [OF_DRAWINGS] if clip.name == EMOJI_CLIP else []
 
     @classmethod
     def build(cls, settings: InversionSettings, device: str = "cpu") -> InversionTask:
@@ -61,7 +88,7 @@ class InversionTask(Task):
         texts = list(dict.fromkeys(prompt.text for prompt in prompts))
         refused: dict[str, str] = {}
         if self.settings.overlong == "refuse":
-            refused = {text: why for text in texts if (why := self.clip.too_long(text)) is not None}
+            refused = self.clip.too_long(texts)
         fitting = [text for text in texts if text not in refused]
         cosines = dict(zip(fitting, self.similarities(fitting), strict=True))
         return [
@@ -96,7 +123,7 @@ class InversionTask(Task):
             ]
             if len(each) > 1:
                 metrics |= {"mean_image_similarity": sum(each) / len(each), "least_image_similarity": min(each)}
-        tables: dict[str, Any] = {"pictures": rows}
+        tables: dict[str, Any] = {"pictures": rows, **({"notes": list(self.notes)} if self.notes else {})}
         if score.failures:
             tables["failures"] = list(score.failures)
         return Evaluation(split, metrics, rows=len(self.pictures), calls=score.calls, tables=tables)
@@ -117,16 +144,28 @@ class InversionTask(Task):
         return 1
 
     def context(self) -> str:
-        """Text after which a description of a picture is likely."""
-        return self.settings.context
+        """Text after which a description of a picture in the wanted style is likely."""
+        given = self.settings.context
+        return CONTEXTS[self.settings.style] if given is None else given
 
     def baselines(self) -> dict[str, str]:
         """The user's own prompt, where there is one."""
         return {"manual": self.settings.manual} if self.settings.manual else {}
 
     def exhibits(self) -> dict[str, Any]:
-        """What the report shows beside the numbers: the pictures themselves, made small."""
-        return {"images": [{"name": one.path.name, "data_uri": data_uri(one.image)} for one in self.pictures[:12]]}
+        """What the report shows beside the numbers: the pictures, made small, and the nearest known words."""
+        images = [{"name": one.path.name, "data_uri": data_uri(one.image)} for one in self.pictures[:12]]
+        return {"images": images, "known_words": self.nearest_words()}
+
+    def nearest_words(self, count: int = 12) -> list[dict[str, Any]]:
+        """The single words that the model knows and that are nearest to the target, with their cosines."""
+        best = sorted(self.hints().items(), key=lambda pair: -pair[1])[:count]
+        return [{"word": word, "similarity": round(value, 6)} for word, value in best]
+
+    def hints(self) -> dict[str, float]:
+        """The cosines of all single words that the model knows; their vectors are the same for every picture."""
+        words, vectors = self.clip.known_words
+        return dict(zip(words, (vectors @ self._target).tolist(), strict=True)) if words else {}
 
     def differentiable(self) -> VectorView:
         """The white-box view, for PEZ and its like."""
@@ -170,7 +209,20 @@ class VectorView:
         return 1
 
 
+def _notes(clip: Clip, pictures: Sequence[Picture]) -> tuple[str, ...]:
+    """What should be known before a search: the small model cannot see photographs."""
+    seen = [picture.path.name for picture in pictures if looks_photographed(picture.image)]
+    if clip.name != EMOJI_CLIP or not seen:
+        return ()
+    which = seen[0] if len(seen) == 1 else f"{seen[0]} and {len(seen) - 1} more"
+    verb = "looks like a photograph" if len(seen) == 1 else "look like photographs"
+    return (
+        f"{which} {verb}, and {EMOJI_CLIP} knows drawings of emoji and nothing else: expect words that do not fit. "
+        "For photographs name a CLIP or SigLIP model: --model with a hub id (openai/clip-vit-base-patch32) or a folder",
+    )
+
+
 def _fingerprint(settings: InversionSettings, clip: Clip, pictures: Sequence[Picture]) -> str:
     """Changes with the model, the pictures and their order (a mean rounds by it), and how long prompts are treated."""
-    parts = ["inversion 1", clip.name, clip.revision, settings.overlong, *(picture.sha256 for picture in pictures)]
+    parts = ["inversion 2", clip.name, clip.revision, settings.overlong, *(picture.sha256 for picture in pictures)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()

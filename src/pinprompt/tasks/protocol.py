@@ -150,6 +150,12 @@ class Task(BareTask, Protocol):
         """Words that the task model may say right after a prompt; () where there are none."""
         return ()
 
+    def hints(self) -> Mapping[str, float]:
+        """Single words with what each would score alone, where many can be had at once; {} where they cannot.
+
+        Each word counts as one call for whoever uses them."""
+        return {}
+
 
 def blocks_of(task: Task) -> tuple[str, ...]:
     """The blocks of a task, or its splits that may choose where it has none."""
@@ -159,8 +165,8 @@ def blocks_of(task: Task) -> tuple[str, ...]:
 OPTIONAL = (
     *("notes", "chunk", "billed", "fingerprints", "calibrates", "blocks", "language"),
     *("check_window", "tokens", "judges", "exhibits", "sent", "shown_rows", "kept_judges", "differentiable"),
-    *("row_values", "pooled", "whole_splits", "answers", "evaluate_many", "evaluation_from", "evaluation_cost"),
-    *("attach", "likely_tokens"),
+    *("row_values", "pooled", "whole_splits", "answers", "hints", "evaluate_many", "evaluation_from"),
+    *("evaluation_cost", "attach", "likely_tokens"),
 )
 """The members with defaults."""
 

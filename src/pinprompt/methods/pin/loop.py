@@ -41,12 +41,12 @@ def search_prompts(search: Search, settings: QLearningSettings) -> Outcome:
             # Each prompt tells the task its step and place, for tasks that draw new inputs at each step.
             prompts = [replace(prompt, draw=(step, place)) for place, prompt in enumerate(written.prompts)]
             with book.phase("score"):
-                scores = book.score(prompts)
+                scores, paths = run.score(prompts)
         except BudgetSpent:
             stopped = "budget"
             break
         # Add {z_0 ... z_{L-1}, R} to D.
-        episodes = run.add(prompts, scores)
+        episodes = run.add(prompts, scores, paths)
         # Sample from D, estimate the targets with F_I[Q_theta'], step on theta, let theta' follow.
         with book.phase("learn"):
             updates = run.learn(episodes)
@@ -68,7 +68,8 @@ class _Run:
         self.search, self.settings = search, settings
         self.writer = writer = search.writer()
         self.book = Book(search, "sampled", ("policy", "replay"))
-        self.replay = Replay(settings.capacity, writer.length, settings.keep_best)
+        self.by_prefix = settings.rewards == "prefix"
+        self.replay = Replay(settings.capacity, writer.length, settings.keep_best, self.by_prefix)
         self.learner = Learner(writer, settings)
         self.greedy: list[Candidate] = []
         self.restarts: list[int] = []
@@ -91,8 +92,10 @@ class _Run:
         ]
         self.restarts, self.stale, self.updates = state["restarts"], state["stale"], state.get("updates", 0)
         for row in self.book.rows():
+            if "reward" not in row:
+                continue  # the beginning of a prompt, where each token is rewarded
             self._drop_repeats()
-            self.replay.add([Episode(tuple(row["ids"]), row["score"], row["reward"])])
+            self.replay.add([Episode(tuple(row["ids"]), row["score"], row["reward"], tuple(row.get("path", ())))])
             self.scored += 1
         self._drop_repeats()
         return self.book.step
@@ -103,14 +106,33 @@ class _Run:
         state = {"greedy": greedy, "restarts": self.restarts, "stale": self.stale, "updates": self.updates}
         self.book.remember(step, state, self.learner.state)
 
-    def add(self, prompts: list[Prompt], scores: list[Score]) -> list[Episode]:
+    def score(self, prompts: list[Prompt]) -> tuple[list[Score], list[tuple[float, ...]]]:
+        """The scores of prompts and, where each token is rewarded, those of all their beginnings."""
+        if not self.by_prefix:
+            return self.book.score(prompts), [()] * len(prompts)
+        beginnings = [
+            [*(self._beginning(prompt, end) for end in range(1, len(prompt.ids))), prompt] for prompt in prompts
+        ]
+        values = iter(self.book.score([one for path in beginnings for one in path]))
+        scores = [[next(values) for _ in path] for path in beginnings]
+        return [path[-1] for path in scores], [tuple(score.value for score in path) for path in scores]
+
+    def _beginning(self, prompt: Prompt, end: int) -> Prompt:
+        return self.writer.prompt(self.writer.completed(prompt.ids[:end]))
+
+    def add(self, prompts: list[Prompt], scores: list[Score], paths: list[tuple[float, ...]]) -> list[Episode]:
         """A step's prompts with their rewards as episodes, added to the replay."""
         rewards = normalise(scores, self.settings.normalise)
         episodes = [
-            Episode(prompt.ids, score.value, reward)
-            for prompt, score, reward in zip(prompts, scores, rewards, strict=True)
+            Episode(prompt.ids, score.value, reward, path)
+            for prompt, score, reward, path in zip(prompts, scores, rewards, paths, strict=True)
         ]
-        self.book.annotate([{"reward": episode.reward} for episode in episodes])
+        notes: list[dict[str, Any]] = []
+        for episode in episodes:
+            # The beginnings were scored before the prompt itself, and are no episodes.
+            notes += [{} for _ in episode.path[1:]]
+            notes.append({"reward": episode.reward, **({"path": episode.path} if episode.path else {})})
+        self.book.annotate(notes)
         self.replay.add(episodes)
         self.scored += len(episodes)
         self.stale = 0 if self.book.new else self.stale + 1
@@ -128,7 +150,12 @@ class _Run:
             else:
                 ids = torch.tensor([episode.ids for episode in episodes])
                 rewards = torch.tensor([episode.reward for episode in episodes])
-            results.append(self.learner.update(ids, rewards / settings.alpha + settings.reward_shift))
+            rewards = rewards / settings.alpha
+            if rewards.ndim == 2:
+                rewards[:, -1] += settings.reward_shift
+            else:
+                rewards = rewards + settings.reward_shift
+            results.append(self.learner.update(ids, rewards))
         self.updates += len(results)
         return results
 
@@ -172,7 +199,8 @@ class _Run:
                 "v_max": round(max(update.v_max for update in updates), 6),
             }
         tree = {"tree_hits": self.writer.tree.hits, "tree_misses": self.writer.tree.misses}
-        facts = {"repeats": len(scores) - self.book.new, "support": [round(size, 3) for size in support], **learned}
+        asked = len(scores) * (self.writer.length if self.by_prefix else 1)
+        facts = {"repeats": asked - self.book.new, "support": [round(size, 3) for size in support], **learned}
         self.book.tell(step, [score.value for score in scores], tree, **facts)
 
     def finish(self, stopped: str) -> Outcome:

@@ -59,13 +59,16 @@ class Replay:
     The `best` best of the dropped episodes are kept as well, each once.
     """
 
-    def __init__(self, capacity: int, length: int, best: int = 0) -> None:
+    def __init__(self, capacity: int, length: int, best: int = 0, paths: bool = False) -> None:
         self.capacity = capacity
         self.best = best
+        self.paths = paths
+        """Whether episodes have the scores of their beginnings, so that each token has a reward."""
         self._kept: dict[tuple[int, ...], Episode] = {}
         self._ids = torch.empty(0, length, dtype=torch.long)
         self._scores = torch.empty(0, dtype=torch.float64)
         self._rewards = torch.empty(0, dtype=torch.float64)
+        self._paths = torch.empty(0, length if paths else 0, dtype=torch.float64)
         self._added = 0
 
     def __len__(self) -> int:
@@ -82,26 +85,36 @@ class Replay:
             self._ids[place] = torch.tensor(episode.ids)
             self._scores[place] = episode.score
             self._rewards[place] = episode.reward
+            if self.paths:
+                self._paths[place] = torch.tensor(episode.path, dtype=torch.float64)
             self._added += 1
 
     def sample(self, count: int, generator: torch.Generator, renormalise: bool = False) -> tuple[Tensor, Tensor]:
-        """(ids [B, L], rewards [B]) of `count` episodes drawn with replacement.
+        """(ids [B, L], rewards) of `count` episodes drawn with replacement.
 
         Rewards are those of the step that wrote the prompt (as published), or z-scored again over the whole
-        replay, so that old and new episodes are comparable.
+        replay, so that old and new episodes are comparable. Where episodes have paths, rewards are [B, L]:
+        what each token added to the score, on the same scale; the empty prompt counts as 0.
         """
         if not len(self):
             raise ValueError("the replay is empty")
         ids, scores, old_rewards = self._ids[: len(self)], self._scores[: len(self)], self._rewards[: len(self)]
+        paths = self._paths[: len(self)]
         if self._kept:
             kept = list(self._kept.values())
             ids = torch.cat([ids, torch.tensor([episode.ids for episode in kept])])
             scores = torch.cat([scores, scores.new_tensor([episode.score for episode in kept])])
             old_rewards = torch.cat([old_rewards, scores.new_tensor([episode.reward for episode in kept])])
+            if self.paths:
+                paths = torch.cat([paths, scores.new_tensor([episode.path for episode in kept])])
         rows = torch.randint(len(ids), (count,), generator=generator)
-        rewards = old_rewards[rows]
+        mean, spread = scores.new_zeros(()), scores.new_ones(())
         if renormalise:
-            rewards = (scores[rows] - scores.mean()) / (scores.std(correction=0) + EPSILON)
+            mean, spread = scores.mean(), scores.std(correction=0) + EPSILON
+        if self.paths:
+            path = (paths[rows] - mean) / spread
+            return ids[rows], path.diff(prepend=torch.zeros_like(path[:, :1])).float()
+        rewards = (scores[rows] - mean) / spread if renormalise else old_rewards[rows]
         return ids[rows], rewards.float()
 
     def drop_repeats(self) -> None:
@@ -116,6 +129,7 @@ class Replay:
             first.setdefault(tuple(self._ids[place].tolist()), place)
         rows = torch.tensor(list(first.values()), dtype=torch.long)
         self._ids, self._scores, self._rewards = self._ids[rows], self._scores[rows], self._rewards[rows]
+        self._paths = self._paths[rows]
         self._added = len(rows)
 
     def _retire(self, place: int) -> None:
@@ -123,7 +137,8 @@ class Replay:
         if not self.best:
             return
         ids = tuple(self._ids[place].tolist())
-        self._kept[ids] = Episode(ids, self._scores[place].item(), self._rewards[place].item())
+        path = tuple(self._paths[place].tolist()) if self.paths else ()
+        self._kept[ids] = Episode(ids, self._scores[place].item(), self._rewards[place].item(), path)
         if len(self._kept) > self.best:
             del self._kept[min(self._kept, key=lambda ids: self._kept[ids].score)]
 
@@ -132,3 +147,4 @@ class Replay:
         self._ids = torch.cat([self._ids, self._ids.new_empty(size - len(self._ids), self._ids.shape[1])])
         self._scores = torch.cat([self._scores, self._scores.new_empty(size - len(self._scores))])
         self._rewards = torch.cat([self._rewards, self._rewards.new_empty(size - len(self._rewards))])
+        self._paths = torch.cat([self._paths, self._paths.new_empty(size - len(self._paths), self._paths.shape[1])])

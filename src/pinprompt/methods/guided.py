@@ -1,0 +1,285 @@
+"""Guided decoding: at every position the LM's likelihood and the task's score choose the next token together.
+
+After Visually Guided Decoding (arXiv 2505.08622): no training and no gradients, a beam.
+
+1. Every beam is continued with its likeliest tokens, and each continuation is scored as if it were the whole prompt.
+   Where the task can say what single words are worth (hints), they choose half of these tokens among the kept ones.
+2. The best continuations become the next beams, by their merit: score + weight x mean log-probability of the tokens.
+3. A beam is also an answer, if the prompt ended there: then the log-probability of an end counts among the tokens, so
+   that "a boat on the" loses against "a boat on the sea".
+4. Rounds repeat this with twice as many beams each. What was scored before costs nothing again.
+5. The best answer is then revised: at every position the likeliest other tokens take the place of the one there, or
+   nothing does; what has a better merit as a whole is the new answer, until nothing has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from pinprompt.errors import BudgetSpent, SettingError
+from pinprompt.methods.bookkeeping import Book
+from pinprompt.methods.protocol import Candidate, Finalist, Outcome, Search
+from pinprompt.policy.reader import Prefix
+from pinprompt.policy.writer import Writer
+from pinprompt.recipe.sections import GuidedSettings
+from pinprompt.values import Prompt
+
+ENDS = ("\n", ".", "!", "?")
+"""What stands behind a finished phrase: its line ends, or its sentence."""
+
+
+@dataclass(frozen=True)
+class Beam:
+    """A beginning of a prompt: its ids, their log-probabilities added up, the prompt it stands for, and its score."""
+
+    ids: Prefix
+    logprob: float
+    prompt: Prompt
+    score: float = 0.0
+
+    def merit(self, weight: float) -> float:
+        """What beams are ranked by."""
+        return self.score + weight * self.logprob / max(1, len(self.ids))
+
+
+ROOT = Beam((), 0.0, Prompt(""))
+"""What every round begins with."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A beam as a whole prompt, with the mean log-probability of its tokens and its end."""
+
+    prompt: Prompt
+    score: float
+    likelihood: float
+
+    def merit(self, weight: float) -> float:
+        """What answers are ranked by."""
+        return self.score + weight * self.likelihood
+
+
+def guided(search: Search, settings: GuidedSettings) -> Outcome:
+    """Decode with the task as a guide, with ever more beams, until the rounds or the budget end."""
+    run = _Run(search, settings)
+    stopped = "finished"
+    try:
+        while run.round < settings.rounds:
+            run.decode()
+        while run.revisions < settings.revisions:
+            run.revise()
+    except BudgetSpent:
+        stopped = "budget"
+    return run.finish(stopped)
+
+
+class _Run:
+    """Where guided decoding stands: the beams of this round, and the answers of all rounds."""
+
+    def __init__(self, search: Search, settings: GuidedSettings) -> None:
+        self.search, self.settings = search, settings
+        self.book, self.writer = Book(search, "guided"), search.writer()
+        # The state behind the last token says how likely an end is there, and the tree has none behind the last place.
+        self.longest = max(1, self.writer.length - 1)
+        self.ends = _ends(self.writer)
+        self.worth: torch.Tensor | None = None
+        """What each token is worth by itself, [V]; -inf where that is not known. None where there are no hints."""
+        self.round, self.revisions, self.beams = 0, 0, [ROOT]
+        self.answers: dict[str, Answer] = {}
+        self.spent = BudgetSpent("")
+        """Why the last scoring was cut short."""
+        resumed = self.book.resume()
+        hints = dict(search.task.hints()) if settings.hints else {}
+        if resumed is not None:
+            self._restore(resumed[0])
+            self.hinted = bool(resumed[0]["hinted"])
+        else:
+            left = search.evaluator.budget.remaining().get("calls", float("inf"))
+            self.hinted = bool(hints) and len(hints) <= left / 2
+            if self.hinted:
+                search.evaluator.charge(len(hints))
+        if self.hinted:
+            pieces = self.writer.vocabulary.tokens.pieces
+            known = [hints.get(piece.strip().lower(), float("-inf")) for piece in pieces]
+            self.worth = torch.tensor(known, dtype=torch.float64)
+
+    def decode(self) -> None:
+        """Make all beams one token longer."""
+        with self.book.phase("write"):
+            grown = self._grown()
+        if not grown and not self.answers:
+            raise SettingError("every beam ended where the constraints allow nothing; loosen them, or raise policy.k")
+        scored = self._scored(grown)
+        self.beams = self._promising(scored, self.settings.beams << self.round)
+        self._answer(self.beams)
+        self._tell(scored, grown)
+        if not self.beams or len(self.beams[0].ids) == self.longest:
+            self.round, self.beams = self.round + 1, [ROOT]
+        self._remember()
+
+    def revise(self) -> None:
+        """Exchange or leave out one token of the best answer; the last time is when that makes nothing better."""
+        before = self._best(1)[0]
+        with self.book.phase("write"):
+            variants = self._variants(before.prompt.ids)
+        scored = self._scored(variants)
+        promising = self._promising(scored, self.settings.beams)
+        # What the LM finds of the tokens behind an exchanged one was guessed so far.
+        self._answer([beam for beam in self._read(promising) if beam.logprob > float("-inf")])
+        self.revisions += 1
+        self._tell(scored, variants)
+        if self._best(1)[0] == before:
+            self.revisions = self.settings.revisions
+        self._remember()
+
+    def finish(self, stopped: str) -> Outcome:
+        """The answers, best first; on a task with a dev split dev decides among them."""
+        self.book.save()
+        best = self._best(self.settings.finalists)
+        candidates = [Candidate(answer.prompt, "guided", answer.score) for answer in best]
+        finalists = None if "dev" in self.search.task.splits else [Finalist(one, None) for one in candidates]
+        return Outcome(candidates, stopped, self.book.step, {"rounds": self.round}, finalists)
+
+    def _grown(self) -> list[Beam]:
+        """Every beam with each of its likeliest tokens, the likeliest first.
+
+        Those that cannot become a prompt that keeps all constraints are left out.
+        """
+        logprobs = self.writer.lm_logprobs([beam.ids for beam in self.beams]).cpu().double()
+        grown = []
+        for beam, row in zip(self.beams, logprobs, strict=True):
+            for token, logprob in self._tokens(row, len(beam.ids)):
+                ids = (*beam.ids, token)
+                if self.writer.vocabulary.obeys(full := self.writer.completed(ids)):
+                    grown.append(Beam(ids, beam.logprob + logprob, self.writer.prompt(full)))
+        return sorted(grown, key=lambda beam: -beam.logprob)
+
+    def _tokens(self, logprobs: torch.Tensor, place: int) -> list[tuple[int, float]]:
+        """The tokens that are tried at a place, with their log-probabilities of [V]: the likeliest, and by hints."""
+        count = min(self.settings.tokens, len(logprobs))
+        if self.worth is None:
+            chosen = torch.topk(logprobs, count).indices.tolist()
+        else:
+            merits = self.worth + self.settings.weight * logprobs / (place + 1)
+            merits = merits.masked_fill(logprobs.isneginf(), float("-inf"))  # 0 x -inf is no number
+            halves = torch.topk(logprobs, -(-count // 2)).indices, torch.topk(merits, count // 2).indices
+            chosen = list(dict.fromkeys([*halves[0].tolist(), *halves[1].tolist()]))
+        values = logprobs[chosen].tolist()
+        return [(token, value) for token, value in zip(chosen, values, strict=True) if value > float("-inf")]
+
+    def _variants(self, ids: Prefix) -> list[Beam]:
+        """The ids with one token exchanged for a likely one, or left out; the likeliest first.
+
+        The tokens behind it are taken to be as likely as they were.
+        """
+        logprobs = self.writer.lm_logprobs([ids[:place] for place in range(len(ids))]).cpu().double()
+        own = [float(logprobs[place, token]) for place, token in enumerate(ids)]
+        found = []
+        for place, row in enumerate(logprobs):
+            rest = sum(own) - own[place]
+            found.append(((*ids[:place], *ids[place + 1 :]), rest))
+            found += [
+                ((*ids[:place], token, *ids[place + 1 :]), rest + logprob)
+                for token, logprob in self._tokens(row, place)
+                if token != ids[place]
+            ]
+        allowed = [(new, logprob) for new, logprob in found if new and self.writer.vocabulary.obeys(new)]
+        return sorted(
+            (Beam(new, logprob, self.writer.prompt(new)) for new, logprob in allowed),
+            key=lambda beam: -beam.logprob / len(beam.ids),
+        )
+
+    def _read(self, beams: Sequence[Beam]) -> list[Beam]:
+        """The beams with the log-probability of their ids as the LM reads them; -inf where a mask forbids one."""
+        sums = [0.0] * len(beams)
+        for place in range(max((len(beam.ids) for beam in beams), default=0)):
+            rows = [row for row, beam in enumerate(beams) if place < len(beam.ids)]
+            logprobs = self.writer.lm_logprobs([beams[row].ids[:place] for row in rows]).cpu().double()
+            for row, values in zip(rows, logprobs, strict=True):
+                sums[row] += float(values[beams[row].ids[place]])
+        return [replace(beam, logprob=total) for beam, total in zip(beams, sums, strict=True)]
+
+    def _scored(self, beams: Sequence[Beam]) -> list[Beam]:
+        """The beams with their scores; a spent budget leaves the last ones out, and ends the search after this step."""
+        with self.book.phase("score"):
+            try:
+                scores = self.book.score([beam.prompt for beam in beams])
+            except BudgetSpent as spent:
+                scores, self.spent = spent.scores, spent
+        return [replace(beam, score=score.value) for beam, score in zip(beams, scores, strict=False)]
+
+    def _promising(self, scored: Sequence[Beam], count: int) -> list[Beam]:
+        return sorted(scored, key=lambda beam: -beam.merit(self.settings.weight))[:count]
+
+    def _answer(self, beams: Sequence[Beam]) -> None:
+        """Take beams for answers: each as if the prompt ended there."""
+        weight = self.settings.weight
+        for beam, end in zip(beams, self._end_logprobs(beams), strict=True):
+            answer = Answer(beam.prompt, beam.score, (beam.logprob + end) / (len(beam.ids) + 1))
+            known = self.answers.get(beam.prompt.text)
+            if known is None or known.merit(weight) < answer.merit(weight):
+                self.answers[beam.prompt.text] = answer
+
+    def _end_logprobs(self, beams: Sequence[Beam]) -> list[float]:
+        """How likely the LM finds an end behind each beam; 0 behind the last place, where it cannot be read."""
+        short = [beam for beam in beams if len(beam.ids) < self.writer.length]
+        if not self.ends or not short:
+            return [0.0] * len(beams)
+        logprobs, _ = self.writer.lm_next([beam.ids for beam in short])
+        known = dict(
+            zip([beam.ids for beam in short], logprobs[:, self.ends].double().logsumexp(-1).tolist(), strict=True)
+        )
+        return [known.get(beam.ids, 0.0) for beam in beams]
+
+    def _best(self, count: int) -> list[Answer]:
+        return sorted(self.answers.values(), key=lambda answer: -answer.merit(self.settings.weight))[:count]
+
+    def _tell(self, scored: Sequence[Beam], asked: Sequence[Beam]) -> None:
+        """Emit the step, of which the best so far is what would be the answer now; or end it where it was cut short."""
+        if len(scored) < len(asked):
+            raise self.spent
+        [best] = self._best(1)
+        self.book.tell(
+            self.book.step,
+            [beam.score for beam in scored],
+            score_best=round(best.score, 6),
+            best_prompt=best.prompt.text,
+            likelihood=round(best.likelihood, 6),
+            round=self.round,
+            beams=len(self.beams),
+        )
+
+    def _remember(self) -> None:
+        self.book.remember(self.book.step + 1, self._state())
+        self.book.save_if_due()
+
+    def _state(self) -> dict[str, Any]:
+        """Everything that the next step depends on."""
+        return {
+            "round": self.round,
+            "revisions": self.revisions,
+            "hinted": self.hinted,
+            "beams": [[beam.ids, beam.logprob, beam.score] for beam in self.beams if beam.ids],
+            "answers": [[one.prompt.text, one.prompt.ids, one.score, one.likelihood] for one in self.answers.values()],
+        }
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self.round, self.revisions = int(state["round"]), int(state["revisions"])
+        self.beams = [
+            Beam(tuple(ids), logprob, self.writer.prompt(self.writer.completed(tuple(ids))), score)
+            for ids, logprob, score in state["beams"]
+        ] or [ROOT]
+        answers = [Answer(Prompt(text, tuple(ids)), score, mean) for text, ids, score, mean in state["answers"]]
+        self.answers = {answer.prompt.text: answer for answer in answers}
+
+
+def _ends(writer: Writer) -> list[int]:
+    """The tokens that end a phrase, and those that end a text."""
+    tokens = writer.vocabulary.tokens
+    marks = [token for token, piece in enumerate(tokens.pieces) if piece and piece.strip(" ")[:1] in ENDS]
+    specials = [int(token) for token in writer.backbone.tokenizer.all_special_ids]
+    return sorted({*marks, *(token for token in specials if token < writer.backbone.vocabulary_size)})
