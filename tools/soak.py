@@ -235,6 +235,7 @@ def told(out: Path) -> Any:
     result = json.loads((out / "result.json").read_text("utf-8"))
     for name in VARY:
         result.pop(name)
+    result["spent"].pop("sent")
     return (out / "events.jsonl").read_bytes(), result, (out / "prompts.csv").read_bytes()
 
 

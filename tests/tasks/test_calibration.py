@@ -317,7 +317,7 @@ def test_offsets_belong_to_the_answer(folder: Path, tmp_path: Path) -> None:
     assert carried.tables["calibration"]["offsets"] == dict(zip(words, again, strict=True))
 
     data.unlink()
-    [(_, chances)] = predict(result.folder, ["a big drama"])
+    chances = predict(result.folder, ["a big drama"])[0]["probabilities"]
     assert chances == pytest.approx(measured.predict(Prompt("It was", offsets=expected), ["a big drama"])[0][1])
     plain = build(folder, calibrate="none").predict(Prompt("It was"), ["a big drama"])[0][1]
     odds = np.log(chances["pos"] / chances["neg"]) - np.log(plain["pos"] / plain["neg"])
