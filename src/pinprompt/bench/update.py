@@ -16,11 +16,9 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast
 
-import numpy as np
 import numpy as np
 import torch
 from torch import Tensor, nn
