@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -157,7 +158,7 @@ class Batch:
     rewards: Tensor
     k: int
 
-    @property
+    @cached_property
     def states(self) -> Tensor:
         """The states before each token, [B, L, d]."""
         rows = [[tuple(row[:t]) for t in range(len(row))] for row in self.ids.tolist()]
@@ -171,7 +172,8 @@ def make(shape: Shape, target: Target = "bootstrap", seed: int = 0, **settings: 
 
     def keep(prefixes: Sequence[Prefix], states: Tensor) -> Tensor:
         logits = states[: len(prefixes)] @ frozen.head.T
-        return logits >= logits.topk(shape.k).values[:, -1:]
+        kept: Tensor = logits >= logits.topk(shape.k).values[:, -1:]
+        return kept
 
     tree = PrefixTree(Reader(frozen, [], shape.length, rows=64), keep, shape.vocabulary)
     writer = Writer(frozen, vocabulary=cast(Any, None), tree=tree, psi=Adapter(shape.dim, shape.hidden, seed))
@@ -179,7 +181,7 @@ def make(shape: Shape, target: Target = "bootstrap", seed: int = 0, **settings: 
     for depth in range(shape.length):
         order = torch.rand(len(prefixes) if depth else 1, shape.vocabulary, generator=made)
         order = order.masked_fill(~tree.kept(prefixes if depth else [()]), -1.0)
-        # Different first tokens, so that no two prefixes are equal; behind them any token that is kept.
+        # Different first tokens, so that no two prefixes are equal; after them any token that is kept.
         tokens = order.argmax(-1) if depth else order[0].topk(shape.sequences).indices
         prefixes = [(*prefix, token) for prefix, token in zip(prefixes, tokens.tolist(), strict=True)]
     ids = torch.tensor([prefixes[row % len(prefixes)] for row in range(shape.batch)])
@@ -255,6 +257,8 @@ def variant(name: Variant, shape: Shape, repeats: int, threads: int) -> dict[str
     facts: dict[str, float] = {}
     if name == "bootstrapped":
         facts["masks_seconds"] = masks_seconds(batch)
+    if name == "released":
+        assert len(batch.states)  # the states are given, here as there
 
     def update() -> None:
         if name == "released":
