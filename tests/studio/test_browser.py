@@ -78,7 +78,7 @@ def test_from_a_dropped_table_to_the_found_prompt(tab: Any, studio: Studio, tiny
         tab.click("text=Report, one file")
     report = Path(download.value.path()).read_text("utf-8")
     assert result["prompt"].strip() in report
-    assert "Nothing here runs" in report
+    assert "nothing is fetched" in report
     with tab.expect_download() as download:
         tab.click("text=promptfoo")
     assert result["prompt"].strip() in json.loads(Path(download.value.path()).read_text("utf-8"))["prompts"][0]
