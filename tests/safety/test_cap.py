@@ -171,7 +171,7 @@ def test_ctrl_c_ends_waiting_for_a_server(tmp_path: Path, lm_folder: Path, manne
     held = threading.Event()
 
     def script(number: int, path: str, body: dict[str, Any]) -> Action:
-        if number < 3:
+        if number < 10:  # more than are in flight at once, so that some are written down
             return labeller(number, path, body)
         if manner == "it asks for an hour":
             return refuse(429, Retry_After="3600")
@@ -188,7 +188,7 @@ def test_ctrl_c_ends_waiting_for_a_server(tmp_path: Path, lm_folder: Path, manne
             command = [sys.executable, "-m", "pinprompt", *map(str, words), "--out", str(tmp_path / "run")]
             environment = {**os.environ, KEY_ENV: "none", "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
             with child(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
-                wait_until(lambda: len(server.seen) > 3, "it was let wait", process)
+                wait_until(lambda: len(server.seen) > 10, "it was let wait", process)
                 process.send_signal(signal.SIGINT)
                 _, told = process.communicate(timeout=LIMIT)
     finally:
