@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -17,8 +15,6 @@ import pytest
 pytest.importorskip("material", reason="pip install mkdocs-material mkdocstrings-python")
 
 ROOT = Path(__file__).parents[1]
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
 PATIENCE = 900_000
 SHOWN = ("index.html", "gallery.html", "howto/tickets.html", "howto/notebook.html", "reference.html", "recipe.html")
 
@@ -80,17 +76,6 @@ def test_links_lead_somewhere_and_nothing_comes_from_outside(site: Path) -> None
             assert goal.is_file(), (path.name, target)
             if parts.fragment and goal in found:
                 assert unquote(parts.fragment) in found[goal].names, (path.name, target)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    if BROWSER is None:
-        pytest.skip("no Chromium here: apt-get install chromium")
-    playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
-    with playwright.sync_playwright() as player:
-        found = player.chromium.launch(executable_path=BROWSER, args=FLAGS)
-        yield found
-        found.close()
 
 
 @pytest.mark.parametrize("width", [1200, 390])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +10,11 @@ import run_samples as sample
 
 from pinprompt.records.report import write_report
 
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
 PATIENCE = 900_000
 CUT = """Array.from(document.querySelectorAll(".scroll"))
     .filter((one) => one.offsetParent && one.scrollWidth > one.clientWidth + 1)
     .map((one) => one.innerText.trim().slice(0, 80)).filter((text) => text)"""
 SENT = {"before": "", "after": " It was", "model": "m", "words": {"neg": "bad", "pos": "good"}}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    if BROWSER is None:
-        pytest.skip("no Chromium here: apt-get install chromium")
-    playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
-    with playwright.sync_playwright() as player:
-        found = player.chromium.launch(executable_path=BROWSER, args=FLAGS)
-        yield found
-        found.close()
 
 
 @pytest.mark.parametrize("width", [1200, 390])

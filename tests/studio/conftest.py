@@ -22,11 +22,6 @@ from tests.house.tiny import WORDS, make_lm
 
 sys.path.append(str(Path(__file__).parents[1] / "records"))  # its attacks on pages are ours too
 
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-FLAGS = [
-    "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-]  # fmt: skip
 PATIENCE = 900_000
 """Milliseconds that a test waits for something to happen: on a busy machine everything takes its time."""
 
@@ -120,17 +115,6 @@ def studio(tmp_path: Path) -> Iterator[Studio]:
     (tmp_path / "runs").mkdir()
     with opened(tmp_path / "runs", tmp_path / "home") as started:
         yield started
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    if BROWSER is None:
-        pytest.skip("no Chromium here: apt-get install chromium")
-    playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
-    with playwright.sync_playwright() as player:
-        found = player.chromium.launch(executable_path=BROWSER, args=FLAGS)
-        yield found
-        found.close()
 
 
 @pytest.fixture
