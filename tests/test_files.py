@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from pathlib import Path
@@ -11,8 +12,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from pinprompt import files
 from pinprompt.errors import RunError
-from pinprompt.files import rename, write_atomically, write_tensors
+from pinprompt.files import (
+    AppendOnly,
+    checksum_of,
+    loads,
+    read_lines,
+    rename,
+    sha256_of,
+    whole_lines,
+    write_atomically,
+    write_tensors,
+)
 
 
 def test_a_rename_is_followed_by_a_sync_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,3 +68,55 @@ def test_what_cannot_be_written_leaves_the_old_file(tmp_path: Path, monkeypatch:
         write_atomically(tmp_path / "a.txt", "words")
     assert load_file(path)["x"].tolist() == [1.0, 1.0]
     assert [file.name for file in tmp_path.iterdir()] == ["a.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[" * 100_000, "nested"),
+        ("[" * 65 + "]" * 65, "nested deeper than 64"),
+        ("9" * 5000, "more than 40 digits"),
+        ('{"a": -' + "9" * 41 + "}", "more than 40 digits"),
+        ("[" + "0," * 2_000_000 + "0]", "more than 2,000,000 values"),
+        ("{", "Expecting"),
+        (b'"\xff"', "decode"),
+    ],
+)
+def test_json_of_no_measure_is_refused(text: str | bytes, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        loads(text)
+
+
+def test_json_of_ours_is_read() -> None:
+    tree = {"a": [1, -2.5, None, True, 10**40 - 1], "b": "9" * 5000, "c": {"d": "ü"}}
+    assert loads(json.dumps(tree)) == tree
+    assert loads(json.dumps(tree, ensure_ascii=False).encode()) == tree
+    assert loads("[" * 64 + "]" * 64)
+
+
+def test_lines_of_no_measure_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "scores.jsonl"
+    path.write_bytes(b'{"a": 1}\n{"a": 2}\n{"a"')
+    assert list(whole_lines(path)) == [b'{"a": 1}\n', b'{"a": 2}\n']
+    for name, most, reason in (
+        ("LONGEST", 8, "line 1 is longer"),
+        ("MOST_LINES", 2, "more than 2 lines"),
+        ("LARGEST", 20, "and no more than"),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(files, name, most)
+            with pytest.raises(RunError, match=reason):
+                list(whole_lines(path))
+            with pytest.raises(RunError, match=reason):
+                list(read_lines(path))
+
+
+def test_a_hole_of_many_gigabytes_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "scores.jsonl"
+    path.touch()
+    os.truncate(path, 1 << 40)  # takes no room on the disk
+    for read in (lambda: list(whole_lines(path)), lambda: checksum_of(path, 1 << 40), lambda: AppendOnly(path)):
+        with pytest.raises(RunError, match="1,048,576 MiB"):
+            read()
+    with pytest.raises(OSError, match="1,048,576 MiB"):
+        sha256_of(path)

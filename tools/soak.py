@@ -363,41 +363,62 @@ def damage_and_resume(case: Case, base: Path, dice: random.Random, tally: Tally)
 RAY = """
 import sys
 from tools import soak
-soak.with_ray(sys.argv[1], sys.argv[2])
+soak.with_ray(*sys.argv[1:])
 """
+ON_RAY = ("pin", "random", "beam")
+"""Methods whose runs are killed on Ray, in turn."""
 
 
-def with_ray(models: str, out: str) -> None:
-    """A run whose prompts are scored by two workers of Ray."""
+def with_ray(method: str, models: str, out: str, last: str) -> None:
+    """A run whose prompts are scored by two workers of Ray; prints how often it touched the disk."""
     from tests.house.tiny import recipe
+    from tests.toys import patient_ray
 
+    patient_ray.be_patient()
+    import ray
+
+    ray.init = patient_ray.patient_init()
+    Checkpoint.due = lambda self: True  # type: ignore[method-assign]
     made = recipe(
-        Path(models), **SMALL, task={"function": "tests.cli.scoring:vowels"}, scoring={"engine": "ray", "workers": 2},
-        budget={"calls": 40},
+        Path(models), **SMALL, method=method, task={"function": "tests.cli.scoring:vowels"},
+        scoring={"engine": "ray", "workers": 2}, budget={"calls": 40},
     )  # fmt: skip
-    running.run(made, Path(out), device="cpu", threads=1, resume=True)
+    operations = Operations(int(last))
+    with operations.counted():
+        running.run(made, Path(out), device="cpu", threads=1, resume=True)
+    print(operations.count, flush=True)
 
 
 def ray_kills(base: Path, dice: random.Random, count: int, tally: Tally) -> None:
-    """Kill the driver of a run on Ray, resume it, and compare."""
+    """Kill the driver of a run on Ray in the middle of an operation on the disk, resume it, and compare."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "src")])
-    environment = {**os.environ, "PYTHONPATH": path, "RAY_DEDUP_LOGS": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-    command = [sys.executable, "-c", RAY, str(base)]
-    options: dict[str, Any] = {"env": environment, "cwd": ROOT, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-    started = time.monotonic()
-    subprocess.run([*command, str(base / "ray-whole")], check=True, **options)
-    taken = time.monotonic() - started
+    environment = {**os.environ, "PYTHONPATH": path, "PINPROMPT_HOME": str(base / "ray-home")}
+
+    def carried_out(method: str, out: Path, last: int = 0) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", RAY, method, str(base), str(out), str(last)]
+        return subprocess.run(command, env=environment, cwd=ROOT, text=True, capture_output=True, check=False)
+
+    operations: dict[str, int] = {}
     for number in range(count):
-        out = base / f"ray-{number}"
-        with subprocess.Popen([*command, str(out)], start_new_session=True, **options) as torn:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                torn.wait(dice.uniform(0.3, 1) * taken)
-            tally.counts["kills on Ray"] += torn.poll() is None
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(torn.pid, signal.SIGKILL)
-        again = subprocess.run([*command, str(out)], check=False, **options)
-        if again.returncode or told(out) != told(base / "ray-whole"):
-            tally.fail(f"on Ray, killed: {again.stderr.decode()[-2000:] if again.returncode else 'different'}")
+        method = ON_RAY[number % len(ON_RAY)]
+        whole, out = base / f"ray-{method}", base / f"ray-{number}"
+        if method not in operations:
+            ended = carried_out(method, whole)
+            if ended.returncode:
+                tally.fail(f"{method} on Ray, undisturbed: {ended.stderr[-2000:]}")
+                return
+            operations[method] = int(ended.stdout.split()[-1])
+        last = dice.randint(operations[method] // 10, operations[method])
+        torn = carried_out(method, out, last)
+        if torn.returncode != -signal.SIGKILL:
+            tally.fail(f"{method} on Ray was not killed at operation {last} on the disk: {torn.stderr[-2000:]}")
+            continue
+        tally.counts["kills on Ray"] += 1
+        again = carried_out(method, out)
+        if again.returncode or told(out) != told(whole):
+            what = again.stderr[-2000:] if again.returncode else "ended well but different"
+            tally.fail(f"{method} on Ray, killed at operation {last} on the disk: {what}")
+        print(_figures(tally, time.monotonic()).partition(": ")[2], flush=True)
 
 
 def soak(kills: int, damages: int, minutes: float | None, seed: int, ray: int) -> int:

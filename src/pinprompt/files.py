@@ -17,11 +17,25 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pinprompt.errors import FolderInUse, RunError
 
 CHUNK = 1 << 20
+MEBI = 1 << 20
+
+# What is read of a file that may be a stranger's; no run of ours comes near.
+LARGEST = 1024 * MEBI
+"""Bytes of a file that grows with a run."""
+LONGEST = 64 * MEBI
+"""Bytes of one of its lines."""
+MOST_LINES = 5_000_000
+MOST_VALUES = 2_000_000
+"""Values of one JSON text: in memory each takes up to a hundred times its place in the file."""
+DEPTH = 64
+"""Levels of one JSON text: walking through more could exhaust the stack."""
+MOST_DIGITS = 40
+"""Digits of an integer: Python computes with any, and fails later where it has to show them or make them floats."""
 
 
 def opener(path: str, flags: int) -> int:
@@ -133,15 +147,59 @@ def unsealed(row: Mapping[str, Any]) -> dict[str, Any] | None:
     return plain if row.get("crc") == checksum(dumps(plain).encode()) else None
 
 
-def sha256_of(path: Path) -> str:
-    """SHA-256 of a file's bytes in hexadecimal; the file must be a regular one."""
+def sha256_of(path: Path, most: int = LARGEST) -> str:
+    """SHA-256 of a file's bytes in hexadecimal; OSError where it is no regular file, or has more than `most` bytes."""
     with open(path, "rb", opener=opener) as file:
+        _check_size(path, os.fstat(file.fileno()).st_size, most)
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def csv_safe(value: str) -> str:
     """A cell of a CSV file that no spreadsheet takes for a formula."""
     return "'" + value if value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+
+
+# JSON from anybody, read in bounded time and memory.
+
+_LONG_INTEGER = re.compile(rf"(?<!\d)\d{{{MOST_DIGITS + 1}}}")
+
+
+def loads(text: str | bytes) -> Any:
+    """The value of a JSON text; ValueError where it is none, or has what no file of ours has."""
+    if isinstance(text, bytes):
+        text = text.decode("utf-8")
+    nested = text.count("[") + text.count("{")
+    if nested + text.count(",") > MOST_VALUES:
+        raise ValueError(f"more than {MOST_VALUES:,} values")
+    try:
+        value = json.loads(text, parse_int=_integer) if _LONG_INTEGER.search(text) else json.loads(text)
+    except RecursionError:
+        raise ValueError(f"nested deeper than {DEPTH} levels") from None
+    if nested > DEPTH and is_deep(value):
+        raise ValueError(f"nested deeper than {DEPTH} levels")
+    return value
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MOST_DIGITS + 1:  # with a sign
+        raise ValueError(f"an integer of more than {MOST_DIGITS} digits")
+    return int(digits)
+
+
+def is_deep(value: Any) -> bool:
+    """True where values are nested beyond the limit; by levels, since recursion is what must not run out."""
+    level = [value]
+    for _ in range(DEPTH):
+        level = [
+            item
+            for one in level
+            if isinstance(one, dict | list)
+            for item in (one.values() if isinstance(one, dict) else one)
+            if isinstance(item, dict | list)
+        ]
+        if not level:
+            return False
+    return True
 
 
 # JSON lines: files that only grow.
@@ -161,7 +219,7 @@ def read_lines(path: Path, end: int | None = None) -> Iterator[dict[str, Any]]:
     """The JSON objects of a file, up to byte `end`; a torn last line is passed over."""
     try:
         with open(path, "rb", opener=opener) as file:
-            for line in file:
+            for line in _lines(path, file):
                 if end is not None and file.tell() > end:
                     return
                 row = object_of(line)
@@ -176,21 +234,45 @@ def read_lines(path: Path, end: int | None = None) -> Iterator[dict[str, Any]]:
 def object_of(line: bytes) -> dict[str, Any] | None:
     """The JSON object of a line, or None where it holds anything else."""
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
+        row = loads(line)
+    except ValueError:
         return None
     return row if isinstance(row, dict) else None
 
 
-def whole_lines(path: Path) -> list[bytes]:
+def whole_lines(path: Path) -> Iterator[bytes]:
     """The lines of a file with their newlines; a last one that a kill tore is left out, a missing file has none."""
     try:
         with open(path, "rb", opener=opener) as file:
-            return [line + b"\n" for line in file.read().split(b"\n")[:-1]]
+            for line in _lines(path, file):
+                if line.endswith(b"\n"):
+                    yield line
     except FileNotFoundError:
-        return []
+        return
     except OSError as error:
-        raise RunError(f"cannot read {path}: {error.strerror or error}") from error
+        raise RunError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _lines(path: Path, file: BinaryIO) -> Iterator[bytes]:
+    """The lines of an open file, one at a time; OSError where one of them, or their number, is beyond measure."""
+    _check_size(path, os.fstat(file.fileno()).st_size, LARGEST)
+    for number in range(1, MOST_LINES + 1):
+        line = file.readline(LONGEST + 1)
+        if not line:
+            return
+        if len(line) > LONGEST:
+            raise OSError(errno.EFBIG, f"line {number} is longer than {LONGEST // MEBI} MiB{_NOT_OURS}", path)
+        yield line
+    raise OSError(errno.EFBIG, f"it has more than {MOST_LINES:,} lines{_NOT_OURS}", path)
+
+
+def _check_size(path: Path, size: int, most: int) -> None:
+    if size > most:
+        said = f"it has {size // MEBI:,} MiB, and no more than {most // MEBI:,} are read{_NOT_OURS}"
+        raise OSError(errno.EFBIG, said, path)
+
+
+_NOT_OURS = "; no run writes so much: move it away"
 
 
 class AppendOnly:
@@ -246,6 +328,8 @@ def _measure(path: Path, size: int | None) -> tuple[int, str]:
     """How many bytes of a file count (at most `size`, or all whole lines), and their checksum."""
     crc, seen, whole, whole_crc = checksum(b""), 0, 0, checksum(b"")
     with open(path, "rb", opener=opener) as file:
+        there = os.fstat(file.fileno()).st_size
+        _check_size(path, there if size is None else min(there, size), LARGEST)
         while size is None or seen < size:
             block = file.read(CHUNK if size is None else min(CHUNK, size - seen))
             if not block:

@@ -93,6 +93,8 @@ def test_sizes_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         ("result.json", '{"a": ' + "[" * 100_000),
         ("result.json", '{"a": ' + "[" * 500 + "]" * 500 + "}"),
         ("result.json", '{"a": ' + "9" * 10_000 + "}"),
+        ("result.json", '{"a": -' + "9" * 41 + "}"),
+        ("result.json", '{"a": [' + "[]," * 2_000_000 + "[]]}"),
         ("recipe.toml", "a = "),
         ("recipe.toml", "a = " + "[" * 50_000),
         ("recipe.toml", ".".join("a" * 2000) + " = 1"),
@@ -152,6 +154,25 @@ def test_only_so_many_prompts_are_read(tmp_path: Path, monkeypatch: pytest.Monke
     record = read_run(sample.classification(tmp_path / "run"))
     assert len(record.prompts) == 7
     assert record.notes == ("Only the first 7 rows of prompts.csv were read.",)
+
+
+def test_a_table_of_many_columns_is_not_filled_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "PROMPT_CELLS", 300)
+    folder = sample.classification(tmp_path / "run")
+    header = ",".join(f"c{n}" for n in range(100))
+    (folder / "prompts.csv").write_text(header + "\n" + "x\n" * 50, encoding="utf-8")
+    record = read_run(folder)
+    assert len(record.prompts) == 3
+    assert "Only the first 3 rows of prompts.csv were read." in record.notes
+
+
+def test_values_of_all_lines_together_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "EVENT_VALUES", 1000)
+    folder = sample.write(tmp_path / "run", {"events.jsonl": "{}\n" * 1000})
+    assert len(read_run(folder).events) == 1000
+    (folder / "events.jsonl").write_text("{}\n" * 1001, encoding="utf-8")
+    with pytest.raises(RunError, match="more than 1,000 values"):
+        read_run(folder)
 
 
 def test_a_table_with_a_monstrous_field_is_read_up_to_it(tmp_path: Path) -> None:

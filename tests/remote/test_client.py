@@ -21,7 +21,7 @@ from remote_servers import cut, drip, flood, hang_up, raw, refuse, reply, said, 
 from pinprompt.errors import ModelError, PinpromptError, ServerDown, SettingError
 from pinprompt.recipe.sections import RemoteSettings
 from pinprompt.remote.client import BadAnswer, RemoteClient
-from pinprompt.remote.http import NoAnswer, Response, seconds_of
+from pinprompt.remote.http import NoAnswer, Response, loopback, seconds_of
 
 CANARY = "sk-canary-7f3a9b"
 MESSAGES: list[dict[str, Any]] = [{"role": "user", "content": "Hello"}]
@@ -323,6 +323,8 @@ def test_odd_keys_are_refused_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
         {"base_url": "http://"},
         {"base_url": "https://me:secret@host/v1"},
         {"base_url": "https://host/v1?key=secret"},
+        {"base_url": "https://host/v1?"},
+        {"base_url": "https://host/v1#secret"},
         {"key_env": "sk-secret-secret"},
         {"concurrency": 0},
         {"key": "sk-secret"},
@@ -331,6 +333,54 @@ def test_odd_keys_are_refused_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_settings_hold_no_keys(values: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         RemoteSettings(**values)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://localhost@evil.example/v1", "http://@evil.example/v1", "http://127.0.0.1:80@evil.example/v1",
+        "http://localhost\\@evil.example/v1", "http://evil.example\\.localhost/v1", "http://[::1]evil.example/v1",
+        "http://[::1%25eth0]/v1", "http://evil.example%2f.localhost/v1", "https://\u0430pple.example/v1",
+        "http://\uff4cocalhost/v1", "http://127\u30020\u30020\u30021/v1", "https://e\u202evil.example/v1",
+        "http://local\thost/v1", "http://lo calhost/v1", "http://localhost:99999/v1", "https://host/v1\x1b[2J",
+        "https://host/v 1", "https://host/\r\nX-Key: y", "https://.example/v1", "https://host\u212a/v1",
+    ],
+)  # fmt: skip
+def test_an_address_that_reads_like_another_is_refused(address: str) -> None:
+    with pytest.raises(ValidationError):
+        RemoteSettings(base_url=address)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://localhost:8000/v1", "HTTP://LOCALHOST/v1", "http://[::1]:8000/v1", "http://my_server:8000/v1",
+        "https://xn--pple-43d.example/v1", "https://api.example.org./v1", "https://host/a/b-c/v1", "https://host",
+        "https://host/deployments/m@2/v1",
+    ],
+)  # fmt: skip
+def test_plain_addresses_are_taken_as_they_are(address: str) -> None:
+    assert RemoteSettings(base_url=address).base_url == address
+
+
+def test_only_this_machine_is_this_machine() -> None:
+    for host in ("localhost", "127.0.0.1", "127.8.8.8", "::1", "0:0:0:0:0:0:0:1"):
+        assert loopback(host), host
+    for host in (
+        "localhost.example.org", "localhost.", "127.0.0.1.example.org", "127.1", "2130706433", "0x7f.1", "0", "0.0.0.0",
+        "::", "::ffff:192.168.1.5", "192.168.1.5", "fe80::1", "xn--localhost-", "",
+    ):  # fmt: skip
+        assert not loopback(host), host
+
+
+def test_a_redirect_takes_the_key_nowhere() -> None:
+    with serving(lambda *_: reply(said("hi"))) as other:
+        for status in (301, 302, 303, 307, 308):
+            with serving(lambda *_, status=status: refuse(status, Location=f"{other.url}/chat/completions")) as server:
+                with pytest.raises(ModelError, match="redirects"):
+                    client(server.url).chat(MESSAGES, 5)
+                assert len(server.seen) == 1
+        assert other.seen == []
 
 
 def test_retry_after_in_all_its_forms() -> None:

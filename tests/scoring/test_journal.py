@@ -59,7 +59,7 @@ def written(path: Path, run: str, count: int = 3) -> list[bytes]:
     journal = Journal(path, run)
     journal.append([row(number) for number in range(count)])
     journal.close()
-    return whole_lines(path)
+    return list(whole_lines(path))
 
 
 def test_every_row_is_checked(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_row_that_was_taken_out_is_noticed(tmp_path: Path) -> None:
     crc = journal.crc
     journal.append([row(2)])
     journal.close()
-    lines = whole_lines(path)
+    lines = list(whole_lines(path))
     path.write_bytes(lines[0] + lines[2])
     with pytest.raises(RunError, match="was changed"):
         Journal(path, "one").split_at(2, crc)
@@ -109,7 +109,7 @@ def test_what_follows_the_checkpoint_becomes_spare(tmp_path: Path) -> None:
     history, spare = Journal(journal.path).split_at(2)
     assert [entry["n"] for entry in history] == [0, 1]
     assert [entry["n"] for entry in spare] == [2, 3, 4]
-    assert len(whole_lines(journal.path)) == 2
+    assert len(list(whole_lines(journal.path))) == 2
 
 
 def test_kills_one_after_the_other_lose_and_double_nothing(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_killed_between_copy_and_cut(tmp_path: Path, monkeypatch: pytest.MonkeyP
             Journal(journal.path).split_at(1)
     _, spare = Journal(journal.path).split_at(1)
     assert [entry["n"] for entry in spare] == [1, 2]
-    assert len(whole_lines(journal.spare_path)) == 2
+    assert len(list(whole_lines(journal.spare_path))) == 2
 
 
 def _only_spare(instead: Callable[..., Any]) -> Callable[..., Any]:
@@ -226,7 +226,7 @@ def test_a_folder_in_the_way_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="cannot be written"):
         journal.append([row(0)])
     for reader in (Journal, read_rows):
-        with pytest.raises(RunError, match="cannot read"):
+        with pytest.raises(RunError, match="cannot be read"):
             reader(tmp_path)
 
 

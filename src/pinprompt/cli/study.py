@@ -99,7 +99,7 @@ def verify(options: Output, runs: Runs) -> None:
         shown = []
         for one in checked:
             aged = "" if one.run else " (of an earlier version, which wrote no checksums)"
-            whole = "as the run left it" if one.ok else f"{len(one.findings)} things are not as the run left them"
+            whole = "as the run left it" if one.ok else f"not as the run left it ({len(one.findings)} found)"
             shown.append(f"{one.folder}: {one.state}, {whole}{aged}")
             shown += [f"  {finding.what}; {finding.remedy}" for finding in one.findings]
         console.answer({"runs": [one.data() for one in checked]}, *shown)

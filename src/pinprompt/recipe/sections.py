@@ -610,6 +610,13 @@ MANNERS = (
 """Settings that say how patiently a server is asked, and not what: a resumed run may change them."""
 
 
+ADDRESS = re.compile(
+    r"https?://(?:[a-z0-9][a-z0-9._-]*|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?(?:/[a-z0-9._~!$&'()*+,;=:@%/-]*)?",
+    re.IGNORECASE | re.ASCII,
+)
+"""ASCII only, so that what is shown to the user is what is connected to: letters of other alphabets look alike."""
+
+
 class RemoteSettings(Section):
     """Any server that speaks OpenAI's protocol; a model of it is named in a recipe as 'remote:<model name>'."""
 
@@ -653,8 +660,13 @@ class RemoteSettings(Section):
             raise ValueError("the address of a server cannot be read; an example: http://127.0.0.1:8000/v1") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("the address of a server begins with http:// or https:// and names a host")
-        if parts.username or parts.password or parts.query or parts.fragment:
+        if "@" in parts.netloc or "?" in value or "#" in value:
             raise ValueError("no user, password or query in an address: a key comes from the environment (key_env)")
+        if not ADDRESS.fullmatch(value):
+            raise ValueError(
+                "the address of a server has a character that does not belong there; an example: "
+                "https://api.example.org/v1 (a host with other letters is written in its ASCII form, xn--...)"
+            )
         return value.rstrip("/")
 
     @field_validator("key_env")

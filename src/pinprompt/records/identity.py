@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from pinprompt.errors import RunError
-from pinprompt.files import object_of, opener, sealed, sha256_of, unsealed, whole_lines, write_atomically, write_json
+from pinprompt.files import (
+    loads,
+    object_of,
+    opener,
+    sealed,
+    sha256_of,
+    unsealed,
+    whole_lines,
+    write_atomically,
+    write_json,
+)
 
 FILE = "run.json"
 LARGEST = 8 << 20
@@ -53,12 +63,12 @@ def read(folder: Path) -> tuple[Identity | None, str]:
     path = folder / FILE
     try:
         with open(path, "rb", opener=opener) as file:
-            found = json.loads(file.read(LARGEST))
+            found = loads(file.read(LARGEST))
     except FileNotFoundError:
         return None, ""
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError):
+    except ValueError:
         found = None
     found = unsealed(found) if isinstance(found, dict) else None
     if found is None:
@@ -92,13 +102,21 @@ def restore_recipe(folder: Path) -> bool:
 
 def run_of_rows(folder: Path) -> str:
     """The id that the checkpoint and the journal carry, '' where they carry none or more than one."""
-    lines = [line for name in KEPT for line in whole_lines(folder / name)]
-    # state.json is one line without an end.
+    ids: set[str] = set()
+    for line in chain(_state(folder), *(whole_lines(folder / name) for name in KEPT)):
+        row = object_of(line)
+        whole = None if row is None else unsealed(row)
+        if whole is not None:
+            ids.add(str(whole.get("run", ""))[:200])
+        if len(ids) > 1:
+            return ""
+    return ids.pop() if ids else ""
+
+
+def _state(folder: Path) -> Iterator[bytes]:
+    """state.json is one line without an end."""
     with contextlib.suppress(OSError), open(folder / "checkpoint" / "state.json", "rb", opener=opener) as file:
-        lines.append(file.read(LARGEST))
-    rows = [unsealed(row) for row in map(object_of, lines) if row is not None]
-    ids = {str(row.get("run", "")) for row in rows if row is not None}
-    return ids.pop() if len(ids) == 1 else ""
+        yield file.read(LARGEST)
 
 
 def complete(folder: Path, identity: Identity, names: tuple[str, ...]) -> Identity:

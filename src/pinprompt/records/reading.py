@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 import stat
 from collections.abc import Collection
@@ -17,17 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from pinprompt.errors import RunError
+from pinprompt.files import DEPTH, MEBI, is_deep, loads
 from pinprompt.recipe import toml
 from pinprompt.records import identity as identities
 
-MEBI = 1 << 20
 LIMITS = {  # the greatest size that is read; result.json may carry pictures
     "recipe.toml": 1 * MEBI,
     "result.json": 64 * MEBI,
     "environment.json": 1 * MEBI,
     "events.jsonl": 128 * MEBI,
     "costs.jsonl": 128 * MEBI,
-    "prompts.csv": 128 * MEBI,
+    "prompts.csv": 64 * MEBI,
     "judgements.json": 8 * MEBI,
     "rows.json": 8 * MEBI,
     "judges.json": 8 * MEBI,
@@ -35,7 +34,8 @@ LIMITS = {  # the greatest size that is read; result.json may carry pictures
 LARGEST = 1e100  # beyond it, sums and differences would overflow, and nothing that was measured is so large
 LINE_LIMIT = 2 * MEBI
 PROMPT_ROWS = 250_000
-DEPTH = 64  # no run folder has deeper nesting, and walking through it would exhaust the stack
+PROMPT_CELLS = 5_000_000  # of all rows together: a short row of a table with many columns is as large as a long one
+EVENT_VALUES = 8_000_000  # of all lines together: in memory each takes up to a hundred times its place in the file
 WITH_TEXTS = ("examples", "rewrites", "pictures")
 """Tables of a result that repeat texts or file names of the data; a private run has none of them."""
 MARKS = ("recipe.toml", "events.jsonl", "result.json")  # a folder with none of these is not a run folder
@@ -194,28 +194,10 @@ def _text(folder: Path, name: str) -> str | None:
 def _loads(text: str) -> Any:
     """JSON without surprises: one kind of error, and no lone surrogates, which could not be written out again."""
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(str(error)[:200] or type(error).__name__) from None
-    if text.count("[") + text.count("{") > DEPTH and _deep(value):
-        raise ValueError(f"nested deeper than {DEPTH} levels")
+        value = loads(text)
+    except ValueError as error:
+        raise ValueError(str(error)[:200]) from None
     return _whole(value) if "\\u" in text else value
-
-
-def _deep(value: Any) -> bool:
-    """True where values are nested beyond the limit; by levels, since recursion is what must not run out."""
-    level = [value]
-    for _ in range(DEPTH):
-        level = [
-            item
-            for one in level
-            if isinstance(one, dict | list)
-            for item in (one.values() if isinstance(one, dict) else one)
-            if isinstance(item, dict | list)
-        ]
-        if not level:
-            return False
-    return True
 
 
 def _whole(value: Any) -> Any:
@@ -249,7 +231,7 @@ def _toml(folder: Path, text: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         what = str(error)[:200] or type(error).__name__
         raise RunError(f"{folder / 'recipe.toml'} is not a recipe ({what}).") from None
-    if _deep(value):
+    if is_deep(value):
         raise RunError(f"{folder / 'recipe.toml'} is not a recipe (nested deeper than {DEPTH} levels).")
     return value
 
@@ -259,6 +241,8 @@ def _lines(folder: Path, name: str, notes: list[str]) -> list[dict[str, Any]]:
     text = _text(folder, name)
     if not text:
         return []
+    if text.count(",") + text.count("{") + text.count("[") > EVENT_VALUES:
+        raise RunError(f"{folder / name} has more than {EVENT_VALUES:,} values. Is it from pinprompt?")
     lines = text.split("\n")
     found: list[dict[str, Any]] = []
     broken = 0
@@ -285,9 +269,11 @@ def _rows(folder: Path, name: str, notes: list[str]) -> list[dict[str, Any]]:
         return []
     found: list[dict[str, Any]] = []
     try:
-        for row in csv.DictReader(io.StringIO(text, newline="")):
-            if len(found) >= PROMPT_ROWS:
-                notes.append(f"Only the first {PROMPT_ROWS} rows of {name} were read.")
+        table = csv.DictReader(io.StringIO(text, newline=""))
+        most = min(PROMPT_ROWS, PROMPT_CELLS // max(1, len(table.fieldnames or ())))
+        for row in table:
+            if len(found) >= most:
+                notes.append(f"Only the first {most} rows of {name} were read.")
                 break
             found.append({key: value for key, value in row.items() if isinstance(key, str)})
     except csv.Error as error:

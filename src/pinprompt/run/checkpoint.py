@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from pinprompt.files import (
     AppendOnly,
     checksum_of,
     dumps,
+    loads,
     opener,
     read_lines,
     sealed,
@@ -25,8 +25,10 @@ from pinprompt.files import (
 
 SHARE = 0.04
 """The most of a run's time that saving may take."""
-LARGEST = 256 << 20
+LARGEST = 64 << 20
 """The most that is read of state.json."""
+TENSORS = 4 << 30
+"""The most that is read of its tensors."""
 TABLES = ("sizes", "provided", "state")
 
 
@@ -73,7 +75,7 @@ class Checkpoint:
         path = self.folder / Path(str(self._read.get("tensors"))).name
         try:
             digest = self._read.get("sha256")
-            if digest is not None and digest != sha256_of(path):
+            if digest is not None and digest != sha256_of(path, TENSORS):
                 return f"{path} was changed"
         except FileNotFoundError:
             return f"{path} is missing"
@@ -190,12 +192,12 @@ def read_state(path: Path, run: str) -> tuple[dict[str, Any] | None, str]:
     """What state.json holds (None where there is none that can be used), and what is wrong with it ('' if nothing)."""
     try:
         with open(path, "rb", opener=opener) as file:
-            state = json.loads(file.read(LARGEST))
+            state = loads(file.read(LARGEST))
     except FileNotFoundError:
         return None, ""
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}; start the run again with --force") from None
-    except (ValueError, RecursionError):
+    except ValueError:
         return None, f"{path} is damaged"
     if not isinstance(state, dict):
         return None, f"{path} is damaged"

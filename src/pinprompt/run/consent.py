@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from pinprompt.errors import NotAgreed, PinpromptError
-from pinprompt.files import opener, write_json
+from pinprompt.files import loads, opener, write_json
 from pinprompt.models.cache import home
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.recipe.sections import RemoteSettings
@@ -233,8 +233,8 @@ def _remembered() -> dict[str, Any]:
     """The answers by their hash; a file that is damaged or not ours is no answer."""
     try:
         with open(_path(), "rb", opener=opener) as file:
-            tree = json.loads(file.read(LARGEST))
-    except (OSError, ValueError, RecursionError):
+            tree = loads(file.read(LARGEST))
+    except (OSError, ValueError):
         return {}
     found = tree.get("agreed") if isinstance(tree, dict) else None
     return found if isinstance(found, dict) else {}

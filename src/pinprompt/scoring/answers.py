@@ -39,7 +39,7 @@ class Answers:
         """Take in what earlier sessions sent and got."""
         try:
             self._take(self._journal.good_rows())
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+        except (KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise RunError(
                 f"{self._journal.path} cannot be read ({error!r}); start the run anew with --force"
             ) from error

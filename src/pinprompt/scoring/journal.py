@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +121,8 @@ def unpack_evaluation(row: Mapping[str, Any]) -> Evaluation:
 
 
 SYNC_SECONDS = 1.0
+NAMED = 20
+"""Bad rows of a file that are named one by one."""
 Row = dict[str, Any]
 
 
@@ -135,8 +137,9 @@ class Journal:
         self.path, self.run = path, run
         self.spare_path = path.with_name(f"{path.stem}.spare{path.suffix}")
         self.problems: list[str] = []
-        lines = whole_lines(path)
-        self.rows, self.crc = len(lines), checksum(b"".join(lines))
+        self.rows, self.crc = 0, checksum(b"")
+        for line in whole_lines(path):
+            self.rows, self.crc = self.rows + 1, checksum(line, self.crc)
         self._file: AppendOnly | None = None
         self._synced = time.monotonic()
 
@@ -159,7 +162,7 @@ class Journal:
 
     def split_at(self, rows: int, crc: str | None = None) -> tuple[list[Row], list[Row]]:
         """Make the first `rows` rows the run's history again; gives them, and all rows that are spare."""
-        lines = whole_lines(self.path)
+        lines = list(whole_lines(self.path))
         damage = journal_damage(self.path, self.run, {"rows": rows, "crc": crc})
         if damage:
             raise RunError(f"{damage}; remove the checkpoint folder and resume: the scores are kept")
@@ -196,16 +199,21 @@ class Journal:
     def _marked(self, rows: Sequence[Row]) -> list[Row]:
         return [{**row, "run": self.run} for row in rows] if self.run else list(rows)
 
-    def _good(self, path: Path, lines: Sequence[bytes], first: int) -> list[Row]:
+    def _good(self, path: Path, lines: Iterable[bytes], first: int) -> list[Row]:
         """The rows among lines that can be used; the others are named."""
         found: list[Row] = []
+        bad = 0
         for number, line in enumerate(lines, first):
             row = row_of(line, self.run)
-            if row is None:
+            if row is not None:
+                found.append(row)
+                continue
+            bad += 1
+            if bad <= NAMED:
                 what = "is of another run" if _foreign(line, self.run) else "was changed"
                 self.problems.append(f"{path}:{number}: the row {what}, so it is left out, and asked for again")
-            else:
-                found.append(row)
+        if bad > NAMED:
+            self.problems.append(f"{path}: {bad - NAMED:,} more rows were changed or are of another run")
         return found
 
 
@@ -235,14 +243,18 @@ def journal_damage(path: Path, run: str, position: Any) -> str:
     rows = position.get("rows") if isinstance(position, Mapping) else 0
     if not isinstance(rows, int) or rows < 0:
         return f"the checkpoint's count of {path} cannot be read"
-    lines = whole_lines(path)
-    if len(lines) < rows:
-        return f"{path} has {len(lines)} rows but the checkpoint counts {rows}"
-    bad = next((number for number, line in enumerate(lines[:rows], 1) if row_of(line, run) is None), None)
-    if bad is not None:
+    seen, bad, found = 0, 0, checksum(b"")
+    for line in whole_lines(path) if rows else ():
+        seen, found = seen + 1, checksum(line, found)
+        bad = bad or (seen if row_of(line, run) is None else 0)
+        if seen == rows:
+            break
+    if seen < rows:
+        return f"{path} has {seen} rows but the checkpoint counts {rows}"
+    if bad:
         return f"{path}:{bad}: the row was changed or is of another run"
     crc = position.get("crc") if isinstance(position, Mapping) else None
-    if crc is not None and crc != checksum(b"".join(lines[:rows])):
+    if crc is not None and crc != found:
         return f"{path} was changed"
     return ""
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pinprompt.errors import RunError
-from pinprompt.files import checksum, dumps
+from pinprompt.files import checksum, dumps, loads
 
 APPLICATION = 0x50494E31
 """SQLite's application_id of our files ('PIN1'), so that somebody else's database is never written to."""
@@ -299,8 +299,8 @@ def _answer(key: str, value: Any) -> dict[str, Any] | None:
     Answers that earlier versions kept have no checksum, and are taken as they are.
     """
     try:
-        answer = json.loads(value)
-    except (ValueError, TypeError, RecursionError):
+        answer = loads(value)
+    except (ValueError, TypeError, AttributeError):
         return None
     if not isinstance(answer, dict):
         return None

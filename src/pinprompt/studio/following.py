@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import stat
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pinprompt.files import object_of
 from pinprompt.records.reading import inside, mapping, number, read_text, sequence
 from pinprompt.records.wording import text
 
@@ -55,11 +55,8 @@ class Tail:
         rows: list[tuple[int, dict[str, Any]]] = []
         for line in lines[:-1]:
             self.offset += len(line) + 1
-            try:
-                row = json.loads(line) if len(line) <= LINE else None
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(row, dict):
+            row = object_of(line) if len(line) <= LINE else None
+            if row is not None:
                 rows.append((self.offset, row))
         if len(lines) == 1 and len(data) == CHUNK:
             self.offset += CHUNK  # one line longer than a chunk is no line of ours
@@ -206,10 +203,7 @@ class Library:
 def matrix_rows(folder: Path) -> dict[str, Any]:
     """The texts that prompts are scored on, with their labels, as the run wrote them down (rows.json)."""
     content = read_text(folder, "rows.json")
-    try:
-        found = mapping(json.loads(content)) if content else {}
-    except (ValueError, RecursionError):
-        found = {}
+    found = (object_of(content.encode()) if content else None) or {}
     labels = [text(label, 60) for label in sequence(found.get("labels"))[:256]]
     rows = []
     for row in map(mapping, sequence(found.get("rows"))[:5000]):

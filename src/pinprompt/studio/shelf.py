@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import stat
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pinprompt.errors import PinpromptError
-from pinprompt.files import is_held
+from pinprompt.files import is_held, object_of
 from pinprompt.records import report_parts
 from pinprompt.records.reading import MARKS, RunRecord, inside, mapping, number, read_result, read_text
 from pinprompt.records.wording import metric, plain, text, title
@@ -150,11 +149,8 @@ def last_event(folder: Path) -> dict[str, Any]:
             return {}
         file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
         for line in reversed(file.read(TAIL).split(b"\n")[:-1]):
-            try:
-                event = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(event, dict):
+            event = object_of(line)
+            if event is not None:
                 return event
     return {}
 
