@@ -418,7 +418,7 @@ def ray_kills(base: Path, dice: random.Random, count: int, tally: Tally) -> None
         if again.returncode or told(out) != told(whole):
             what = again.stderr[-2000:] if again.returncode else "ended well but different"
             tally.fail(f"{method} on Ray, killed at operation {last} on the disk: {what}")
-        print(_figures(tally, time.monotonic()).partition(": ")[2], flush=True)
+        print(f"{tally.counts['kills on Ray']} kills on Ray, {len(tally.failures)} failures", flush=True)
 
 
 def soak(kills: int, damages: int, minutes: float | None, seed: int, ray: int) -> int:

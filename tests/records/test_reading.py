@@ -166,6 +166,15 @@ def test_a_table_of_many_columns_is_not_filled_up(tmp_path: Path, monkeypatch: p
     assert "Only the first 3 rows of prompts.csv were read." in record.notes
 
 
+def test_a_table_with_a_line_of_no_measure_is_read_up_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "LINE_LIMIT", 100)
+    folder = sample.classification(tmp_path / "run")
+    (folder / "prompts.csv").write_text("prompt,score\ngood,1\n" + "," * 100 + "\n", encoding="utf-8")
+    assert read_run(folder).prompts == [{"prompt": "good", "score": "1"}]
+    (folder / "prompts.csv").write_text("," * 101 + "\ngood,1\n", encoding="utf-8")
+    assert read_run(folder).prompts == []
+
+
 def test_values_of_all_lines_together_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "EVENT_VALUES", 1000)
     folder = sample.write(tmp_path / "run", {"events.jsonl": "{}\n" * 1000})

@@ -10,7 +10,7 @@ import csv
 import io
 import os
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -263,13 +263,21 @@ def _lines(folder: Path, name: str, notes: list[str]) -> list[dict[str, Any]]:
     return found
 
 
+def _table_lines(text: str) -> Iterator[str]:
+    """The lines of a table; one that is longer than any of ours ends it, as it may have millions of cells."""
+    for line in io.StringIO(text, newline=""):
+        if len(line) > LINE_LIMIT:
+            raise csv.Error(f"a line is longer than {LINE_LIMIT // MEBI} MiB")
+        yield line
+
+
 def _rows(folder: Path, name: str, notes: list[str]) -> list[dict[str, Any]]:
     text = _text(folder, name)
     if not text:
         return []
     found: list[dict[str, Any]] = []
     try:
-        table = csv.DictReader(io.StringIO(text, newline=""))
+        table = csv.DictReader(_table_lines(text))
         most = min(PROMPT_ROWS, PROMPT_CELLS // max(1, len(table.fieldnames or ())))
         for row in table:
             if len(found) >= most:
