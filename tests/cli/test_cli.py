@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import signal
@@ -242,12 +241,8 @@ def test_ctrl_c_leaves_the_run_resumable(tiny_recipe: Path, tmp_path: Path) -> N
         "--trust",
     ]
     slow = ["--set", "q_learning.steps=4000", "--set", "q_learning.updates=40"]
-    # What a shell starts in the background ignores Ctrl-C, and so would what it starts in turn.
-    heeding = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     events = tmp_path / "run" / "events.jsonl"
-    with child(
-        [*command, *slow], cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=heeding
-    ) as run:
+    with child([*command, *slow], cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as run:
         wait_until(lambda: events.exists() and b'"step": 2' in events.read_bytes(), "the second step", run)
         os.kill(run.pid, signal.SIGINT)
         _, said = run.communicate()

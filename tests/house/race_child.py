@@ -1,4 +1,4 @@
-"""A raced run in a process of its own, to be killed: python -m tests.house.race_child MODELS OUT MOMENT [memo].
+"""A raced run in a process of its own, to be killed: python -m tests.house.race_child MODELS OUT MOMENT METHOD [memo].
 
 It kills itself at that many function calls of the program (0: never, and it prints how many there were). Beside the run
 folder it notes which prompt it asks on which rows.
@@ -35,6 +35,20 @@ def raced(models: Path, **over: Any) -> Recipe:
     return recipes.resolve(recipes.merge(settings_of(models), recipes.merge(settings, over)))
 
 
+def in_heats(models: Path, method: str, **over: Any) -> Recipe:
+    """Another method on the same rows and blocks, with heats that two prompts leave."""
+    settings = {
+        "method": method,
+        "task": {"first_block": 2, "calibrate": "batch"},
+        "random": {"batch": 4, "finalists": 3},
+        "beam": {"batch": 4, "finalists": 3},
+        "q_learning": {"prompts": 4, "steps": 30, "finalists": 3, "eval_every": 3, "warmup": 4, "batch": 8},
+        "scoring": {"race": 2},
+        "budget": {"calls": 90},
+    }
+    return recipes.resolve(recipes.merge(settings_of(models), recipes.merge(settings, over)))
+
+
 def note_asked(path: Path) -> None:
     """Note from now on what a classification task is asked; a line is written whole or not at all."""
     score = ClassificationTask.score
@@ -52,10 +66,11 @@ def note_asked(path: Path) -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
-    models, out, moment, *more = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:]
+    models, out, moment, method, *more = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:]
     note_asked(out.with_suffix(".asked"))
     moments = Moments(moment)
-    recipe = raced(models, scoring={"memo": "memo" in more})
+    scoring = {"memo": "memo" in more}
+    recipe = raced(models, scoring=scoring) if method == "race" else in_heats(models, method, scoring=scoring)
     sys.setprofile(moments)
     running.run(recipe, out, device="cpu", threads=1, resume=True)
     sys.setprofile(None)

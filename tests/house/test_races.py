@@ -16,7 +16,8 @@ import pytest
 from pinprompt.errors import SettingError
 from pinprompt.files import read_lines
 from pinprompt.run import running
-from tests.house.race_child import note_asked, raced
+from pinprompt.tasks.custom import CustomTask
+from tests.house.race_child import in_heats, note_asked, raced
 
 ROOT = Path(__file__).parents[2]
 KILLS = 3
@@ -49,13 +50,51 @@ def test_a_call_is_a_row_and_no_row_is_asked_twice(
     assert all(row["calls"] == ROWS[row["split"]] for row in journal)
 
 
-@pytest.mark.parametrize("memo", [False, True])
-def test_killed_at_any_moment_it_ends_as_if_nothing_had_happened(lm_folder: Path, tmp_path: Path, memo: bool) -> None:
+@pytest.mark.parametrize("method", ["random", "beam", "pin"])
+def test_any_method_can_be_raced_and_asks_no_row_twice(
+    lm_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    from pinprompt.tasks.classification import ClassificationTask
+
+    monkeypatch.setattr(ClassificationTask, "score", ClassificationTask.score)  # put back after the test
+    note_asked(tmp_path / "asked")
+    recipe = in_heats(lm_folder, method)
+    result = running.run(recipe, tmp_path / "run", device="cpu", threads=1, report=False)
+    asked = Counter((tmp_path / "asked").read_text("utf-8").splitlines())
+    assert set(asked.values()) == {1}
+    first = {question.removeprefix("train-1-2/") for question in asked if question.startswith("train-1-2/")}
+    second = {question.removeprefix("train-3-4/") for question in asked if question.startswith("train-3-4/")}
+    assert second < first  # some stopped early
+    # Rows of train are asked block by block, those of dev together.
+    whole = {question.removeprefix("train/") for question in asked if question.startswith("train/")}
+    assert not whole & first
+    assert result.prompt in second
+    assert result.calls <= 90
+
+
+@pytest.mark.parametrize("method", ["grips", "autoprompt", "manual"])
+def test_what_compares_on_all_rows_is_not_raced(lm_folder: Path, tmp_path: Path, method: str) -> None:
+    with pytest.raises(SettingError, match=rf"{method} compares prompts on all rows.* scoring\.race to 0"):
+        running.run(in_heats(lm_folder, method), tmp_path / "run", device="cpu", threads=1)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_task_without_rows_is_not_raced(lm_folder: Path, tmp_path: Path) -> None:
+    task = CustomTask(lambda prompt: float(len(prompt)))
+    with pytest.raises(SettingError, match=r"scoring\.race needs a task whose rows can be scored in parts"):
+        running.run(in_heats(lm_folder, "random"), tmp_path / "run", task=task, device="cpu", threads=1)
+
+
+@pytest.mark.parametrize(("method", "memo"), [("race", False), ("race", True), ("random", False), ("pin", True)])
+def test_killed_at_any_moment_it_ends_as_if_nothing_had_happened(
+    lm_folder: Path, tmp_path: Path, method: str, memo: bool
+) -> None:
     raced(lm_folder)  # the models are made here, once
     environment = {**os.environ, "PINPROMPT_HOME": str(tmp_path / "home")}
 
     def child(name: str, moment: int, memo: bool) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "tests.house.race_child", str(lm_folder), str(tmp_path / name), str(moment)]
+        given = [str(lm_folder), str(tmp_path / name), str(moment), method]
+        command = [sys.executable, "-m", "tests.house.race_child", *given]
         return subprocess.run(
             [*command, *(["memo"] if memo else [])], cwd=ROOT, env=environment, capture_output=True, text=True
         )
@@ -63,8 +102,10 @@ def test_killed_at_any_moment_it_ends_as_if_nothing_had_happened(lm_folder: Path
     whole = child("whole", 0, memo=False)
     assert whole.returncode == 0, whole.stderr
     moments, chance = int(whole.stdout), random.Random(0)
-    for _ in range(KILLS):
+    for number in range(KILLS):
         torn = child("torn", chance.randint(moments // 4, moments * 9 // 10), memo)
+        if number and torn.returncode == 0:
+            break  # a run that goes on from a checkpoint has less to do, and may end before that
         assert torn.returncode == -signal.SIGKILL, torn.stderr
     ended = child("torn", 0, memo)
     assert ended.returncode == 0, ended.stderr

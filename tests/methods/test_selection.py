@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pinprompt.methods.protocol import Candidate, Search
 from pinprompt.methods.selection import select
-from pinprompt.recipe.sections import BudgetSettings, PolicySettings
+from pinprompt.recipe.sections import BudgetSettings, PolicySettings, ScoringSettings
 from pinprompt.scoring.budget import Budget
 from pinprompt.scoring.evaluator import Evaluator
 from pinprompt.values import Evaluation, Event, Prompt, Score
@@ -85,3 +85,41 @@ def test_without_a_dev_split_the_training_score_decides() -> None:
     task.splits = ("train",)
     found, _ = chosen(task, None, {"a": 1.0, "b": 4.0})
     assert found == [("b", None), ("a", None)]
+
+
+class Written(Looked):
+    """Two rows of train and one of dev; people write b."""
+
+    VALUES: ClassVar = {"a": (1.0, 9.0), "b": (4.0, 1.0), "c": (3.5, 2.0)}
+
+    def score(self, prompts: Sequence[Prompt], seeds: Sequence[int] = (), split: str = "train") -> list[Score]:
+        return [Score(self.VALUES[prompt.text][split == "dev"], calls=self.calls(split)) for prompt in prompts]
+
+    def calls(self, split: str = "train") -> int:
+        return 1 if split == "dev" else 2
+
+    def row_values(self, score: Score, split: str) -> list[float]:
+        return []
+
+    def baselines(self) -> dict[str, str]:
+        return {"manual": "b", "in-context": "x"}
+
+
+def by_rows(candidates: str, calls: int | None = None) -> list[tuple[str, str, float | None]]:
+    task: Any = Written()
+    evaluator = Evaluator(task, Budget(BudgetSettings(calls=calls)))
+    search = Search(task, evaluator, lambda event: None, None, 0, "cpu", Path(), PolicySettings(), None)  # type: ignore[arg-type]
+    search.scoring = ScoringSettings(choose="rows")
+    found = [Candidate(Prompt(text), "sampled", score.value, None)
+             for text in candidates for score in evaluator.score([Prompt(text)])]  # fmt: skip
+    return [(one.candidate.prompt.text, one.candidate.source, one.dev) for one in select(search, found, 7)]
+
+
+def test_all_rows_decide_and_what_people_write_takes_part() -> None:
+    # Means over three rows: a (1 + 1 + 9) / 3, b (4 + 4 + 1) / 3, c (3.5 + 3.5 + 2) / 3. b and c tie: b is people's.
+    assert by_rows("ca") == [("a", "sampled", 9.0), ("b", "manual", 1.0), ("c", "sampled", 2.0)]
+
+
+def test_where_the_calls_do_not_allow_that_dev_decides() -> None:
+    # Two for c, and one for c on dev: nothing is left for b on train.
+    assert by_rows("c", calls=3) == [("c", "sampled", 2.0)]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pinprompt.errors import BudgetSpent, SettingError
+from pinprompt.methods.heats import Heats, Raced, score_whole
 from pinprompt.methods.protocol import Candidate, Outcome, Search
 from pinprompt.seeds import derive
 from pinprompt.values import Event, Prompt, Score
@@ -33,6 +34,8 @@ class Trial:
     dev: float | None = None
     merit: float | None = None
     """What the method itself ranks by, where that is not the task's score."""
+    heats: int = 0
+    """Blocks of rows that it was scored on, where prompts are raced: those with more rows rank first."""
 
     @property
     def mean(self) -> float:
@@ -61,6 +64,7 @@ class Book:
         self._state: Mapping[str, Any] = {}
         self._tensors: Tensors | Callable[[], Tensors] = {}
         self._places = self._stream_places()
+        self._heats = Heats(search.task, search.evaluator, search.scoring.race) if search.scoring.race else None
         self._since = time.perf_counter()
         self._phases: dict[str, float] = {}
         search.checkpoint.mark()
@@ -78,21 +82,36 @@ class Book:
     def score(self, prompts: Sequence[Prompt]) -> list[Score]:
         """Score prompts on train and enter them; what a spent budget still paid for is entered too."""
         try:
-            scores = self.search.evaluator.score(list(prompts))
+            raced = self._raced(prompts)
         except BudgetSpent as spent:
-            for prompt, score in zip(prompts, spent.scores, strict=False):
-                self._enter(prompt, score.value)
+            for prompt, one in zip(prompts, spent.scores, strict=False):
+                self._enter(prompt, one.score.value, heats=len(one.means))
             raise
         known = len(self._trials)
-        for prompt, score in zip(prompts, scores, strict=True):
-            self._enter(prompt, score.value)
+        for prompt, one in zip(prompts, raced, strict=True):
+            self._enter(prompt, one.score.value, heats=len(one.means))
         self.new = len(self._trials) - known
         self._last = [
-            {"text": prompt.text, "ids": prompt.ids, "score": score.value}
-            for prompt, score in zip(prompts, scores, strict=True)
+            {"text": prompt.text, "ids": prompt.ids, "score": one.score.value}
+            | ({"heats": one.means} if one.means else {})
+            for prompt, one in zip(prompts, raced, strict=True)
         ]
         self._pending += self._last
-        return scores
+        return [one.score for one in raced]
+
+    def score_whole(self, prompt: Prompt) -> float:
+        """The score of a prompt on all of train, which does not make it a trial."""
+        if self._heats is not None:
+            score_whole(self.search.task, self.search.evaluator, [prompt])
+        return self.search.evaluator.score([prompt])[0].value
+
+    def _raced(self, prompts: Sequence[Prompt]) -> list[Raced]:
+        if self._heats is not None:
+            return self._heats.score(prompts)
+        try:
+            return [Raced(score) for score in self.search.evaluator.score(list(prompts))]
+        except BudgetSpent as spent:
+            raise BudgetSpent(str(spent), scores=[Raced(score) for score in spent.scores]) from None
 
     def annotate(self, notes: Sequence[Mapping[str, Any]]) -> None:
         """Keep more facts with each prompt of the last scoring; `rows` gives them back to a resumed run."""
@@ -112,6 +131,8 @@ class Book:
             return None
         trial = self._trials[prompt.text]
         if trial.dev is None:
+            if self._heats is not None:
+                score_whole(self.search.task, self.search.evaluator, [prompt])
             trial.dev = self.search.evaluator.score([prompt], "dev")[0].value
             self._pending.append({"text": prompt.text, "dev": trial.dev})
         return trial.dev
@@ -122,12 +143,12 @@ class Book:
         return None if trial is None else trial.mean
 
     def best(self, count: int) -> list[Candidate]:
-        """The best prompts: by dev where any was tried there, then by merit or training score, then the earlier."""
+        """The best prompts: those with most rows, by dev where any was tried there, by merit or training score."""
         worst = float("-inf")
 
-        def key(trial: Trial) -> tuple[float, float, int]:
+        def key(trial: Trial) -> tuple[int, float, float, int]:
             merit = trial.mean if trial.merit is None else trial.merit
-            return -(worst if trial.dev is None else trial.dev), -merit, trial.order
+            return -trial.heats, -(worst if trial.dev is None else trial.dev), -merit, trial.order
 
         return [
             Candidate(trial.prompt, self.source, trial.mean)
@@ -177,7 +198,10 @@ class Book:
             stream.set_state(tensors[f"rng.{name}"])
         for row in self.search.checkpoint.stream(TRIALS):
             if "score" in row:
-                self._enter(Prompt(row["text"], tuple(row["ids"])), row["score"], row.get("merit"))
+                means = row.get("heats", ())
+                self._enter(Prompt(row["text"], tuple(row["ids"])), row["score"], row.get("merit"), len(means))
+                if self._heats is not None:
+                    self._heats.enter(row["text"], means)
             else:
                 self._trials[row["text"]].dev = row["dev"]
         self._state, self._tensors, self._places = state, tensors, self._stream_places()
@@ -210,7 +234,7 @@ class Book:
 
     def tell(self, step: int, values: Sequence[float], costs: Mapping[str, Any] | None = None, **more: Any) -> None:
         """Emit the event of a step: its scores, the best so far, and whatever else the method knows of it."""
-        best = max(self._trials.values(), key=lambda trial: (trial.mean, -trial.order), default=None)
+        best = max(self._trials.values(), key=lambda trial: (trial.heats, trial.mean, -trial.order), default=None)
         data: dict[str, Any] = {
             "score_mean": round(sum(values) / len(values), 6) if values else None,
             "score_best": None if best is None else round(best.mean, 6),
@@ -224,12 +248,13 @@ class Book:
             data["loss"] = round(data["loss"], 6)
         self.search.emit(Event("step", step, data, {**self._costs(), **(costs or {})}))
 
-    def _enter(self, prompt: Prompt, value: float, merit: float | None = None) -> None:
+    def _enter(self, prompt: Prompt, value: float, merit: float | None = None, heats: int = 0) -> None:
         trial = self._trials.get(prompt.text)
         if trial is None:
             # A text counts as one prompt, whichever step wrote it.
-            self._trials[prompt.text] = Trial(replace(prompt, draw=None), value, 1, len(self._trials), merit=merit)
-        else:
+            order = len(self._trials)
+            self._trials[prompt.text] = Trial(replace(prompt, draw=None), value, 1, order, merit=merit, heats=heats)
+        elif not trial.heats:  # a raced prompt has its rows' score, and a repeat asks for no other rows
             trial.total += value
             trial.count += 1
 

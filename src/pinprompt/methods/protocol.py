@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pinprompt.recipe.sections import PolicySettings
+from pinprompt.recipe.sections import PolicySettings, ScoringSettings
 from pinprompt.scoring.budget import Budget
 from pinprompt.tasks.protocol import Task
 from pinprompt.values import Evaluation, Event, Prompt, Score
@@ -142,6 +142,8 @@ class Search:
     """The frozen LM that writes prompts, loaded at the first call."""
     open_reserve: Callable[[], None] = lambda: None
     """Give back the calls that were set aside for the end of the search; called once it is over."""
+    scoring: ScoringSettings = field(default_factory=ScoringSettings)
+    """Whether prompts are raced over the rows, and by what the answer is chosen."""
 
 
 class Method(Protocol):

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from pinprompt.english import dictionary_words
 from pinprompt.errors import BudgetSpent, SettingError
 from pinprompt.maths.gaussian_process import kernel, posterior
+from pinprompt.methods.heats import asked
 from pinprompt.methods.protocol import Candidate, Finalist, Outcome, Search
 from pinprompt.methods.selection import chances_of_best
 from pinprompt.policy.writer import Writer
@@ -332,13 +333,9 @@ def _noise(runners: Sequence[Runner]) -> float:
 
 def _ask(search: Search, runners: Sequence[Runner], block: str) -> None:
     """Score prompts on one more block of rows; what a spent budget still paid for is taken in too."""
-    asked = [
-        replace(runner.prompt, offsets=runner.scores[0].offsets) if runner.scores else runner.prompt
-        for runner in runners
-    ]
     refusal: BudgetSpent | None = None
     try:
-        scores = search.evaluator.score(asked, block)
+        scores = search.evaluator.score([asked(runner.prompt, runner.scores) for runner in runners], block)
     except BudgetSpent as spent:
         scores, refusal = spent.scores, spent
     for runner, score in zip(runners, scores, strict=False):

@@ -39,6 +39,9 @@ class MethodRow:
     quick_on_task: Mapping[str, Tree] = field(default_factory=dict)
     """The same by kind of task, over `quick`."""
 
+    whole_scores: bool = False
+    """It compares prompts by a measure over all rows of train, so `scoring.race` is not for it."""
+
     @property
     def gradients(self) -> bool:
         """Does it need gradients of the task model?"""
@@ -261,6 +264,7 @@ ROWS = (
         f"{_BASELINES}.grips:grips",
         "Prasad et al. 2023",
         "grips",
+        whole_scores=True,
         quick={"policy": {"constraints": {"no_repeats": False}}},  # an instruction says "the" more than once
     ),
 )

@@ -718,3 +718,13 @@ class ScoringSettings(Section):
     )
     engine: str = Field("inline", description="Where prompts are scored: inline, or ray.")
     workers: int = Field(1, ge=1, le=256, description="Number of task models that work in parallel (engine ray).")
+    race: int = Field(
+        0,
+        ge=0,
+        description="Score prompts on a few rows first: one gets more while it is among this many best; 0: all rows.",
+    )
+    choose: Literal["dev", "rows"] = Field(
+        "dev",
+        description="The answer: best of the method's finalists on dev, or, hand-written prompts among them, on all "
+        "rows of train and dev.",
+    )

@@ -209,14 +209,17 @@ def build_evaluator(
 def hold_for_dev(recipe: Recipe, task: Task, budget: Budget) -> Reservation | None:
     """Set aside what trying the finalists on dev will cost, so that the search can't spend it.
 
-    For the RL family that is the last greedy prompt too, which is scored on train and on dev after the search. How much
-    depends on the recipe alone, never on what is left: a resumed run sets aside the same.
+    For the RL family that is the last greedy prompt too, which is scored on train and on dev after the search, and so
+    are hand-written prompts where they take part in the choice. How much depends on the recipe alone, never on what is
+    left: a resumed run sets aside the same.
     """
     if recipe.budget.calls is None or "dev" not in task.splits:
         return None
-    wanted = getattr(recipe.method_settings, "finalists", 0) * task.calls("dev")
-    if METHODS[recipe.method].kind == "rl":
-        wanted += task.calls("train") + task.calls("dev")
+    finalists = getattr(recipe.method_settings, "finalists", 0)
+    wanted = finalists * task.calls("dev")
+    by_hand = len(task.baselines()) if finalists and recipe.scoring.choose == "rows" else 0
+    greedy = METHODS[recipe.method].kind == "rl"
+    wanted += (by_hand + greedy) * (task.calls("train") + task.calls("dev"))
     # A budget too small for that still leaves most of itself to the search.
     wanted = min(wanted, recipe.budget.calls // 4)
     left = int(budget.remaining()["calls"])

@@ -76,6 +76,22 @@ def hold_for_report(recipe: Recipe, task: Task, budget: Budget) -> Reservation |
         ) from None
 
 
+def check_race(recipe: Recipe, task: Task) -> None:
+    """A SettingError where `scoring.race` is set and the method or the task cannot be raced."""
+    row = METHODS[recipe.method]
+    if not recipe.scoring.race:
+        return
+    if row.whole_scores or row.gradients or row.kind == "handwritten":
+        raise SettingError(
+            f"{recipe.method} compares prompts on all rows, so they cannot be raced; set scoring.race to 0, or choose "
+            "random, beam or one of the Q-learning methods"
+        )
+    if not task.blocks or task.stochastic:
+        raise SettingError(
+            f"scoring.race needs a task whose rows can be scored in parts; '{task.name}' cannot: set it to 0"
+        )
+
+
 def enough_calls(recipe: Recipe, task: Task) -> int:
     """Calls with which a method does what it is made for.
 

@@ -20,7 +20,7 @@ from pinprompt.records.reading import changed_since, read_environment, read_run,
 from pinprompt.run import build, consent
 from pinprompt.run.conclusion import conclude
 from pinprompt.run.folder import RunFolder
-from pinprompt.run.reserves import check_budget, hold_for_report
+from pinprompt.run.reserves import check_budget, check_race, hold_for_report
 from pinprompt.scoring.budget import Reservation
 from pinprompt.tasks.protocol import Task, complete
 from pinprompt.values import Event, Listener
@@ -133,6 +133,7 @@ def run(
         for note in (*task.notes, *build.language_notes(recipe, task)):
             notes(note)
         task.check_window(recipe.policy.length)
+        check_race(recipe, task)
         few = check_budget(recipe, task)
         if few:
             notes(few)
@@ -165,7 +166,7 @@ def run(
 
         search = Search(
             task, evaluator, emit, record.checkpoint, recipe.seed, device, record.path, recipe.policy, writer,
-            open_reserve,
+            open_reserve, recipe.scoring,
         )  # fmt: skip
         if record.checkpoint.size("events") == 0:
             emit(Event("start", 0, {"method": recipe.method, "task": task.name, "seed": recipe.seed,

@@ -163,7 +163,7 @@ class _Run:
         """Score the greedy prompt, on dev too where there is a dev split; dev decides in the end."""
         prompt, dev = self.writer.greedy(entropy=self.settings.entropy)[0], None
         with self.book.phase("score"):
-            score = self.search.evaluator.score([prompt])[0].value
+            score = self.book.score_whole(prompt)
             if "dev" in self.search.task.splits:
                 dev = self.search.evaluator.score([prompt], "dev")[0].value
         if all(known.prompt.text != prompt.text for known in self.greedy):
