@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 from label_toys import TEXTS, WORDS, make
 
 from pinprompt.errors import SettingError, TaskError
-from pinprompt.models.causal_labels import CausalLabels
+from pinprompt.models import causal_labels
+from pinprompt.models.causal_labels import DEPTH, CausalLabels
+from pinprompt.models.kv_slots import token_bytes
 from pinprompt.models.label_text import Frame
 from pinprompt.models.shared_prefixes import SharedPrefixes
 from pinprompt.models.whole_prompts import WholePrompts
@@ -95,6 +98,42 @@ def test_prompts_are_read_in_as_many_passes_as_their_lengths_and_number_need() -
     assert torch.equal(answers[0], answers[4])
     with pytest.raises(MemoryError):
         WholePrompts(model, rows, 8, tokens=64, limit=1000)
+
+
+def test_texts_too_long_to_be_kept_are_read_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = make("llama")
+    ids = [tokenizer(text)["input_ids"] for text in TEXTS]
+    # Room for two of the longest texts and their prompts, or for more of the short ones; never for all.
+    limit = 2 * (max(map(len, ids)) + DEPTH) * token_bytes(model)
+    monkeypatch.setattr(causal_labels, "SLOT_BYTES", limit)
+    monkeypatch.setattr(causal_labels, "_parts", noted := Mock(side_effect=causal_labels._parts))
+    whole = Mock(side_effect=CausalLabels._whole)
+    monkeypatch.setattr(CausalLabels, "_whole", whole)
+    labels = CausalLabels(model, tokenizer, WORDS, FRAMES[0])
+    inputs = labels.prepare(TEXTS, keep=True)
+    answers = labels.log_probs(FRAMES, inputs)
+    assert inputs.shared == {"": None}
+    assert noted.call_count == 1
+    assert not whole.called
+    for prompt, answer in zip(PROMPTS, answers, strict=True):
+        for text, row in zip(TEXTS, answer, strict=True):
+            assert torch.allclose(row.exp(), plain(model, tokenizer, text + prompt, list(WORDS.values())), atol=1e-4)
+    for frame, answer in reversed(list(zip(FRAMES, answers, strict=True))):
+        assert torch.equal(labels.log_probs([frame], inputs)[0], answer)
+
+
+def test_parts_hold_so_many_tokens() -> None:
+    heads = [[1] * size for size in (3, 5, 10, 300)]
+    parts = list(causal_labels._parts([0, 1, 2, 3], heads, 2 * (5 + DEPTH)))
+    assert parts == [[0, 1], [2], [3]]  # the last has more by itself
+    assert list(causal_labels._parts([0, 1, 2, 3], heads, 4 * (300 + DEPTH))) == [[0, 1, 2, 3]]
+
+
+def test_long_texts_leave_room_for_fewer_prompts_beside_them() -> None:
+    model, _ = make("llama")
+    limit = 3 * (10 + 8) * token_bytes(model)
+    assert WholePrompts(model, [[5] * 10], 8, tokens=64, limit=limit).groups(4) == 3
+    assert WholePrompts(model, [[5] * 10], 8, tokens=8, limit=limit).groups(4) == 2
 
 
 def test_common_beginnings_are_read_once_and_memory_is_bounded() -> None:

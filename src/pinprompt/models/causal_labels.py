@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from transformers import DynamicCache
 
 from pinprompt.errors import ModelError
 from pinprompt.models.batches import logits_of
-from pinprompt.models.kv_slots import check, read
+from pinprompt.models.kv_slots import check, read, token_bytes
 from pinprompt.models.kv_slots import window as slot_window
 from pinprompt.models.label_text import (
     Frame,
@@ -147,10 +147,11 @@ class CausalLabels:
         heads = inputs.heads[self._kept]
         order = sorted(range(len(heads)), key=lambda row: len(heads[row]))
         table = torch.empty(len(paths), len(heads), len(words.ids))
-        for start in range(0, len(order), CHUNK):
-            chosen = order[start : start + CHUNK]
+        for chosen in _parts(order, heads, SLOT_BYTES // token_bytes(self.model)):
             texts = [heads[row] for row in chosen]
-            part = WholePrompts(self.model, texts, DEPTH, tokens=self._tokens, limit=SLOT_BYTES)
+            # A single text is read, however long it is.
+            limit = max(SLOT_BYTES, (len(texts[0]) + DEPTH) * token_bytes(self.model))
+            part = WholePrompts(self.model, texts, DEPTH, tokens=self._tokens, limit=limit)
             table[:, chosen] = torch.stack(self._tree(part, paths, words))
         return dict(zip(paths, table, strict=True))
 
@@ -175,7 +176,9 @@ class CausalLabels:
             return None
         if not inputs.keep:
             return path if self._keeps([*heads[0], *heads[-1]]) else None
-        return path if self._reader(frame.before, heads, inputs) is not None else None
+        if self._reader(frame.before, heads, inputs) is None:
+            inputs.keep = False  # too long to be kept: read again for each list of prompts, a few texts at a time
+        return path if self._keeps([*heads[0], *heads[-1]]) else None
 
     def _reader(
         self, before: str, heads: Sequence[Sequence[int]], inputs: Inputs
@@ -362,3 +365,14 @@ def around_vectors(
     stacked = torch.stack([torch.nn.functional.pad(row, (0, 0, 0, longest - len(row))) for row in rows])
     mask = (torch.arange(longest, device=device)[None] < sizes[:, None]).long()
     return {"inputs_embeds": stacked, "attention_mask": mask}, sizes
+
+
+def _parts(order: Sequence[int], heads: Sequence[Sequence[int]], tokens: int) -> Iterator[list[int]]:
+    """Rows in an order of growing length, a few at a time, so that a part's texts and prompts have so many tokens."""
+    part: list[int] = []
+    for row in order:
+        if part and (len(part) == CHUNK or (len(part) + 1) * (len(heads[row]) + DEPTH) > tokens):
+            yield part
+            part = []
+        part.append(row)
+    yield part

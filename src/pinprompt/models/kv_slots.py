@@ -122,6 +122,12 @@ def read_many(model: Any, texts: Sequence[Sequence[int]]) -> list[torch.Tensor]:
     return [found[place] for place in range(len(texts))]
 
 
+def token_bytes(model: Any) -> int:
+    """Memory that the keys and values of one token take."""
+    past = read_many(model, [[0]])[0]
+    return past.numel() * past.element_size()
+
+
 class Slots:
     """R slots of L tokens each; `step` reads one token in every slot and gives the logits of the next."""
 

@@ -19,7 +19,7 @@ from pinprompt.models.kv_slots import Slots, read_many
 TokenPath = tuple[int, ...]
 
 ROWS = 256  # rows of a pass: a CPU is nearer its limit than with 64, and few nodes of a depth still fill it
-SLOT_BYTES = 2 << 30
+SLOT_BYTES = 1 << 30  # of a list of texts; a race has several, each about as large as all before it
 NODE_BYTES = 512 << 20
 
 

@@ -15,7 +15,7 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from pinprompt.models.batches import logits_of
-from pinprompt.models.kv_slots import read_many, row_attention
+from pinprompt.models.kv_slots import read_many, row_attention, token_bytes
 from pinprompt.models.shared_prefixes import TokenPath
 
 STEP = 4  # prompts are filled up to a multiple of so many tokens, so that those of like length share passes
@@ -57,13 +57,14 @@ class WholePrompts:
     def __init__(self, model: Any, texts: Sequence[Sequence[int]], depth: int, *, tokens: int, limit: int) -> None:
         self.model, self.depth, self.tokens, self.rows = model, -(-depth // STEP) * STEP, tokens, len(texts)
         self._sizes = torch.tensor([len(ids) for ids in texts], device=model.device)
+        self._longest = int(self._sizes.max())
+        # Long texts leave room for fewer prompts beside them.
+        self._most = limit // (self.rows * (self._longest + self.depth) * token_bytes(model))
+        if not self._most:
+            raise MemoryError("the texts' keys and values are too large to be kept")
         pasts = read_many(model, texts)
         layers, two, heads, _, width = pasts[0].shape
-        self._longest = int(self._sizes.max())
-        rows = self.groups(STEP) * self.rows
-        shape = (layers, two, rows, heads, self._longest + self.depth, width)
-        if pasts[0].element_size() * torch.Size(shape).numel() > limit:
-            raise MemoryError("the texts' keys and values are too large to be kept")
+        shape = (layers, two, self.groups(STEP) * self.rows, heads, self._longest + self.depth, width)
         # Zeros, not empty memory: masked columns weigh exactly nothing only as long as they are finite.
         self._store = pasts[0].new_zeros(shape)
         for row, past in enumerate(pasts):
@@ -73,7 +74,7 @@ class WholePrompts:
 
     def groups(self, depth: int) -> int:
         """Prompts of a pass that is `depth` tokens deep."""
-        return max(1, self.tokens // (self.rows * depth))
+        return max(1, min(self._most, self.tokens // (self.rows * depth)))
 
     def logits(self, paths: Sequence[TokenPath], tokens: Sequence[int] | None, last: int = 1) -> list[torch.Tensor]:
         """For each path, logits [N, last, K] of `tokens` (of the vocabulary where None) at its last places."""
