@@ -221,7 +221,7 @@ def evaluate(
     build.set_threads(threads)
     device = build.choose_device(device)
     with opened(run) as folder:
-        recipe, found = near(recipe_of(folder), Path(run)), running.result_of(folder).data
+        recipe, found = running.near(recipe_of(folder), Path(run)), running.result_of(folder).data
         # Offsets hold for one model: another one measures its own, on the same training rows.
         asked = Prompt(prompt) if prompt is not None else found_prompt(folder)
     asked = replace(asked, offsets=()) if task_models else asked
@@ -251,25 +251,9 @@ def evaluate(
     return evaluations
 
 
-_PATHS = ("train", "dev", "test", "data", "source", "target", "references")
-
-
-def near(recipe: Recipe, run: Path) -> Recipe:
-    """The recipe with data paths that hold from here: what is not found is looked for beside and above the run."""
-    places = [run.resolve(), *run.resolve().parents]
-    changed = {}
-    for name in _PATHS:
-        given = getattr(recipe.task, name, None)
-        if isinstance(given, str) and not Path(given).is_absolute() and not Path(given).exists():
-            found = next((place / given for place in places if (place / given).exists()), None)
-            if found is not None:
-                changed[name] = str(found)
-    return recipe.model_copy(update={"task": recipe.task.model_copy(update=changed)}) if changed else recipe
-
-
 def _data_of(recipe: Recipe) -> str:
     """What a run's data are called: the dataset, or the files."""
-    named = [getattr(recipe.task, name, None) for name in ("dataset", *_PATHS)]
+    named = [getattr(recipe.task, name, None) for name in ("dataset", *running.DATA)]
     pictures = getattr(recipe.task, "images", ())
     return ", ".join(str(one) for one in (*named, *pictures) if one) or recipe.task.kind
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -17,10 +15,11 @@ from typer.testing import CliRunner
 import pinprompt
 from pinprompt.cli import app
 from pinprompt.errors import RunError, SettingError
+from pinprompt.recipe import recipe as recipes
 from pinprompt.records.usage import TOOLS, Sent, export, sent_of, snippets
-from tests.toys.label_runs import ROWS, make_run
+from pinprompt.run import running
+from tests.toys.label_runs import ROWS, make_run, settings_of
 
-SENT = "{{say}} {% if %} of a film it was"
 TEXT = 'the plot felt "bad" {text} it\'s'
 
 
@@ -128,43 +127,6 @@ def test_every_export_is_written(run: Path, tmp_path: Path, tool: str) -> None:
         pinprompt.export(run, tool + "x")
 
 
-def test_langchain_loads_its_export(tmp_path: Path) -> None:
-    loading = pytest.importorskip("langchain_core.prompts.loading")
-    sent = Sent("classification", "p", 'say {"x"} of ', " it was", "m", words={"neg": "bad"})
-    (tmp_path / "prompt.json").write_text(export(sent, "langchain")[1])
-    try:
-        loaded = loading.load_prompt(tmp_path / "prompt.json", allow_dangerous_paths=True)
-    except TypeError:  # versions before the option
-        loaded = loading.load_prompt(tmp_path / "prompt.json")
-    assert loaded.format(text="a {film}") == 'say {"x"} of a {film} it was'
-
-
-def test_dspy_loads_its_export(tmp_path: Path) -> None:
-    dspy = pytest.importorskip("dspy")
-    sent = Sent("classification", "p", "", " It was", "m", words={"neg": "bad"})
-    (tmp_path / "program.json").write_text(export(sent, "dspy")[1])
-    program = dspy.Predict("text -> label")
-    program.load(str(tmp_path / "program.json"))
-    assert "{text} It was" in program.signature.instructions
-
-
-def test_promptfoo_reads_its_export(tmp_path: Path) -> None:
-    tool = os.environ.get("PROMPTFOO") or shutil.which("promptfoo")
-    if tool is None:
-        pytest.skip("promptfoo is not installed: npm install --global promptfoo (or name it in PROMPTFOO)")
-    sent = Sent("classification", "p", "{{say}} {% if %} of ", " it was", "m", words={"neg": "bad", "pos": "good"})
-    config = json.loads(export(sent, "promptfoo")[1])
-    config["providers"] = ["echo"]  # answers with the prompt itself: nothing is sent anywhere
-    config["tests"] = [{"vars": {"text": "a film"}, "assert": [{"type": "equals", "value": SENT}]}]
-    (tmp_path / "promptfooconfig.json").write_text(json.dumps(config), "utf-8")
-    quiet = {"PROMPTFOO_DISABLE_TELEMETRY": "1", "PROMPTFOO_DISABLE_UPDATE": "1", "PROMPTFOO_CONFIG_DIR": str(tmp_path)}
-    words = ["eval", "-c", "promptfooconfig.json", "--no-cache", "--no-table", "--no-write", "-o", "out.json"]
-    done = subprocess.run([tool, *words], cwd=tmp_path, env={**os.environ, **quiet}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    stats = json.loads((tmp_path / "out.json").read_text("utf-8"))["results"]["stats"]
-    assert (stats["successes"], stats["failures"]) == (1, 0)
-
-
 def test_use_prints_text_and_code(run: Path) -> None:
     done = call("use", run, "--text", "a [/film]")
     assert done.exit_code == 0, done.output
@@ -226,3 +188,24 @@ def test_data_that_changed_since_are_noticed_and_found_from_any_folder(
     assert other.exit_code == 0, other.output
     assert "has changed since the run" in other.stderr
     assert "reviews.csv" in other.stderr
+
+
+def test_a_run_is_resumed_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "home")
+    raw = settings_of(tmp_path / "home", task={"train": "reviews.csv"})
+    made = running.run(recipes.resolve(raw), Path("runs/one"), report=False).folder.resolve()
+    recipe = (made / "recipe.toml").read_text("utf-8")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    asked = call("resume", made)
+    assert asked.exit_code == 2  # the file lies neither here nor in the run folder
+    assert "--trust" in asked.stderr
+    done = call("resume", made, "--trust", "--json", "--quiet")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["report"] == str(made / "report.html")
+    assert (made / "report.html").is_file()
+    assert (made / "recipe.toml").read_text("utf-8") == recipe
+    again = call("resume", made, "--json", "--quiet")  # finished: there is nothing to do, and nothing is read
+    assert again.exit_code == 0, again.output
+    assert not list((tmp_path / "elsewhere").iterdir())

@@ -159,6 +159,7 @@ def _search(
     from pinprompt.cli.shown import shown_estimate, shown_result
     from pinprompt.recipe import recipe as recipes
     from pinprompt.run import consent
+    from pinprompt.run.running import near
 
     if options.resume and force:
         raise SettingError("--resume continues a run, --force removes it: choose one")
@@ -176,7 +177,7 @@ def _search(
         console.answer(figures, shown_estimate(figures))
         return
     if source is not None:
-        consent.agree(recipe, source, given)
+        consent.agree(near(recipe, source) if source.is_dir() else recipe, source, given)
     out = options.out or folder or api.default_folder(recipe)
     with Progress(console, recipe) as progress:
         try:

@@ -43,9 +43,22 @@ class Sent:
         """The whole text with {text} in the text's place."""
         return self.before + TEXT + self.after
 
+    @property
+    def quoted(self) -> bool:
+        """Whether the text stands in double quotes, as texts to rewrite do; its own then become single."""
+        return not self.words and self.before.endswith('"') and self.after.startswith('"')
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What a server is told beside the text: as many tokens as the longest label word has, or a whole rewrite."""
+        longest = max((len(ids) for ids in self.word_ids.values()), default=1)
+        most = (16 if self.messages else longest) if self.words else 100
+        return {"max_tokens": most, "temperature": 0, **({"stop": ['"']} if self.quoted else {})}
+
     def text_for(self, text: str) -> str:
         """The exact text that is sent for an input."""
-        return self.before + text.strip() + self.after
+        given = text.strip()
+        return self.before + (given.replace('"', "'") if self.quoted else given) + self.after
 
     def messages_for(self, text: str) -> list[dict[str, str]]:
         """The messages that are sent for an input; none for a model that is asked by completion."""
@@ -108,6 +121,11 @@ def export(sent: Sent, tool: str) -> tuple[str, str]:
     """The name and the content of a file that a tool reads."""
     if tool not in TOOLS:
         raise SettingError(f"there is no export to '{tool}': {did_you_mean(tool, TOOLS)}")
+    if sent.kind != "causal" and tool in ("promptfoo", "openai"):
+        raise SettingError(
+            f"{sent.model} fills a mask, which servers of OpenAI's protocol do not do: there is no export to {tool}; "
+            "export to json, and `pinprompt use` prints code for transformers"
+        )
     made = {"promptfoo": _promptfoo, "dspy": _dspy, "langchain": _langchain, "openai": _request, "json": _plain}[tool](
         sent
     )
@@ -128,7 +146,8 @@ def _offsets(sent: Sent) -> dict[str, float]:
 
 
 def _python(sent: Sent, text: str) -> str:
-    lines = [_constants(sent), "", "", "def full_text(text):", "    return BEFORE + text.strip() + AFTER", ""]
+    given = "text.strip().replace('\"', \"'\")" if sent.quoted else "text.strip()"
+    lines = [_constants(sent), "", "", "def full_text(text):", f"    return BEFORE + {given} + AFTER", ""]
     if sent.words:
         lines += [
             "",
@@ -189,7 +208,7 @@ def _model(sent: Sent) -> str:
 
 def _openai(sent: Sent, text: str) -> str:
     head = ["from openai import OpenAI", "", f"client = OpenAI(base_url={_SERVER!r})  # your server"]
-    most = "1" if sent.words else "100"
+    options = ", ".join(f"{name}={value!r}" for name, value in sent.options.items())
     if sent.messages:
         return "\n".join(
             [
@@ -197,35 +216,31 @@ def _openai(sent: Sent, text: str) -> str:
                 "answer = client.chat.completions.create(",
                 f"    model={_model(sent)!r},",
                 f"    messages={sent.messages_for(text)!r},",
-                f"    max_tokens={'16' if sent.words else most},",
-                "    temperature=0,",
+                f"    {options},",
                 ")",
                 "print(answer.choices[0].message.content)",
             ]
         )
+    words = [
+        f"WORDS = {dict(sent.words)!r}  # label: the word that the model says for it",
+        f"OFFSETS = {_offsets(sent)!r}  # taken from a label's log-probability",
+    ]
     return "\n".join(
         [
             *head,
             "answer = client.completions.create(",
-            f"    model={_model(sent)!r}, prompt={sent.text_for(text)!r}, max_tokens={most}, temperature=0, logprobs=5",
+            f"    model={_model(sent)!r}, prompt={sent.text_for(text)!r}, {options}, logprobs=5",
             ")",
-            *(
-                [
-                    f"WORDS = {dict(sent.words)!r}  # label: the word that the model says for it",
-                    f"OFFSETS = {_offsets(sent)!r}  # taken from a label's log-probability",
-                ]
-                if sent.words
-                else []
-            ),
+            *(words if sent.words else []),
             "print(answer.choices[0].text, answer.choices[0].logprobs)",
         ]
     )
 
 
 def _curl(sent: Sent, text: str) -> str:
-    body: dict[str, Any] = {"model": _model(sent), "temperature": 0, "max_tokens": 1 if sent.words else 100}
+    body: dict[str, Any] = {"model": _model(sent), **sent.options}
     if sent.messages:
-        body |= {"messages": sent.messages_for(text), "max_tokens": 16 if sent.words else 100}
+        body |= {"messages": sent.messages_for(text)}
     else:
         body |= {"prompt": sent.text_for(text), "logprobs": 5}
     path = "chat/completions" if sent.messages else "completions"
@@ -253,30 +268,36 @@ def _plain(sent: Sent) -> dict[str, Any]:
 
 def _request(sent: Sent) -> dict[str, Any]:
     """The body of a request to an OpenAI-compatible server, with {text} in the text's place."""
-    body: dict[str, Any] = {"model": _model(sent), "temperature": 0}
+    body: dict[str, Any] = {"model": _model(sent), **sent.options}
     if sent.messages:
-        return {**body, "messages": sent.messages, "max_tokens": 16}
-    return {**body, "prompt": sent.open_text, "max_tokens": 1 if sent.words else 100, "logprobs": 5}
+        return {**body, "messages": sent.messages}
+    return {**body, "prompt": sent.open_text, "logprobs": 5}
 
 
 def _promptfoo(sent: Sent) -> dict[str, Any]:
-    """A configuration for `promptfoo eval -c`; JSON is YAML too. Tests of your own go into `tests`."""
+    """A configuration for `promptfoo eval -c`; JSON is YAML too. Tests of your own go into `tests`.
+
+    The server is one on this machine: without an address, promptfoo would send the texts to OpenAI's.
+    """
 
     def raw(part: str) -> str:
         risky = any(mark in part for mark in ("{{", "{%", "{#"))
         return f"{{% raw %}}{part}{{% endraw %}}" if risky else part
 
-    text = "{{text}}".join(raw(part) for part in (sent.before, sent.after))
+    def opened(content: str) -> str:
+        return (raw(sent.before) + "{{text}}" + raw(sent.after)).join(
+            raw(part) for part in content.split(sent.open_text, 1)
+        )
+
+    way, text = "completion", opened(sent.open_text)
+    if sent.messages:
+        way = "chat"
+        text = json.dumps([{**one, "content": opened(one["content"])} for one in sent.messages], ensure_ascii=False)
     known = [{"type": "icontains-any", "value": list(sent.words.values())}] if sent.words else []
     return {
         "description": f"the prompt that pinprompt found: {sent.prompt}",
         "prompts": [text],
-        "providers": [
-            {
-                "id": f"openai:completion:{_model(sent)}",
-                "config": {"max_tokens": 1 if sent.words else 100, "temperature": 0},
-            }
-        ],
+        "providers": [{"id": f"openai:{way}:{_model(sent)}", "config": {"apiBaseUrl": _SERVER, **sent.options}}],
         "tests": [{"vars": {"text": "put a text of your own here"}, "assert": known}],
     }
 

@@ -27,7 +27,8 @@ from pinprompt.values import Event, Listener
 
 MAY_CHANGE = ("budget", "scoring", "private")
 """What a resumed run may change: what it may spend, where it computes, what it shows, never what it computes."""
-
+DATA = ("train", "dev", "test", "data", "source", "target", "references")
+"""Settings of tasks that name a file or a folder with data."""
 
 RESULT: dict[str, tuple[type, ...]] = {
     "prompt": (str,), "score": (int, float, type(None)), "dev": (dict, type(None)), "test": (dict, type(None)),
@@ -80,6 +81,35 @@ def recipe_of(folder: Path | str) -> Recipe:
     return recipes.load(path)
 
 
+def near(recipe: Recipe, run: Path) -> Recipe:
+    """The recipe with paths of files that hold from here: what is not found is looked for beside and above the run.
+
+    Names of models stay as they are, unless they can only be paths: a folder of the same name is no model's id.
+    """
+    places = [run.resolve(), *run.resolve().parents]
+
+    def found(given: str) -> str:
+        if Path(given).is_absolute() or Path(given).exists():
+            return given
+        return next((str(place / given) for place in places if (place / given).exists()), given)
+
+    task, policy = recipe.task, recipe.policy
+    files = {name: found(given) for name in DATA if isinstance(given := getattr(task, name, None), str)}
+    if hasattr(task, "images"):
+        files["images"] = tuple(found(one) for one in task.images)
+    models = {"task": getattr(task, "model", None), "policy": policy.model}
+    paths = {room: {"model": found(name)} for room, name in models.items() if name and _is_path(name)}
+    banned = policy.constraints.banned_file
+    bans = {"constraints": policy.constraints.model_copy(update={"banned_file": found(banned)})} if banned else {}
+    changed_task = task.model_copy(update=files | paths.get("task", {}))
+    changed_policy = policy.model_copy(update=bans | paths.get("policy", {}))
+    return recipe.model_copy(update={"task": changed_task, "policy": changed_policy})
+
+
+def _is_path(model: str) -> bool:
+    return model.startswith((".", "~")) or model.endswith(".gguf")
+
+
 def result_of(folder: Path) -> Result:
     """The result that a finished run left in its folder."""
     changed = changed_since(folder, {"result.json"})
@@ -128,7 +158,9 @@ def run(
             notes(note)
         if _finished(recipe, record, notes, report):
             return result_of(record.path)
-        task = complete(task or build.build_task(recipe, device))
+        # A run that is resumed from another folder keeps its recipe; only its files are looked for.
+        here = near(recipe, record.path) if resume else recipe
+        task = complete(task or build.build_task(here, device))
         recipe = build.with_label_words(recipe, task)
         for note in (*task.notes, *build.language_notes(recipe, task)):
             notes(note)
@@ -157,7 +189,7 @@ def run(
             for listener in (record.record, *listeners):
                 listener(event)
 
-        writer = cache(lambda: build.build_writer(recipe, task, device))
+        writer = cache(lambda: build.build_writer(here, task, device))
         held: list[Reservation] = []
 
         def open_reserve() -> None:

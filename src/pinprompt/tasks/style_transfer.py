@@ -57,6 +57,7 @@ class StyleTransferTask(Task):
         revision: str = "",
     ) -> None:
         self.settings, self.data, self.generator, self._judges = settings, data, generator, judges
+        self._revision = revision
         self.billed = generator.billed
         self._server: Any = generator if generator.billed is not None else None
         """The generator, if it is behind an API: it counts tokens."""
@@ -284,9 +285,14 @@ class StyleTransferTask(Task):
         return {"manual": self.data.manual, "instructions": self.data.instruction}
 
     def sent(self, prompt: Prompt) -> dict[str, Any]:
-        """The exact text around an input, and the model."""
+        """The exact text around an input, and the model; the messages where its server only chats."""
         before, _, after = self.generator.fill(prompt.text, "\0").partition("\0")
-        return {"before": before, "after": after, "model": self.settings.model, "kind": "causal"}
+        sent = {"before": before, "after": after, "model": self.settings.model, "kind": "causal"}
+        if self._server is None:
+            return {**sent, "revision": self._revision}
+        chats = self._server.client.completes is False
+        messages = [{"role": "user", "content": f"{before}{{text}}{after}"}] if chats else []
+        return {**sent, "source": "remote", "messages": messages}
 
     def judges(self) -> dict[str, str]:
         """Who judged what, for result.json: numbers from different judges never share a column."""
