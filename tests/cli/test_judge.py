@@ -60,6 +60,7 @@ def test_marks_means_and_costs(runs: list[Path]) -> None:
     assert (summary["interpretability_error"], summary["images"], summary["judged"]) == (0, 2, 2)
     # 2,000 tokens at 2 and 40 at 10 per million.
     assert answer["costs"] == {"calls": 2, "tokens_in": 2000, "tokens_out": 40, "money": pytest.approx(0.0044)}
+    assert answer["currency"] == ""
     asked = [body["messages"][0]["content"][0]["text"] for _, body, _ in server.seen]
     assert all(json.dumps(prompt) in text for prompt, text in zip(found, asked, strict=True))
     assert all("Relevance" in text and "Interpretability" in text for text in asked)
@@ -71,6 +72,16 @@ def test_people_get_a_table_and_the_mean(runs: list[Path]) -> None:
     assert done.exit_code == 0, done.output
     assert "pin: relevance 4.00 \N{PLUS-MINUS SIGN} 1.00, interpretability 2.00 \N{PLUS-MINUS SIGN} 0.00" in done.stdout
     assert "asked gpt-4.1 2 times: 2,000 tokens in and 40 out" in done.stdout
+
+
+def test_money_without_a_price_is_unknown_not_nothing(runs: list[Path]) -> None:
+    with serving(marks((4, 4))) as server:
+        assert json.loads(call(server.url, runs[0], "--json").stdout)["costs"]["money"] is None
+        assert "money: unknown (no budget.prices" in call(server.url, runs[0]).stdout
+        known = call(server.url, runs[0], "--set", PRICE, "--set", "budget.currency=EUR", "--no-memo")
+    assert "money: 0.0022 EUR" in known.stdout  # 1,000 tokens at 2 and 20 at 10 per million
+    kept = json.loads((runs[0] / "judgements.json").read_text())["judgements"]
+    assert [one["costs"]["money"] for one in kept if one["model"] == "gpt-4.1"] == [pytest.approx(0.0022)]
 
 
 def test_answers_are_kept_and_no_memo_asks_again(runs: list[Path]) -> None:

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pinprompt.records.reading import inside, mapping, number, sequence
-from pinprompt.records.spending import spending
+from pinprompt.records.spending import money_shown, spending
 from pinprompt.records.verdict import judge_result, value_of
 from pinprompt.records.wording import where
 from pinprompt.run.running import Result
@@ -96,9 +96,7 @@ def shown_estimate(figures: Mapping[str, Any]) -> str:
     if figures.get("tokens"):
         parts.append(f"about {figures['tokens']:,} tokens (never more than {figures['most_tokens']:,})")
     if "money" in figures:
-        money = figures["money"]
-        known = "money: unknown (no budget.prices for this model)"
-        parts.append(known if money is None else f"{money:.4g} {figures['currency'] or 'by the price table'}")
+        parts.append(f"money: {money_shown(figures['money'], figures['currency'])}")
     if figures.get("minutes") is not None:
         parts.append(f"about {figures['minutes']:.1f} minutes, {figures['report_minutes']:.1f} more for the report")
     note = figures.get("note")

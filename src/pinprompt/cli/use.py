@@ -277,6 +277,8 @@ def _shown(found: Judgement) -> Iterator[Any]:
     from rich.table import Table
     from rich.text import Text
 
+    from pinprompt.records.spending import money_shown
+
     table = Table("run", "prompt", "relevance", "interpretability", show_edge=False)
     for run in found.runs:
         for prompt in dict.fromkeys(one.prompt for one in run.opinions):
@@ -293,7 +295,8 @@ def _shown(found: Judgement) -> Iterator[Any]:
         yield f"stopped early: {found.stopped}"
     costs = found.costs
     tokens = f"{costs['tokens_in']:,.0f} tokens in and {costs['tokens_out']:,.0f} out"
-    yield f"asked {found.model} {costs['calls']:,.0f} times: {tokens}, {costs['money']:.4g} money"
+    money = money_shown(costs["money"], found.currency)
+    yield f"asked {found.model} {costs['calls']:,.0f} times: {tokens}; money: {money}"
 
 
 def _mean(summary: Summary) -> str:

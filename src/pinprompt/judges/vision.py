@@ -98,13 +98,15 @@ class VisionJudge:
     """Asks, checks, asks again, counts the cost, and keeps every answer in a JSON file."""
 
     def __init__(self, model: VisionModel, cache: Path | None = None, price: Price | None = None) -> None:
-        self.model, self.price, self._file = model, price or Price(input=0.0, output=0.0), cache
+        self.model, self.price, self._file = model, price, cache
         self._known: dict[str, Any] = _read(cache) if cache is not None and cache.exists() else {}
         self.calls = self.tokens_in = self.tokens_out = 0
 
     @property
-    def money(self) -> float:
-        """What was really spent, by the price per million tokens."""
+    def money(self) -> float | None:
+        """What was really spent, by the price per million tokens; None where the price is not known."""
+        if self.price is None:
+            return None
         return (self.tokens_in * self.price.input + self.tokens_out * self.price.output) / 1e6
 
     def judge(self, caption: str, image: Image) -> CaptionMarks:

@@ -28,11 +28,15 @@ def spending(result: Any) -> list[tuple[str, str]]:
         note = f"; {untold:,} calls counted at their most, as the server does not tell" if untold else ""
         found.append(("tokens", f"{tokens[0]:,} in, {tokens[1] or 0:,} out{note}"))
     if "money" in spent:
-        amount, currency = number(spent.get("money")), spent.get("currency")
-        unit = f" {currency[:20]}" if isinstance(currency, str) and currency else ""
-        shown = "unknown (no budget.prices for this model)" if amount is None else f"{amount:.4g}{unit}"
-        found.append(("money", shown))
+        found.append(("money", money_shown(number(spent.get("money")), spent.get("currency"))))
     return found
+
+
+def money_shown(amount: float | None, currency: object) -> str:
+    """A sum with its currency; a price that nobody gave makes it unknown, not nothing."""
+    if amount is None:
+        return "unknown (no budget.prices for this model)"
+    return f"{amount:.4g}" + (f" {currency[:20]}" if isinstance(currency, str) and currency else "")
 
 
 def _count(spent: Any, part: str, name: str) -> int | None:

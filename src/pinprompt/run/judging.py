@@ -73,7 +73,8 @@ class Judgement:
     model: str
     runs: tuple[JudgedRun, ...]
     methods: Mapping[str, Summary]
-    costs: Mapping[str, float]
+    costs: Mapping[str, float | None]
+    currency: str = field(default="")
     stopped: str = field(default="")
     """Why not every run was judged; empty where all were."""
 
@@ -92,7 +93,8 @@ class Judgement:
         ]
         methods = {name: asdict(summary) for name, summary in self.methods.items()}
         return {
-            "model": self.model, "runs": rows, "methods": methods, "costs": dict(self.costs), "stopped": self.stopped
+            "model": self.model, "runs": rows, "methods": methods, "costs": dict(self.costs),
+            "currency": self.currency, "stopped": self.stopped,
         }  # fmt: skip
 
 
@@ -135,7 +137,7 @@ def judge(
         except BudgetSpent as spent:
             stopped = str(spent)
         if opinions:
-            spent_here = {name: value - before[name] for name, value in _costs(judging).items()}
+            spent_here = {name: _less(value, before[name]) for name, value in _costs(judging).items()}
             judged.append(JudgedRun(run.folder, run.method, run.images, run.found, tuple(opinions)))
             _keep(judged[-1], limited.name, spent_here)
         if stopped:
@@ -143,7 +145,7 @@ def judge(
     failures = [one.verdict.failure for run in judged for one in run.opinions if one.verdict.rating is None]
     if failures and len(failures) == sum(len(run.opinions) for run in judged):
         raise ModelError(f"no prompt could be judged; the first failure: {failures[0]}")
-    return Judgement(limited.name, tuple(judged), _by_method(judged), _costs(judging), stopped)
+    return Judgement(limited.name, tuple(judged), _by_method(judged), _costs(judging), chosen.budget.currency, stopped)
 
 
 @dataclass(frozen=True)
@@ -214,13 +216,18 @@ def _ask(run: _Asked, judging: VisionJudge) -> Iterator[Opinion]:
             yield Opinion(prompt, picture.path.name, judging.judge(prompt, picture.image))
 
 
-def _costs(judging: VisionJudge) -> dict[str, float]:
+def _costs(judging: VisionJudge) -> dict[str, float | None]:
+    """What was asked so far; money is None where the price is not known."""
     return {
         "calls": judging.calls,
         "tokens_in": judging.tokens_in,
         "tokens_out": judging.tokens_out,
         "money": judging.money,
     }
+
+
+def _less(after: float | None, before: float | None) -> float | None:
+    return None if after is None or before is None else after - before
 
 
 def _by_method(judged: Sequence[JudgedRun]) -> dict[str, Summary]:
@@ -238,7 +245,7 @@ def _by_method(judged: Sequence[JudgedRun]) -> dict[str, Summary]:
     return found
 
 
-def _keep(run: JudgedRun, model: str, costs: Mapping[str, float]) -> None:
+def _keep(run: JudgedRun, model: str, costs: Mapping[str, float | None]) -> None:
     """Write a run's judgements (those of other models stay, by name) and its report anew."""
     from pinprompt.files import write_json
     from pinprompt.records.reading import read_run
