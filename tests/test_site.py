@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import http.server
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -76,6 +81,52 @@ def test_links_lead_somewhere_and_nothing_comes_from_outside(site: Path) -> None
             assert goal.is_file(), (path.name, target)
             if parts.fragment and goal in found:
                 assert unquote(parts.fragment) in found[goal].names, (path.name, target)
+
+
+@contextlib.contextmanager
+def served(site: Path) -> Iterator[str]:
+    """The site behind a server on this machine, as on the web."""
+    handler = functools.partial(Quiet, directory=str(site))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Says nothing."""
+
+    def log_message(self, *_: Any) -> None:
+        """Quiet."""
+
+
+@pytest.mark.parametrize("place", ["disk", "server"])
+def test_a_word_is_searched_for_and_found(site: Path, browser: Any, place: str) -> None:
+    context = browser.new_context(viewport={"width": 1200, "height": 900})
+    context.set_default_timeout(PATIENCE)
+    page = context.new_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    with served(site) if place == "server" else contextlib.nullcontext(site.as_uri()) as address:
+        page.goto(f"{address}/index.html")
+        page.locator("input.md-search__input").first.click()
+        page.keyboard.type("promptfoo")
+        hit = page.locator(".md-search-result__item a[href*='howto/tickets.html']").first
+        hit.wait_for()
+        hit.click()
+        page.wait_for_url("**/howto/tickets.html*")
+        assert "promptfoo" in page.locator("article").inner_text()
+        page.goto(f"{address}/howto/style.html")  # a page one folder down finds the index too
+        page.locator("input.md-search__input").first.click()
+        page.keyboard.type("sparsemax")
+        page.locator(".md-search-result__item a[href*='method.html']").first.wait_for()
+        context.close()
+    assert not [url for url in asked if not url.startswith(("data:", "blob:", "about:", address))]
 
 
 @pytest.mark.parametrize("width", [1200, 390])
