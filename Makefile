@@ -10,7 +10,7 @@ TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -
 # Instructions that other processors have; a processor that has no such choice (ARM) takes no notice.
 CPUS := avx2 default
 
-.PHONY: demo test test-cpus soak soak-short check format lint types security bandit audit bench docs dist lock coverage mutation clean
+.PHONY: demo test test-cpus test-exports soak soak-short check format lint types security bandit audit bench notebook docs dist lock coverage mutation clean
 
 demo: .venv/core.done
 	$(BIN)/pinprompt demo
@@ -27,6 +27,15 @@ test-cpus: .venv/dev.done
 	    || failed="$$failed $$cpu"; \
 	done; \
 	if [ -n "$$failed" ]; then echo "learning tests failed with:$$failed"; exit 1; fi
+
+# What `pinprompt export` writes, read by the real tools. Each has a folder of its own: promptfoo needs Node, and dspy
+# wants older versions of packages that pinprompt needs.
+test-exports: .venv/dev.done
+	npm install --no-audit --no-fund --silent --prefix build/promptfoo promptfoo@0.121
+	test -x build/dspy/bin/python || $(PYTHON) -m venv build/dspy
+	build/dspy/bin/pip install --quiet --disable-pip-version-check 'dspy>=3,<4'
+	PROMPTFOO=build/promptfoo/node_modules/.bin/promptfoo DSPY_PYTHON=build/dspy/bin/python \
+	  $(TEST) -n 0 -rs tests/cli/test_exports.py
 
 # Random kills and random damage to every file, for half an hour or so on two cores; CI runs the short form.
 soak: .venv/dev.done
@@ -62,6 +71,11 @@ audit: .venv/dev.done
 
 bench: .venv/core.done
 	$(BIN)/pinprompt bench all
+
+# Executes the notebook of examples/ with the real model and keeps its outputs; a few minutes.
+notebook: .venv/dev.done
+	$(BIN)/python tools/execute_notebook.py
+	$(BIN)/python tools/make_docs.py
 
 docs: .venv/dev.done
 	$(BIN)/python tools/make_docs.py

@@ -14,11 +14,9 @@ ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
 TORCH = "torch==2.13.0"
 PIP = ("-m", "pip", "--disable-pip-version-check", "install", "--quiet")
-# Templates, styles and weights that only the wheel can miss: a checkout always has them.
 SMOKE = ("demo", "--calls", "120", "--set", "task.test_rows=40", "--quiet")
 """The demo with a small budget: fetches its model and data where they are not in the cache, then takes a minute."""
 CHECKS_LEFT_OUT = "W002"  # two files of the same content: empty __init__.py files
-NEEDED = ("pinprompt/records/templates/report_body.html.j2", "pinprompt/py.typed")
 
 
 def main() -> None:
@@ -51,9 +49,15 @@ def run(*words: object, cwd: str | Path = ROOT) -> None:
 
 
 def check_contents(wheel: Path) -> None:
-    """The wheel has what the code reads at run time, and nothing beside the package."""
+    """The wheel has every file of the package and nothing beside it: a checkout always has templates and weights."""
+    source = ROOT / "src"
+    files = {
+        path.relative_to(source).as_posix()
+        for path in (source / "pinprompt").rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    }
     names = zipfile.ZipFile(wheel).namelist()
-    missing = [name for name in NEEDED if name not in names]
+    missing = sorted(files - set(names))
     stray = sorted({name.split("/")[0] for name in names if not name.startswith(("pinprompt/", "pinprompt-"))})
     if missing or stray:
         raise SystemExit(f"{wheel.name}: missing {missing}, not part of the package {stray}")
