@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 NOTEBOOK = Path(__file__).parents[1] / "examples" / "tickets.ipynb"
 
 
+def code_hash(book: Mapping[str, Any]) -> str:
+    """A hash of the code cells: what was shown belongs to this code."""
+    cells = ["".join(cell["source"]) for cell in book["cells"] if cell["cell_type"] == "code"]
+    return hashlib.sha256("\0".join(cells).encode()).hexdigest()
+
+
 def page() -> str:
     """The notebook as Markdown: text, code, and what the code showed when it was executed."""
-    parts = []
-    for cell in json.loads(NOTEBOOK.read_text("utf-8"))["cells"]:
+    parts, book = [], json.loads(NOTEBOOK.read_text("utf-8"))
+    for cell in book["cells"]:
         source = "".join(cell["source"]).strip()
         if cell["cell_type"] == "markdown":
             parts.append(source)
             continue
         parts.append(f"```python\n{source}\n```")
         parts += [shown for output in cell["outputs"] if (shown := _shown(output))]
-    parts.append("The notebook is `examples/tickets.ipynb`; a test executes it with a small model.")
+    executed = book["metadata"]["pinprompt"]
+    parts.append(
+        f"The notebook is `examples/tickets.ipynb`, executed by `make notebook` on {executed['date']} with pinprompt "
+        f"{executed['version']} and `smollm2` on two CPU cores."
+    )
     return "\n\n".join(parts) + "\n"
 
 
