@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import shlex
 from pathlib import Path
@@ -34,8 +35,26 @@ def test_generated_pages_are_up_to_date(name: str) -> None:
     assert load(ROOT / "tools" / "make_docs.py").PAGES[name]() == DOCS[name], "run `make docs`"
 
 
+def test_the_notebook_shows_what_its_code_gave() -> None:
+    """`make notebook` executes it; a cell that changed since has outputs that are not its own."""
+    book = json.loads((ROOT / "examples" / "tickets.ipynb").read_text("utf-8"))
+    assert book["metadata"]["pinprompt"]["code"] == load(ROOT / "tools" / "notebook_page.py").code_hash(book)
+    cells = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    assert all(cell["outputs"] for cell in cells)
+    assert not [one for cell in cells for one in cell["outputs"] if one["output_type"] == "error"]
+
+
 def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) < 200
+
+
+def test_the_readme_takes_its_figures_from_the_results() -> None:
+    """A figure that a new table no longer has is stale."""
+    part = README.partition("### Which method?")[2].partition("\n## ")[0]
+    figures = re.findall(r"(?<![\d.,])\d+\.\d\b", part)
+    assert len(figures) >= 6
+    assert not [one for one in figures if one not in re.findall(r"\d+\.\d+", DOCS["results.md"])]
 
 
 def test_every_public_name_is_documented_and_exists() -> None:
