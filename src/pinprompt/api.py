@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinprompt.bench import BENCHES
-from pinprompt.errors import RunError, SettingError, did_you_mean
+from pinprompt.errors import DataError, RunError, SettingError, did_you_mean
 from pinprompt.notebook import Bar, in_notebook
 from pinprompt.recipe import recipe as recipes
 from pinprompt.recipe.recipe import Recipe
@@ -105,7 +105,7 @@ def resume(
     if restore_recipe(Path(run)):
         notes(f"{Path(run) / 'recipe.toml'} is not what the run wrote; it is written again from run.json")
     recipe = recipe_of(run)
-    consent.agree(recipe, run)
+    consent.agree(running.near(recipe, Path(run)), run)
     return tune(
         recipe, out=run, calls=calls, minutes=minutes, device=device, threads=threads, resume=True,
         report=report, on_event=on_event, notes=notes,
@@ -239,7 +239,15 @@ def evaluate(
         if test is not None:
             task = _aloud(_task_on(changed, test, text_column, label_column, asked, device))
         else:
-            task = _aloud(build.build_task(changed, device))
+            try:
+                task = _aloud(build.build_task(changed, device))
+            except DataError as error:
+                if recipe.task.kind != "classification":
+                    raise
+                raise DataError(
+                    f"{error}; without a file, `evaluate` reads the run's own data again: put them back, or name "
+                    "labelled rows with --test FILE (test= in Python)"
+                ) from None
             if not task_models and found.get("fingerprint") not in (None, task.fingerprint):
                 notes(
                     "the data or the model has changed since the run: these numbers are not those of its report "
@@ -282,7 +290,7 @@ def predict(
 
     One dictionary per text, as in `pinprompt predict --json`: `text`, `label`, and `probabilities` of all labels.
     """
-    _check_texts(texts, "predict_table")
+    texts = _texts_of(texts, "predict_table")
     build.set_threads(threads)
     with opened(run) as folder:
         recipe, found = recipe_of(folder), found_prompt(folder)
@@ -290,7 +298,7 @@ def predict(
         raise SettingError(f"{run} is a {recipe.task.kind} run; predict labels texts with a classification run")
     consent.agree(recipe, run, reads=False)
     task: Any = _aloud(build.build_labeller(recipe, build.choose_device(device)))
-    said = task.predict(found, list(texts))
+    said = task.predict(found, texts)
     return [
         {"text": text, "label": label, "probabilities": probabilities}
         for text, (label, probabilities) in zip(texts, said, strict=True)
@@ -383,7 +391,7 @@ def rewrite(
     One dictionary per rewrite, as in `pinprompt rewrite --json`: `text`, `rewrite`, and what the judges say of it in
     percent (`content`, `style`), with the `score` that orders them. A rewrite that changes nothing comes last.
     """
-    _check_texts(texts)
+    texts = _texts_of(texts)
     build.set_threads(threads)
     with opened(run) as folder:
         recipe, prompt, kept = recipe_of(folder), running.result_of(folder).prompt, reading.read_judges(folder)
@@ -398,13 +406,20 @@ def rewrite(
     ]
 
 
-def _check_texts(texts: Any, tables: str | None = None) -> None:
-    """A string would be taken letter by letter, and a path as words."""
+def _texts_of(texts: Any, tables: str | None = None) -> list[str]:
+    """Plain strings from a list, an array or a Series; a string would be taken letter by letter, a path as words."""
     from pinprompt.data.tables import is_frame
 
     if isinstance(texts, str | Path) or is_frame(texts):
         hint = f"; {tables} reads files and data frames" if tables else ""
         raise SettingError(f"texts must be a list of texts, not a {type(texts).__name__}{hint}")
+    given = list(texts)
+    for place, text in enumerate(given):
+        if not isinstance(text, str):
+            raise SettingError(
+                f"text {place + 1} of {len(given)} is a {type(text).__name__}, not a string: {text!r:.80}"
+            )
+    return [str(text) for text in given]  # those of an array are strings of numpy's own kind
 
 
 def use(run: Path | str, text: str = "some text") -> dict[str, Any]:

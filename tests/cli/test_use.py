@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
@@ -57,6 +58,16 @@ def test_a_copied_and_a_zipped_run_label_as_the_first(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "zipped.zip"]
 
 
+def test_texts_come_as_lists_arrays_and_series(run: Path) -> None:
+    expected = pinprompt.predict(run, [TEXT])
+    for texts in (np.array([TEXT]), pd.Series([TEXT]), (TEXT,)):
+        found = pinprompt.predict(run, texts)  # type: ignore[arg-type]
+        assert found == expected
+        assert type(found[0]["text"]) is str
+    with pytest.raises(SettingError, match="text 2 of 2 is a NoneType"):
+        pinprompt.predict(run, [TEXT, None])  # type: ignore[list-item]
+
+
 def test_zip_files_that_are_no_run_are_refused(tmp_path: Path) -> None:
     (tmp_path / "bad.zip").write_bytes(b"PK nothing")
     with zipfile.ZipFile(tmp_path / "two.zip", "w") as archive:
@@ -81,6 +92,13 @@ def test_a_run_is_evaluated_on_another_file(run: Path, tmp_path: Path) -> None:
     assert facts["accuracy"] == pytest.approx(sum(right) / 6)
     (same,) = pinprompt.evaluate(run, test=frame, text_column="body", label_column="queue").values()
     assert same.metrics["accuracy"] == facts["accuracy"]
+
+
+def test_without_its_data_a_run_asks_for_a_file(run: Path) -> None:
+    done = call("evaluate", run, "--trust")
+    assert done.exit_code == 2
+    assert "no such file" in done.stderr
+    assert "--test FILE" in done.stderr
 
 
 def test_the_snippet_for_transformers_gives_the_same_probabilities(run: Path) -> None:

@@ -254,7 +254,7 @@ def place_of(header: list[str], column: str, path: Path, line: int) -> int:
     if column not in header:
         raise DataError(
             f"there is no column '{column}'; {did_you_mean(column, header)} "
-            f"(the header has: {', '.join(header)}; name the columns with text_column and label_column)",
+            "(--text-column and --label-column, in Python text_column and label_column, name the columns)",
             path=path,
             line=line,
         )

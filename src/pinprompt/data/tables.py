@@ -200,8 +200,8 @@ def _text_column(columns: Sequence[str], asked: str | None, usual: str, path: ob
     column = asked if asked is not None else usual
     if column not in columns:
         raise DataError(
-            f"there is no column '{column}'; {did_you_mean(column, columns)} (the columns are: {', '.join(columns)}; "
-            "name the one with the texts: --text-column, or text_column= in Python)",
+            f"there is no column '{column}'; {did_you_mean(column, columns)} "
+            "(--text-column, or text_column= in Python, names the one with the texts)",
             path=path,
         )
     return column

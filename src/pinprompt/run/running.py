@@ -94,7 +94,7 @@ def near(recipe: Recipe, run: Path) -> Recipe:
         return next((str(place / given) for place in places if (place / given).exists()), given)
 
     task, policy = recipe.task, recipe.policy
-    files = {name: found(given) for name in DATA if isinstance(given := getattr(task, name, None), str)}
+    files: dict[str, Any] = {name: found(given) for name in DATA if isinstance(given := getattr(task, name, None), str)}
     if hasattr(task, "images"):
         files["images"] = tuple(found(one) for one in task.images)
     models = {"task": getattr(task, "model", None), "policy": policy.model}
@@ -157,6 +157,7 @@ def run(
         for note in record.notes:
             notes(note)
         if _finished(recipe, record, notes, report):
+            notes(f"the run in {record.path} is finished: there is nothing left to do")
             return result_of(record.path)
         # A run that is resumed from another folder keeps its recipe; only its files are looked for.
         here = near(recipe, record.path) if resume else recipe
