@@ -264,6 +264,8 @@ def test_a_photograph_is_told_before_anything_is_searched(writer: Path, tmp_path
     [told] = [place for place, line in enumerate(said) if line.startswith("photo.png looks like a photograph")]
     first = next(place for place, line in enumerate(said) if "on inversion, seed" in line)
     assert told < first
+    knows = [place for place, line in enumerate(said) if line.startswith("emoji-clip scores the words")]
+    assert knows == [0]
     assert "photo.png looks like a photograph" in (tmp_path / "run" / "report.html").read_text("utf-8")
 
 

@@ -142,6 +142,8 @@ def invert(
             from pinprompt.cli.picture import show_pictures
 
             show_pictures(images)
+        if tree["task"].get("model") == "emoji-clip":
+            console.note("emoji-clip scores the words: it knows drawings of emoji, not photographs; --model names another")
         _search(console, tree, options, options.force)
 
 

@@ -22,7 +22,7 @@ from pinprompt.values import Prompt
 
 PROBES = 16
 """Prompts that are scored to learn how long a call takes: as many as a step writes."""
-RACED_WORDS = 5
+RACED_WORDS = 6
 """Words of a prompt that a race finds, usually."""
 WORDS = (
     "time", "year", "people", "way", "day", "man", "thing", "woman", "life",

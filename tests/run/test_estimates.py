@@ -1,0 +1,137 @@
+"""What `--estimate` says beside what the run then really spends: calls and tokens within a quarter."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from remote_servers import Action, refuse, reply, serving
+from small_aliases import DATA, make_home
+from typer.testing import CliRunner
+
+from pinprompt.cli import app
+
+LABELS = ("billing", "delivery", "account")
+NEAR = 0.25
+
+
+def call(*words: object) -> dict[str, Any]:
+    done = CliRunner().invoke(app, [*map(str, words), "--json", "--quiet"])
+    assert done.exit_code == 0, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache in which smollm2 and minilm are small."""
+    tokenizer()  # that of the real model, before its place is taken
+    return make_home(tmp_path_factory.mktemp("home"))
+
+
+@cache
+def tokenizer() -> Any:
+    """That of a model that people use: what a server bills is counted by one like it."""
+    from transformers import AutoTokenizer
+
+    from pinprompt.models import sources
+
+    return AutoTokenizer.from_pretrained(sources.resolve("smollm2").path)
+
+
+def tokens(text: str) -> int:
+    return len(tokenizer()(text, add_special_tokens=False)["input_ids"])
+
+
+@cache
+def queues() -> dict[str, str]:
+    with (DATA / "tickets.csv").open(encoding="utf-8", newline="") as file:
+        return {row["body"]: row["queue"] for row in csv.DictReader(file)}
+
+
+def labeller(number: int, path: str, body: dict[str, Any]) -> Action:
+    """Log-probabilities of the label words: the more words a prompt has, up to six, the surer of the right one."""
+    if path != "/v1/completions" or not isinstance(body.get("logprobs"), int):
+        return refuse(404)
+    text = body["prompt"]
+    ticket = next((one for one in queues() if text.startswith(one)), "")
+    sure = min(6, len(text[len(ticket) :].split())) + sum(map(ord, text)) % 17 / 10
+    tops = {f" {label}": -0.1 if label == queues().get(ticket) else -0.1 - sure for label in LABELS}
+    usage = {"prompt_tokens": tokens(text), "completion_tokens": 1}
+    return reply({"choices": [{"text": " account", "logprobs": {"top_logprobs": [tops]}}], "usage": usage})
+
+
+def rewriter(number: int, path: str, body: dict[str, Any]) -> Action:
+    """Says the text again in other words, as many times as asked."""
+    if path != "/v1/completions":
+        return refuse(404)
+    text = "Please, " + body["prompt"].split('"')[1].lower()
+    usage = {"prompt_tokens": tokens(body["prompt"]), "completion_tokens": body["n"] * tokens(text + '"')}
+    return reply({"choices": [{"text": text}] * body["n"], "usage": usage})
+
+
+@pytest.fixture(autouse=True)
+def _here(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fresh folder with the example data."""
+    for path in DATA.iterdir():
+        shutil.copy(path, tmp_path)
+    monkeypatch.setenv("PINPROMPT_HOME", str(home))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.chdir(tmp_path)
+
+
+def tickets(*more: object) -> list[object]:
+    words = [word for label in LABELS for word in ("--word", f"{label}={label}")]
+    columns = ["--text-column", "body", "--label-column", "queue"]
+    return ["classify", "--train", "tickets.csv", *columns, *words, "--set", "task.shots=8", "--no-memo", *more]
+
+
+def styles(*more: object) -> list[object]:
+    files = ["--source", "casual.txt", "--target", "formal.txt"]
+    # An encoder with random weights tells no styles apart; the judge is used all the same.
+    return ["restyle", *files, "--force-judge", "--test-rows", 10, "--no-memo", *more]
+
+
+def compare(asked: list[object]) -> None:
+    """Estimate, run, compare."""
+    figures = call(*asked, "--estimate")
+    spent = call(*asked, "--out", "run")["spent"]
+    assert figures["calls"] == pytest.approx(spent["search"]["calls"], rel=NEAR)
+    assert figures["total_calls"] == pytest.approx(spent["search"]["calls"] + spent["report"]["calls"], rel=NEAR)
+    if "tokens_in" in spent["sent"]:
+        really = spent["sent"]["tokens_in"] + spent["sent"]["tokens_out"]
+        assert figures["tokens"] == pytest.approx(really, rel=NEAR)
+        assert figures["most_tokens"] >= really
+    if figures.get("money") is not None:
+        assert figures["money"] == pytest.approx(spent["money"], rel=NEAR)
+
+
+def on(server: Any) -> list[object]:
+    prices = 'budget.prices={"m"={input=1.0, output=4.0}}'
+    address = f"remote.base_url={server.url}"
+    return ["--task-model", "remote:m", "--set", address, "--set", 'remote.key_env=""', "--set", prices]
+
+
+@pytest.mark.parametrize("method", ["pin", "random"])
+def test_labels_by_a_model_on_this_machine(method: str) -> None:
+    """Not by race: with random weights the hand-written prompt wins, and then the report has nothing to compare."""
+    compare(tickets("--method", method, "--calls", 600))
+
+
+def test_labels_by_a_model_behind_an_api() -> None:
+    with serving(labeller) as server:
+        compare(tickets("--calls", 600, *on(server)))
+
+
+def test_rewrites_by_a_model_on_this_machine() -> None:
+    compare(styles("--calls", 400))
+
+
+def test_rewrites_by_a_model_behind_an_api() -> None:
+    with serving(rewriter) as server:
+        compare(styles("--calls", 400, *on(server)))
