@@ -143,7 +143,9 @@ def invert(
 
             show_pictures(images)
         if tree["task"].get("model") == "emoji-clip":
-            console.note("emoji-clip scores the words: it knows drawings of emoji, not photographs; --model names another")
+            console.note(
+                "emoji-clip scores the words: it knows drawings of emoji, not photographs; --model names another"
+            )
         _search(console, tree, options, options.force)
 
 
