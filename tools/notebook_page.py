@@ -40,6 +40,7 @@ def _shown(output: dict[str, Any]) -> str:
     data = output.get("data", {})
     if "text/html" in data:
         html = re.sub(r"<style.*?</style>", "", "".join(data["text/html"]), flags=re.S)
+        html = html.replace(' border="1" class="dataframe"', "")  # so that the site's own style holds
         lines = [line.strip() for line in html.splitlines() if line.strip()]
         return '<div class="output">\n' + "\n".join(lines) + "\n</div>"
     text = "".join(data.get("text/plain", output.get("text", ""))).strip()
