@@ -201,3 +201,18 @@ def test_rewards_per_prefix_need_what_knows_gains(wrong: dict[str, Any]) -> None
     recipes.resolve({"task": {"kind": "inversion"}, "q_learning": fine})
     with pytest.raises(SettingError, match="prefix"):
         recipes.resolve({"task": {"kind": "inversion"}, "q_learning": {**fine, **wrong}})
+
+
+def test_ten_mistakes_are_named_and_the_rest_are_counted() -> None:
+    with pytest.raises(SettingError) as caught:
+        recipes.resolve({"task": {"kind": "custom"}, **{f"nothing{n}": 1 for n in range(50_000)}})
+    said = str(caught.value)
+    assert said.count("there is no setting") == 10
+    assert said.endswith("and 49,990 more mistakes")
+
+
+def test_a_long_value_is_not_repeated_in_full() -> None:
+    for tree in ({"seed": "x" * 100_000}, {"method": "x" * 100_000}, {"y" * 100_000: 1}):
+        with pytest.raises(SettingError) as caught:
+            recipes.resolve({"task": {"kind": "custom"}, **tree})
+        assert len(str(caught.value)) < 10_000

@@ -28,6 +28,10 @@ TaskSettings = Annotated[
 ]
 LARGEST = 1_000_000
 """Bytes of a recipe's file."""
+SHOWN = 10
+"""Mistakes of a recipe that are named: looking for the name that was meant takes time."""
+LONGEST_SHOWN = 200
+"""Characters of a name or a value that are repeated to the user."""
 KINDS = ("classification", "style-transfer", "inversion", "custom")
 
 
@@ -90,7 +94,8 @@ def resolve(raw: Mapping[str, Any]) -> Recipe:
     kind = task.get("kind", "classification") if isinstance(task, Mapping) else "classification"
     method = raw.get("method", presets.default_method(str(kind), str(profile)))
     if not isinstance(method, str) or method not in METHODS:
-        raise SettingError(f"there is no method '{method}': {did_you_mean(str(method), METHODS)}")
+        said = _cut(str(method))
+        raise SettingError(f"there is no method '{said}': {did_you_mean(said, METHODS)}")
     tree: dict[str, Any] = {"method": method, "task": {"kind": kind}}
     for layer in presets.layers(str(method), str(kind), str(profile)):
         tree = merge(tree, layer)
@@ -106,7 +111,9 @@ def validate(tree: Mapping[str, Any]) -> Recipe:
     try:
         return Recipe.model_validate(_none_words(tree, Recipe))
     except ValidationError as mistakes:
-        raise SettingError("; ".join(_sentence(error) for error in mistakes.errors())) from None
+        found = mistakes.errors(include_url=False, include_context=False)
+        more = [f"and {len(found) - SHOWN:,} more mistakes"] if len(found) > SHOWN else []
+        raise SettingError("; ".join([*map(_sentence, found[:SHOWN]), *more])) from None
 
 
 def load(path: Path | str, overrides: list[str] | None = None) -> Recipe:
@@ -261,13 +268,17 @@ def _default(info: FieldInfo) -> str:
 
 def _sentence(error: Any) -> str:
     path = [str(part) for part in error["loc"] if part not in KINDS]
-    where = ".".join(path)
+    where = _cut(".".join(path))
     if error["type"] == "extra_forbidden":
         return f"there is no setting '{where}': {did_you_mean(where, _known_names())}"
     # A key may have been written in place of an address or a variable's name: the value is never repeated.
     unsaid = isinstance(error.get("input"), dict) or where in ("remote.key_env", "remote.base_url")
-    given = "" if unsaid else f" (given: {error.get('input')!r})"
+    given = "" if unsaid else f" (given: {_cut(repr(error.get('input')))})"
     return f"{where or 'recipe'}: {error['msg'][0].lower()}{error['msg'][1:]}{given}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + "..."
 
 
 def _known_names() -> set[str]:
