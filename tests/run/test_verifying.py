@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from pinprompt import api
 from pinprompt.cli import app
 from pinprompt.errors import RunError
-from pinprompt.files import FolderLock
+from pinprompt.files import FolderLock, sealed
 from pinprompt.records.reading import read_run
 from pinprompt.records.report import write_report
 from pinprompt.run import running
@@ -120,3 +120,34 @@ def test_a_run_at_work_is_said_to_be_running(killed: Path) -> None:
     finally:
         lock.close()
     assert (found.state, found.ok) == ("running", True)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("checkpoint/state.json", {"sums": 5}),
+        ("checkpoint/state.json", {"sums": {"../../outside": "00000000"}}),
+        ("checkpoint/state.json", {"sums": {"a\0b": "00000000"}}),
+        ("checkpoint/state.json", {"tensors": "a\0b"}),
+        ("checkpoint/state.json", {"tensors": ["x"]}),
+        ("checkpoint/state.json", {"sizes": []}),
+        ("checkpoint/state.json", {"provided": {"evaluator": {"rows": 10**39}}}),
+        ("run.json", {"files": {"\ud800": "x"}}),
+        ("run.json", {"recipe": "\ud800"}),
+        ("run.json", {"files": {"events.jsonl": 5}}),
+        ("run.json", {"run": 5}),
+    ],
+)
+def test_a_stranger_can_seal_what_no_run_writes(made: Path, killed: Path, name: str, change: dict[str, Any]) -> None:
+    row = json.loads((killed / name).read_text())
+    row.pop("crc")
+    (killed / name).write_text(json.dumps(sealed({**row, **change})))
+    answer = CliRunner().invoke(app, ["verify", str(killed)])
+    assert isinstance(answer.exception, SystemExit), answer.exception
+    assert answer.exit_code == 1
+    for words in (["report", str(killed)], ["compare", str(killed)], ["ls", str(killed.parent)]):
+        answer = CliRunner().invoke(app, words)
+        assert answer.exception is None or isinstance(answer.exception, SystemExit), words
+    again = running.run(recipe(made, **SHORT), killed, task=FindTheWords(), device="cpu", threads=1, resume=True)
+    assert again.prompt
+    assert api.verify(killed)[0].ok

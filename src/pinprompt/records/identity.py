@@ -74,12 +74,26 @@ def read(folder: Path) -> tuple[Identity | None, str]:
     if found is None:
         return None, f"{path} is damaged"
     if found.get("format") != FORMAT:
-        raise RunError(f"{path} was written by a newer pinprompt (format {found.get('format')}); upgrade pinprompt")
+        raise RunError(
+            f"{path} was written by a newer pinprompt (format {str(found.get('format'))[:40]}); upgrade pinprompt"
+        )
     names = ("run", "fingerprint", "recipe")
     files = found.get("files")
-    if not all(isinstance(found.get(name), str) for name in names) or not isinstance(files, dict | None):
+    if not isinstance(files, dict | None):
+        return None, f"{path} is damaged"
+    texts = [*map(found.get, names), *(files or {}), *(files or {}).values()]
+    if not all(isinstance(one, str) and _is_text(one) for one in texts):
         return None, f"{path} is damaged"
     return Identity(found["run"], found["fingerprint"], found["recipe"], files), ""
+
+
+def _is_text(value: str) -> bool:
+    """False for half a surrogate pair, which JSON can hold and no file can."""
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def restore_recipe(folder: Path) -> bool:
@@ -148,6 +162,6 @@ def changed_files(folder: Path, files: Mapping[str, Any]) -> list[str]:
                 found.append(f"{name} was changed")
         except FileNotFoundError:
             found.append(f"{name} is missing")
-        except OSError as error:
-            found.append(f"{name} cannot be read: {error.strerror}")
+        except (OSError, ValueError) as error:
+            found.append(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}")
     return found

@@ -79,10 +79,14 @@ class Checkpoint:
                 return f"{path} was changed"
         except FileNotFoundError:
             return f"{path} is missing"
+        except ValueError:
+            return f"{self.folder / 'state.json'} is damaged"  # no name of a file has such letters
         except OSError as error:
             raise RunError(f"{path} cannot be read: {error.strerror}; start the run again with --force") from None
         places = {"events": self.folder.parent}
-        for name, crc in (self._read.get("sums") or {}).items():
+        for name, crc in self._read.get("sums", {}).items():
+            if not name.isidentifier():
+                return f"{self.folder / 'state.json'} is damaged"  # a stranger's state cannot make us read elsewhere
             file = places.get(name, self.folder) / f"{name}.jsonl"
             if name != "costs" and crc != checksum_of(file, self.size(name)):
                 return f"{file} was changed or cut"
@@ -203,7 +207,8 @@ def read_state(path: Path, run: str) -> tuple[dict[str, Any] | None, str]:
         return None, f"{path} is damaged"
     if run or "crc" in state:  # earlier versions wrote none
         state = unsealed(state)
-    if state is None or not all(isinstance(state.get(name), dict) for name in TABLES):
+    tables = () if state is None else (*(state.get(name) for name in TABLES), state.get("sums", {}))
+    if state is None or not all(isinstance(table, dict) for table in tables):
         return None, f"{path} is damaged"
     if state.get("run", "") != run:
         return None, f"{path} is of another run"
