@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinprompt.scoring import journal
+from pinprompt.studio import following
 from pinprompt.studio.following import ScoredPrompts, Tail
 from pinprompt.tasks import metrics
 from pinprompt.values import Score
@@ -130,3 +131,22 @@ def test_a_score_keeps_its_rows_on_the_way_through_the_journal() -> None:
     # Scores of earlier versions have none, and those without are written as they always were.
     assert "rows" not in journal.pack_score(Score(1.0, 2))
     assert journal.unpack_score(journal.pack_score(Score(1.0, 2))).rows == ""
+
+
+def test_a_matrix_of_no_measure_is_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "CELLS", 40)
+    rows = {"labels": ["no", "yes"], "rows": [{"text": "x", "label": 1}] * 5, "splits": {"train": [0]}}
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    append(tmp_path / "scores.jsonl", *(row(name, 0.5, rows="ff00") for name in "abcd"))
+    book = ScoredPrompts(tmp_path)
+    book.update()
+    assert [column.cells[:4] for column in book.columns] == ["ff00", "ff00", "", ""]
+
+
+@pytest.mark.parametrize("labels", ["x", [], None, 5])
+def test_labels_of_another_kind_give_no_cells(tmp_path: Path, labels: Any) -> None:
+    (tmp_path / "rows.json").write_text(json.dumps({"labels": labels, "rows": 5, "splits": {"train": []}}))
+    append(tmp_path / "scores.jsonl", row("a", 0.5, rows="ff00"))
+    book = ScoredPrompts(tmp_path)
+    book.update()
+    assert [column.cells for column in book.columns] == [""]

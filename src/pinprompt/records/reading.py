@@ -35,7 +35,7 @@ LARGEST = 1e100  # beyond it, sums and differences would overflow, and nothing t
 LINE_LIMIT = 2 * MEBI
 PROMPT_ROWS = 250_000
 PROMPT_CELLS = 5_000_000  # of all rows together: a short row of a table with many columns is as large as a long one
-EVENT_VALUES = 8_000_000  # of all lines together: in memory each takes up to a hundred times its place in the file
+EVENT_VALUES = 3_000_000  # of all lines together: in memory each takes up to a hundred times its place in the file
 WITH_TEXTS = ("examples", "rewrites", "pictures")
 """Tables of a result that repeat texts or file names of the data; a private run has none of them."""
 MARKS = ("recipe.toml", "events.jsonl", "result.json")  # a folder with none of these is not a run folder

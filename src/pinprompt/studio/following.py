@@ -16,6 +16,8 @@ from pinprompt.records.wording import text
 
 CHUNK = 4 << 20
 LINE = 2 << 20
+CELLS = 64 << 20
+"""Bytes of all cells of the matrix; prompts beyond them are listed without cells."""
 PROMPTS = 50_000
 BEST = 12
 FOLLOWED = 8
@@ -117,6 +119,7 @@ class ScoredPrompts:
     clock: int = 0
     _by_text: dict[str, Column] = field(default_factory=dict)
     _cuts: int = 0
+    _cells: int = 0
     _rows: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -154,7 +157,7 @@ class ScoredPrompts:
 
     def _forget(self) -> None:
         if self._tail.cuts != self._cuts:
-            self._cuts, self.columns, self._by_text, self._rows = self._tail.cuts, [], {}, None
+            self._cuts, self.columns, self._by_text, self._rows, self._cells = self._tail.cuts, [], {}, None, 0
 
     def _enter(self, row: dict[str, Any]) -> None:
         prompt, split = row.get("text"), row.get("split")
@@ -172,8 +175,10 @@ class ScoredPrompts:
         places = self.rows["splits"].get(split, [])
         rows = len(cells) // width if width else 0
         column.parts[split] = (number(row.get("value")), number(inside(row, "details", "accuracy")), rows or 1)
-        if cells and rows == len(places):
-            whole = column.cells or "-" * (width * len(self.rows["rows"]))
+        size = width * len(self.rows["rows"])
+        if rows and rows == len(places) and (column.cells or self._cells + size <= CELLS):
+            self._cells += 0 if column.cells else size
+            whole = column.cells or "-" * size
             parts = [whole[begin : begin + width] for begin in range(0, len(whole), width)]
             for number_of, place in enumerate(places):
                 parts[place] = cells[width * number_of : width * (number_of + 1)]
