@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -85,7 +86,7 @@ MAY_KNOW: dict[str, set[str]] = {
         "seeds",
         "run",
     },
-    "sweeps": {"sweeps", "run", "recipe", "errors", "seeds"},
+    "sweeps": {"run", "recipe", "errors", "seeds"},
 }
 """What each room may import of ours, beside the table of methods.
 
@@ -129,7 +130,7 @@ def test_methods_know_no_concrete_task() -> None:
         ("transformers", ("policy/backbone.py", "models/", "judges/", "bench/", "methods/baselines/pez.py")),
         ("diffusers", ("models/diffusion.py",)),
         ("sklearn", ("sklearn.py",)),
-        ("ray", ("scoring/ray.py", "sweeps/engines.py")),
+        ("ray", ("scoring/executors.py", "sweeps.py")),
         ("matplotlib", ("records/",)),
         ("typer", ("cli/",)),
         ("rich", ("cli/", "records/tables.py")),
@@ -165,3 +166,17 @@ def test_only_the_command_line_prints() -> None:
 
 def test_no_drawer_for_odds_and_ends() -> None:
     assert not {path.stem for path in FILES} & {"utils", "common", "helpers", "base", "misc"}
+
+
+def test_the_hops_of_a_search_are_files_that_exist_and_fewer_than_fifty() -> None:
+    page = (SOURCE.parents[1] / "docs" / "architecture.md").read_text("utf-8")
+    hops = page.partition("## A search from the verb to the report")[2].partition("A tracer sees")[0]
+    found, folder = set(), ""
+    for name in re.findall(r"`([a-z_/]+\.py)`", hops):
+        folder = name.rpartition("/")[0] or folder  # a bare name belongs to the folder that was named before it
+        place = SOURCE / folder / name.rpartition("/")[2]
+        place = place if place.exists() else SOURCE / name
+        assert place.exists(), name
+        found.add(place)
+    assert f"({len(found)} of them)" in hops
+    assert 40 < len(found) < 50

@@ -41,7 +41,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src"), str(ROOT / "tests" / "toys")]
 from pinprompt import files  # noqa: E402
 from pinprompt.errors import PinpromptError  # noqa: E402
 from pinprompt.methods.table import METHODS  # noqa: E402
-from pinprompt.models import sources  # noqa: E402
+from pinprompt.models import loading  # noqa: E402
 from pinprompt.recipe import recipe as recipes  # noqa: E402
 from pinprompt.recipe.recipe import Recipe  # noqa: E402
 from pinprompt.run import running  # noqa: E402
@@ -149,7 +149,7 @@ class Ended:
 
 
 def in_child(work: Callable[[], None], after: float | None = None) -> Ended:
-    """Run a function in a fork; with `after` the kernel ends it after so many seconds of CPU time."""
+    """Run a function in a fork; with `after` the kernel ends it after that many seconds of CPU time."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -428,7 +428,7 @@ def soak(kills: int, damages: int, minutes: float | None, seed: int, ray: int) -
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
     Checkpoint.due = lambda self: True  # type: ignore[method-assign]  # every step is saved, so that kills meet saving
-    sources.load_causal_lm = functools.cache(sources.load_causal_lm)  # forks share what the parent has read
+    loading.load_causal_lm = functools.cache(loading.load_causal_lm)  # forks share what the parent has read
     metrics.RESAMPLES = 50  # the intervals of a report are not what is tried here, and would take most of the time
     dice, tally, started = random.Random(seed), Tally(), time.monotonic()
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # a killed process loses nothing there either
@@ -436,7 +436,7 @@ def soak(kills: int, damages: int, minutes: float | None, seed: int, ray: int) -
         base = Path(place)
         known = cases(base, url)
         for model in ("tiny-gpt2", "label-model"):
-            sources.load_causal_lm(str(base / model), "cpu")
+            loading.load_causal_lm(str(base / model), "cpu")
         gc.freeze()
         number = 0
 
@@ -500,7 +500,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=1000, help="kills to reach")
     parser.add_argument("--damages", type=int, default=1000, help="damages to reach")
-    parser.add_argument("--minutes", type=float, default=None, help="stop after so many minutes")
+    parser.add_argument("--minutes", type=float, default=None, help="stop after this many minutes")
     parser.add_argument("--seed", type=int, default=None, help="of the dice; by default another one each time")
     parser.add_argument("--ray", type=int, default=0, help="kills on Ray")
     options = parser.parse_args()

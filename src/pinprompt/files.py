@@ -47,12 +47,12 @@ def opener(path: str, flags: int) -> int:
         if error.errno in (errno.ELOOP, errno.EMLINK):
             raise OSError(error.errno, "it is a link, and files are used where they stand", path) from None
         if error.errno == errno.ENXIO:
-            raise OSError(error.errno, "it is no regular file", path) from None
+            raise OSError(error.errno, "it is not a regular file", path) from None
         raise
     found = os.fstat(handle)
     if not stat.S_ISREG(found.st_mode):
         os.close(handle)
-        raise OSError(errno.EINVAL, "it is no regular file", path)
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
     if found.st_nlink > 1 and flags & (os.O_WRONLY | os.O_RDWR):
         os.close(handle)
         raise OSError(errno.EMLINK, "it has a second name elsewhere (a hard link); work on a copy of the folder", path)
@@ -148,7 +148,7 @@ def unsealed(row: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def sha256_of(path: Path, most: int = LARGEST) -> str:
-    """SHA-256 of a file's bytes in hexadecimal; OSError where it is no regular file, or has more than `most` bytes."""
+    """SHA-256 of a file's bytes in hexadecimal; OSError if it is no regular file or has more than `most` bytes."""
     with open(path, "rb", opener=opener) as file:
         _check_size(path, os.fstat(file.fileno()).st_size, most)
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -229,6 +229,17 @@ def read_lines(path: Path, end: int | None = None) -> Iterator[dict[str, Any]]:
         return
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def read_object(path: Path, largest: int, remedy: str = "") -> tuple[dict[str, Any] | None, bool]:
+    """The JSON object in a file, or None where it holds anything else; and whether the file is there."""
+    try:
+        with open(path, "rb", opener=opener) as file:
+            return object_of(file.read(largest)), True
+    except FileNotFoundError:
+        return None, False
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}{remedy}") from None
 
 
 def object_of(line: bytes) -> dict[str, Any] | None:
@@ -355,11 +366,11 @@ def checksum_of(path: Path, size: int) -> str | None:
 # A folder that one process works in.
 
 LOCK = ".lock"
-_TRIES, _PAUSE = 10, 0.02  # whoever asks whether a folder is held, holds it for a moment
+_TRIES, _PAUSE = 10, 0.02  # asking whether a folder is held takes its lock for a moment
 
 
 class FolderLock:
-    """A folder held by this process; the second to ask is told which process has it.
+    """A folder held by this process; a second process that asks learns which process has it.
 
     Two locks: one on the folder itself, which stays when somebody deletes `.lock`, and one on `.lock`, which says who
     holds it and also works where a folder cannot be locked.

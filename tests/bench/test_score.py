@@ -8,15 +8,14 @@ import pytest
 from label_toys import TEXTS, make
 
 from pinprompt.bench import score
+from pinprompt.models import loading
 
 
 def test_every_stage_is_measured_and_gives_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pinprompt.models import sources
-
     def load(name: str, device: str = "cpu") -> tuple[Any, Any]:
         return make("llama")
 
-    monkeypatch.setattr(sources, "load_causal_lm", load)
+    monkeypatch.setattr(loading, "load_causal_lm", load)
     monkeypatch.setattr(score, "_texts", lambda count: TEXTS[:count])
     monkeypatch.setattr(
         score, "_whole_words", lambda tokenizer: ["this", "film", "was", "great", "and", "the", "story", "felt", "good"]

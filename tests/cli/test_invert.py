@@ -21,7 +21,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from pinprompt.cli import app
-from pinprompt.cli.picture import drawing
+from pinprompt.cli.shown import drawing
 from pinprompt.models.clip import load_clip
 from tests.cli.inversion_runs import picture
 from tests.house.tiny import make_lm

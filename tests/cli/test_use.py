@@ -73,7 +73,7 @@ def test_zip_files_that_are_no_run_are_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "two.zip", "w") as archive:
         archive.writestr("a/recipe.toml", "")
         archive.writestr("../recipe.toml", "")
-    for name, said in (("bad.zip", "no zip file"), ("two.zip", "2 recipe.toml")):
+    for name, said in (("bad.zip", "as a zip file"), ("two.zip", "2 recipe.toml")):
         with pytest.raises(RunError, match=said):
             pinprompt.predict(tmp_path / name, ["text"])
     assert not (tmp_path.parent / "recipe.toml").exists()

@@ -12,7 +12,7 @@ from pinprompt.data.datasets import CARDS, load
 from pinprompt.data.packaged import PILES, WORDS, load_packaged, styles_of
 from pinprompt.data.style import load_style
 from pinprompt.errors import DataError, SettingError
-from pinprompt.recipe.sections import StyleTransferSettings
+from pinprompt.recipe.task_sections import StyleTransferSettings
 from pinprompt.tasks.style_data import style_data
 
 HEADER = "Category\tText\nd\tstring\nclass\t\n\n"

@@ -12,7 +12,7 @@ from style_toys import causal_lm, encoder, save, tokenizer
 from pinprompt.judges.content import Alignment, BertScore, baseline_of
 from pinprompt.judges.encoder import Encoder, Remembered
 from pinprompt.models.batches import passes
-from pinprompt.models.sources import load_encoder
+from pinprompt.models.loading import load_encoder
 
 TEXTS = ["the food was good", "we hate it", "", "very nice", "they love the very very nice place and it is good ."]
 

@@ -14,7 +14,7 @@ from pinprompt.errors import DataError, SettingError
 from pinprompt.judges.encoder import Encoder
 from pinprompt.judges.fluency import Acceptability, LanguageModel, PerplexityFluency
 from pinprompt.judges.style import Classifier, Embedding, NamedStyle, Together, Words, _regress, train_style
-from pinprompt.models.sources import load_sequence_classifier
+from pinprompt.models.loading import load_sequence_classifier
 
 SOURCE = [
     f"the {thing} was {how} {word}"

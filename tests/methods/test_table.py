@@ -42,7 +42,7 @@ def test_a_method_gets_its_own_settings_and_no_others_count(name: str) -> None:
 
 
 PLACES = {
-    "sections.py": "\n\n# Settings of the few-shot classification task.",
+    "sections.py": "\n\n# Settings of budget, memo and workers.",
     "recipe.py": "    budget: ",
     "table.py": ")\n\nMETHODS = ",
 }

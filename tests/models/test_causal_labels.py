@@ -206,7 +206,7 @@ def test_bad_words(words: dict[str, str], match: str) -> None:
 
 
 def test_smollm2() -> None:
-    from pinprompt.models.sources import load_causal_lm
+    from pinprompt.models.loading import load_causal_lm
 
     model, tokenizer = load_causal_lm("smollm2")
     labels = CausalLabels(model, tokenizer, WORDS, FRAMES[0], strict=True)

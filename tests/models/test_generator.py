@@ -18,7 +18,7 @@ from pinprompt.errors import ModelError, SettingError
 from pinprompt.models import kv_slots as slots_module
 from pinprompt.models.generator import Generator, Request, new_tokens, tidy
 from pinprompt.models.kv_slots import Slots, read
-from pinprompt.models.sources import load_causal_lm
+from pinprompt.models.loading import load_causal_lm
 
 KINDS = ("llama", "gpt2", "opt")
 

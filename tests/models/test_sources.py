@@ -15,7 +15,7 @@ import torch
 import transformers
 
 from pinprompt.errors import ModelError
-from pinprompt.models import sources
+from pinprompt.models import loading, sources
 
 WORDS = ["<unk>", "<s>", "</s>", "<pad>", "<mask>", "a", "great", "terrible", "film", "it", "was"]
 
@@ -65,10 +65,10 @@ def masked(tmp_path: Path) -> Path:
 def test_each_door_loads_its_own_kind_frozen_and_in_full_precision(tmp_path: Path, causal: Path, masked: Path) -> None:
     classifier = save(tmp_path / "classifier", "BertForSequenceClassification", "BertConfig", num_labels=3)
     for load, folder, name in (
-        (sources.load_causal_lm, causal, "LlamaForCausalLM"),
-        (sources.load_masked_lm, masked, "RobertaForMaskedLM"),
-        (sources.load_sequence_classifier, classifier, "BertForSequenceClassification"),
-        (sources.load_encoder, masked, "RobertaModel"),
+        (loading.load_causal_lm, causal, "LlamaForCausalLM"),
+        (loading.load_masked_lm, masked, "RobertaForMaskedLM"),
+        (loading.load_sequence_classifier, classifier, "BertForSequenceClassification"),
+        (loading.load_encoder, masked, "RobertaModel"),
     ):
         model, tokenizer = load(str(folder))
         assert type(model).__name__ == name
@@ -82,8 +82,8 @@ def test_each_door_loads_its_own_kind_frozen_and_in_full_precision(tmp_path: Pat
 def test_half_precision_checkpoints_are_widened_on_a_cpu_unless_asked_otherwise(tmp_path: Path, causal: Path) -> None:
     transformers.AutoModelForCausalLM.from_pretrained(causal, dtype=torch.bfloat16).save_pretrained(tmp_path / "half")
     save_tokenizer(tmp_path / "half")
-    assert sources.load_causal_lm(str(tmp_path / "half"))[0].dtype == torch.float32
-    assert sources.load_causal_lm(str(tmp_path / "half"), dtype="bfloat16")[0].dtype == torch.bfloat16
+    assert loading.load_causal_lm(str(tmp_path / "half"))[0].dtype == torch.float32
+    assert loading.load_causal_lm(str(tmp_path / "half"), precision="bf16")[0].dtype == torch.bfloat16
 
 
 def test_kind_comes_from_the_config_alone(tmp_path: Path) -> None:
@@ -108,9 +108,9 @@ def test_kind_comes_from_the_config_alone(tmp_path: Path) -> None:
 
 def test_a_missing_head_is_refused_rather_than_made_up(masked: Path, causal: Path) -> None:
     with pytest.raises(ModelError, match=r"SequenceClassification.*random.*RobertaForMaskedLM"):
-        sources.load_sequence_classifier(str(masked))
+        loading.load_sequence_classifier(str(masked))
     with pytest.raises(ModelError, match="cannot be loaded"):
-        sources.load_masked_lm(str(causal))
+        loading.load_masked_lm(str(causal))
 
 
 def test_the_revision_follows_the_weights(tmp_path: Path, causal: Path) -> None:
@@ -123,7 +123,7 @@ def test_the_revision_follows_the_weights(tmp_path: Path, causal: Path) -> None:
 
 
 def test_loading_is_silent(causal: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    sources.load_causal_lm(str(causal))
+    loading.load_causal_lm(str(causal))
     assert capfd.readouterr() == ("", "")
 
 
@@ -140,17 +140,17 @@ class RunsCode:
 def test_a_pickle_that_would_run_code_is_refused_and_plain_pickled_weights_are_read(
     tmp_path: Path, causal: Path
 ) -> None:
-    model, _ = sources.load_causal_lm(str(causal))
+    model, _ = loading.load_causal_lm(str(causal))
     (causal / "model.safetensors").unlink()
     torch.save(model.state_dict(), causal / "pytorch_model.bin")
-    again, _ = sources.load_causal_lm(str(causal))
+    again, _ = loading.load_causal_lm(str(causal))
     assert torch.equal(again.lm_head.weight, model.lm_head.weight)
 
     proof = tmp_path / "proof"
 
     torch.save({"lm_head.weight": RunsCode(proof)}, causal / "pytorch_model.bin")
     with pytest.raises(ModelError, match="cannot be loaded"):
-        sources.load_causal_lm(str(causal))
+        loading.load_causal_lm(str(causal))
     assert not proof.exists()
 
 
@@ -163,7 +163,7 @@ def test_code_that_a_model_brings_is_not_run(tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config))
     save_tokenizer(folder)
     with pytest.raises(ModelError):
-        sources.load_causal_lm(str(folder))
+        loading.load_causal_lm(str(folder))
     assert not proof.exists()
 
 
@@ -174,10 +174,10 @@ def test_broken_folders_are_sentences(tmp_path: Path, causal: Path) -> None:
     weights = causal / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:500])
     with pytest.raises(ModelError, match="cannot be loaded"):
-        sources.load_causal_lm(str(causal))
+        loading.load_causal_lm(str(causal))
     weights.unlink()
     with pytest.raises(ModelError, match=r"model.safetensors"):
-        sources.load_causal_lm(str(causal))
+        loading.load_causal_lm(str(causal))
     (causal / "config.json").write_text("{")
     with pytest.raises(ModelError, match=r"config.json.*cannot be read"):
         sources.kind_of(str(causal))
@@ -190,7 +190,7 @@ def test_an_unknown_device_is_a_sentence(causal: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
     with pytest.raises(ModelError, match=r"device 'cuda'.*cpu"):
-        sources.load_causal_lm(str(causal), device="cuda")
+        loading.load_causal_lm(str(causal), device="cuda")
 
 
 @pytest.mark.parametrize("name", ["./nowhere", "/no/such/folder", "missing.gguf", "a/b/c", "..", "", "what is this"])
@@ -203,7 +203,7 @@ def test_names_that_are_no_hub_id_never_ask_the_hub(name: str, monkeypatch: pyte
 def test_no_hub_says_what_was_asked_why_not_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(ModelError, match=r"'facebook/opt-125m'.*HF_HUB_OFFLINE is set.*local folder.*'smollm2'"):
-        sources.load_causal_lm("facebook/opt-125m")
+        loading.load_causal_lm("facebook/opt-125m")
     with pytest.raises(ModelError, match="did you mean 'smollm2'"):
         sources.resolve("smolm2")
     with pytest.raises(ModelError, match="alias for data"):
@@ -309,8 +309,8 @@ def test_a_users_gguf_is_dequantised_once(
 ) -> None:
     file = tmp_path / "tiny.gguf"
     write_tiny_gguf(file, causal)
-    model, _ = sources.load_causal_lm(str(file))
-    original, _ = sources.load_causal_lm(str(causal))
+    model, _ = loading.load_causal_lm(str(file))
+    original, _ = loading.load_causal_lm(str(causal))
     assert torch.equal(model.lm_head.weight, original.lm_head.weight)
     assert capfd.readouterr() == ("", "")
     monkeypatch.setattr(sources, "convert", lambda *_: pytest.fail("converted again"))
@@ -344,7 +344,7 @@ def test_smollm2_loads_from_the_cache_alone(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(socket.socket, "connect", lambda *_: pytest.fail("the network was asked"))
     assert sources.fetch("smollm2") == folder
     assert not list(folder.glob("*.gguf"))
-    model, tokenizer = sources.load_causal_lm("smollm2")
+    model, tokenizer = loading.load_causal_lm("smollm2")
     assert tuple(model.lm_head.weight.shape) == (49152, 576)
     with torch.no_grad():
         logits = model(**tokenizer("The capital of France is", return_tensors="pt")).logits[0, -1]

@@ -1,4 +1,4 @@
-"""Every recipe and sweep that comes with the project can be read; the sweeps of sweeps/grid.py do what they say."""
+"""Every recipe and sweep that comes with the project can be read; the sweeps do what they say."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pinprompt.models import sources
 from pinprompt.recipe.recipe import resolve
 from pinprompt.run.estimating import multiplications, parameters, rough
 from pinprompt.run.needs import Known, missing
-from pinprompt.sweeps.grid import read_sweep
+from pinprompt.sweeps import read_sweep
 
 ROOT = Path(__file__).parents[2]
 SWEEPS = sorted([*(ROOT / "recipes").rglob("*.toml"), *(ROOT / "tools" / "search_trials").glob("*.toml")])

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from remote_servers import cut, drip, flood, hang_up, raw, refuse, reply, said, serving
 
 from pinprompt.errors import ModelError, PinpromptError, ServerDown, SettingError
-from pinprompt.recipe.sections import RemoteSettings
+from pinprompt.recipe.task_sections import RemoteSettings
 from pinprompt.remote.client import BadAnswer, RemoteClient
 from pinprompt.remote.http import NoAnswer, Response, loopback, seconds_of
 
@@ -301,7 +301,7 @@ def test_the_key_is_in_nothing_that_leaves(monkeypatch: pytest.MonkeyPatch, capf
                     seen += ["".join(traceback.TracebackException.from_exception(error).format()), repr(error)]
             seen += [repr(asked), str(asked.take()), repr(asked.settings), asked.settings.model_dump_json()]
             for keep in (pickle.dumps, copy.copy, copy.deepcopy):
-                with pytest.raises(TypeError, match="not to be copied"):
+                with pytest.raises(TypeError, match="cannot be copied"):
                     keep(asked)
     seen += list(capfd.readouterr())
     assert len(seen) > 40

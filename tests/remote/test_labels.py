@@ -13,10 +13,9 @@ from remote_servers import Action, raw, refuse, reply, said, serving
 
 from pinprompt.errors import ModelError, SettingError
 from pinprompt.models.label_text import Frame
-from pinprompt.recipe.sections import RemoteSettings
-from pinprompt.remote.client import RemoteClient
-from pinprompt.remote.labels import CERTAINTY, RemoteClassifier, dig
-from pinprompt.remote.open import is_remote, open_classifier, open_client
+from pinprompt.recipe.task_sections import RemoteSettings
+from pinprompt.remote.client import RemoteClient, is_remote, open_client
+from pinprompt.remote.labels import CERTAINTY, RemoteClassifier, dig, open_classifier
 
 WORDS = {"0": "terrible", "1": "great"}
 FRAME = Frame("", " It was", None)
@@ -228,7 +227,7 @@ def test_dig() -> None:
 
 def test_the_classification_task_takes_it_for_a_local_model() -> None:
     from pinprompt.data.readers import Example
-    from pinprompt.recipe.sections import ClassificationSettings
+    from pinprompt.recipe.task_sections import ClassificationSettings
     from pinprompt.tasks.classification import ClassificationTask
     from pinprompt.tasks.labelled_data import LabelledData
     from pinprompt.tasks.prompts import parse

@@ -18,9 +18,10 @@ from children import LIMIT, child, wait_until
 from pinprompt.errors import ServerDown
 from pinprompt.models import sources
 from pinprompt.models.label_text import Frame
-from pinprompt.recipe.sections import RemoteSettings
+from pinprompt.recipe.task_sections import RemoteSettings
+from pinprompt.remote.client import open_client
 from pinprompt.remote.generator import generate
-from pinprompt.remote.open import open_classifier, open_client
+from pinprompt.remote.labels import open_classifier
 
 WORDS = {"0": "terrible", "1": "great"}
 FRAME = Frame("", " It was")

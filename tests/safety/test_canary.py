@@ -16,8 +16,9 @@ import pytest
 
 from pinprompt.errors import PinpromptError
 from pinprompt.judges.vision import VisionJudge
-from pinprompt.recipe.sections import RemoteSettings
-from pinprompt.remote.open import RemoteJudge, open_client
+from pinprompt.recipe.task_sections import RemoteSettings
+from pinprompt.remote.client import open_client
+from pinprompt.remote.generator import RemoteJudge
 from pinprompt.run import consent
 from tests.safety.remote_runs import KEY_ENV, Action, call, labelled, labeller, rewriter, server_at, styled, writer
 

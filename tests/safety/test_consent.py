@@ -15,7 +15,7 @@ from pinprompt import api
 from pinprompt.errors import NotAgreed, NotFetched, SettingError
 from pinprompt.models import cache, sources
 from pinprompt.recipe import recipe as recipes
-from pinprompt.recipe.sections import RemoteSettings
+from pinprompt.recipe.task_sections import RemoteSettings
 from pinprompt.remote.client import RemoteClient
 from pinprompt.run import consent
 from tests.safety.remote_runs import call, labeller

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pinprompt.errors import RunError
-from pinprompt.recipe.sections import RemoteSettings
+from pinprompt.recipe.task_sections import RemoteSettings
 from pinprompt.records.report import write_report
 from pinprompt.remote.client import RemoteClient
 from pinprompt.run import running

@@ -34,7 +34,7 @@ from pinprompt.records.report import write_report
 from pinprompt.run import running
 from pinprompt.run.checkpoint import Checkpoint
 from pinprompt.scoring.journal import Journal
-from pinprompt.sweeps.grid import read_sweep
+from pinprompt.sweeps import read_sweep
 from tests.house.tiny import FindTheWords, recipe
 
 BOUNDED = settings(

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoTokenizer
 
 from pinprompt.errors import ModelError, SettingError
-from pinprompt.models import sources
+from pinprompt.models import loading
 from pinprompt.models.sources import trusted, trusting
 from pinprompt.recipe import recipe as recipes
 from tests.house.tiny import make_lm, recipe
@@ -40,7 +40,7 @@ def own(tmp_path: Path, lm_folder: Path, monkeypatch: pytest.MonkeyPatch) -> tup
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     folder, proof = tmp_path / "own", tmp_path / "proof"
     plain = make_lm(lm_folder)
-    model, _ = sources.load_causal_lm(str(plain))
+    model, _ = loading.load_causal_lm(str(plain))
     model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(plain).save_pretrained(folder)
     config: dict[str, Any] = json.loads((folder / "config.json").read_text("utf-8"))
@@ -85,7 +85,7 @@ def test_the_door_closes_again(own: tuple[Path, Path]) -> None:
         raise RuntimeError("stop")
     assert not trusted()
     with pytest.raises(ModelError, match="brings its own code; read it"):
-        sources.load_causal_lm(str(folder))
+        loading.load_causal_lm(str(folder))
     assert not proof.exists()
 
 
@@ -104,5 +104,5 @@ def test_trust_in_code_is_no_trust_in_pickles(own: tuple[Path, Path], tmp_path: 
     (folder / "model.safetensors").unlink()
     torch.save({"lm_head.weight": Touch(tmp_path / "unpickled")}, folder / "pytorch_model.bin")
     with trusting(), pytest.raises(ModelError, match="cannot be loaded"):
-        sources.load_causal_lm(str(folder))
+        loading.load_causal_lm(str(folder))
     assert not (tmp_path / "unpickled").exists()

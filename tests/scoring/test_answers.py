@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from remote_servers import cut, hang_up, raw, refuse, reply, said, serving
 
 from pinprompt.errors import BudgetSpent, RunError, ServerDown
-from pinprompt.recipe.sections import BudgetSettings, Price, RemoteSettings
+from pinprompt.recipe.sections import BudgetSettings, Price
+from pinprompt.recipe.task_sections import RemoteSettings
 from pinprompt.remote.client import BadAnswer, RemoteClient
 from pinprompt.remote.http import NoAnswer, Response
 from pinprompt.scoring.answers import Answers

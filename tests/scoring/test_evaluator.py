@@ -167,7 +167,7 @@ def test_a_score_that_is_no_number_is_the_tasks_mistake(bad: float) -> None:
 
 def test_other_broken_promises(monkeypatch: pytest.MonkeyPatch) -> None:
     for answer, words in [
-        ([1.0], "float where a Score"),
+        ([1.0], "float instead of a Score"),
         ([], "0 scores for 1"),
         (None, "NoneType for 1"),
         ([Score("much")], "not a number"),  # type: ignore[arg-type]
@@ -180,7 +180,7 @@ def test_other_broken_promises(monkeypatch: pytest.MonkeyPatch) -> None:
             make(task).score(prompts("a"))
     task = Toy()
     monkeypatch.setattr(task, "evaluate", lambda *_: {"accuracy": 1.0}, raising=False)
-    with pytest.raises(TaskError, match="where an Evaluation is due"):
+    with pytest.raises(TaskError, match="instead of an Evaluation"):
         make(task).evaluate(Prompt("a"), "dev")
     monkeypatch.setattr(
         task, "evaluate", lambda *_: Evaluation("dev", {"x": 1.0}, 1, tables={"a": object()}), raising=False

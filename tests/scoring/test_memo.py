@@ -205,12 +205,12 @@ def test_a_folder_that_cannot_be_made_costs_one_warning(tmp_path: Path) -> None:
     assert memo.stats().entries == memo.prune(everything=True) == 0
     assert not memo.working
     assert len(warned) == 1
-    assert "goes on without it" in warned[0]
+    assert "continues without it" in warned[0]
 
 
 def test_by_default_a_warning_is_a_python_warning(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.warns(UserWarning, match="goes on without it"):
+    with pytest.warns(UserWarning, match="continues without it"):
         Memo(tmp_path / "file" / "memo.sqlite")
 
 
@@ -302,7 +302,7 @@ def test_a_memo_that_breaks_under_way_is_given_up(tmp_path: Path) -> None:
     assert memo.look_up(["a"]) == {}
     assert not memo.working
     assert len(warned) == 1
-    assert "goes on without it" in warned[0]
+    assert "continues without it" in warned[0]
 
 
 def test_a_key_that_sqlite_cannot_hold_gives_the_memo_up(tmp_path: Path) -> None:

@@ -6,8 +6,7 @@ import sys
 
 import ray
 
-from pinprompt.sweeps.engines import run_on_ray
-from pinprompt.sweeps.grid import read_sweep
+from pinprompt.sweeps import read_sweep, run_on_ray
 from tests.toys.patient_ray import patient_init
 
 if __name__ == "__main__":

@@ -9,11 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from pinprompt import sweeps
 from pinprompt.files import FolderLock
 from pinprompt.recipe.recipe import resolve
-from pinprompt.sweeps import engines
-from pinprompt.sweeps.engines import run_cell
-from pinprompt.sweeps.grid import Cell
+from pinprompt.sweeps import Cell, run_cell
 from tests.house.tiny import make_lm
 
 
@@ -46,7 +45,7 @@ def test_a_process_that_is_about_to_end_is_waited_for(tmp_path: Path, monkeypatc
         if next(naps) == 2:
             dying.close()
 
-    monkeypatch.setattr(engines, "time", SimpleNamespace(monotonic=time.monotonic, sleep=nap))
+    monkeypatch.setattr(sweeps, "time", SimpleNamespace(monotonic=time.monotonic, sleep=nap))
     assert run_cell(cell, "cpu", 1, patience=900) == "finished"
     assert next(naps, None) is None  # it looked three times in vain
     assert run_cell(cell, "cpu", 1, patience=900) == "already finished"

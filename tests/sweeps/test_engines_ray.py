@@ -17,8 +17,7 @@ from patient_ray import started
 
 from pinprompt.records.compare import compare
 from pinprompt.records.tables import comma_separated
-from pinprompt.sweeps.engines import run_inline, run_on_ray
-from pinprompt.sweeps.grid import Sweep, read_sweep
+from pinprompt.sweeps import Sweep, read_sweep, run_inline, run_on_ray
 from tests.house.tiny import make_lm
 from tests.sweeps.slow_task import HOLD
 

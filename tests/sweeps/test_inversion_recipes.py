@@ -14,8 +14,7 @@ from PIL import Image
 from pinprompt.recipe import recipe as recipes
 from pinprompt.records.compare import compare
 from pinprompt.records.figures import ablation, learning_curves, write_figures
-from pinprompt.sweeps.engines import run_inline
-from pinprompt.sweeps.grid import Cell, read_sweep
+from pinprompt.sweeps import Cell, read_sweep, run_inline
 from tests.house.tiny import make_lm
 
 RECIPES = Path(__file__).parents[2] / "recipes" / "small"

@@ -12,7 +12,8 @@ from label_toys import save
 from pinprompt.api import evaluate, predict, tune
 from pinprompt.errors import BudgetSpent, SettingError
 from pinprompt.recipe.recipe import resolve
-from pinprompt.recipe.sections import BudgetSettings, ClassificationSettings
+from pinprompt.recipe.sections import BudgetSettings
+from pinprompt.recipe.task_sections import ClassificationSettings
 from pinprompt.scoring.budget import Budget
 from pinprompt.scoring.evaluator import Evaluator
 from pinprompt.scoring.journal import Journal, pack_score, unpack_score
@@ -141,7 +142,7 @@ def test_a_prior_moves_the_labels_to_it(folder: Path) -> None:
     assert build(folder).fingerprint != build(folder, prior={"neg": 1, "pos": 3}).fingerprint
     with pytest.raises(SettingError, match="no share for pos"):
         build(folder, prior={"neg": 1})
-    with pytest.raises(SettingError, match="'poz', which is no label"):
+    with pytest.raises(SettingError, match="'poz', which is not a label"):
         build(folder, prior={"neg": 1, "poz": 1})
     with pytest.raises(SettingError, match=r"needs task\.calibrate"):
         build(folder, calibrate="none", prior={"neg": 1, "pos": 1})

@@ -12,7 +12,7 @@ import torch
 from label_toys import save
 
 from pinprompt.errors import DataError, PinpromptError, SettingError
-from pinprompt.recipe.sections import ClassificationSettings
+from pinprompt.recipe.task_sections import ClassificationSettings
 from pinprompt.tasks.classification import ClassificationTask
 from pinprompt.tasks.protocol import check_task
 from pinprompt.values import Prompt

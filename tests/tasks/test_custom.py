@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pinprompt.errors import SettingError, TaskError
-from pinprompt.recipe.sections import CustomSettings
+from pinprompt.recipe.task_sections import CustomSettings
 from pinprompt.tasks.custom import CustomTask, import_function, takes_a_list
 from pinprompt.tasks.protocol import Task, check_task
 from pinprompt.values import Prompt

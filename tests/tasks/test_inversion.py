@@ -16,7 +16,8 @@ from pinprompt.errors import DataError, SettingError
 from pinprompt.judges.vision import SCHEMA, Answer, CaptionMarks, Rating, VisionJudge, summarise
 from pinprompt.models import clip as clip_room
 from pinprompt.models.images import load_picture
-from pinprompt.recipe.sections import InversionSettings, Price
+from pinprompt.recipe.sections import Price
+from pinprompt.recipe.task_sections import InversionSettings
 from pinprompt.tasks.inversion import CONTEXTS, InversionTask
 from pinprompt.tasks.protocol import Task, check_task
 from pinprompt.values import Prompt
@@ -145,7 +146,7 @@ def test_what_each_word_is_worth(task: InversionTask) -> None:
 
 
 def test_bad_pictures_are_refused_before_the_model_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clip_room.sources, "load_encoder", lambda *_: pytest.fail("the model was loaded"))
+    monkeypatch.setattr(clip_room.loading, "load_encoder", lambda *_: pytest.fail("the model was loaded"))
     (tmp_path / "a.jpg").write_text("no picture")
     with pytest.raises(DataError, match="not a picture"):
         InversionTask.build(settings([str(tmp_path / "a.jpg")]))

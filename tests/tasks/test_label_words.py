@@ -10,7 +10,7 @@ from label_toys import save
 from tests.toys.label_runs import settings_of
 
 from pinprompt.recipe import recipe as recipes
-from pinprompt.recipe.sections import ClassificationSettings
+from pinprompt.recipe.task_sections import ClassificationSettings
 from pinprompt.run import running
 from pinprompt.tasks.classification import ClassificationTask
 from pinprompt.tasks.label_words import chosen, fitting_prompt, proposed

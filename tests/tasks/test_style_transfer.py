@@ -11,7 +11,8 @@ from style_toys import VOCABULARY, causal_lm, encoder, save
 
 from pinprompt.errors import DataError, RunError, SettingError
 from pinprompt.models.generator import Generated
-from pinprompt.recipe.sections import BudgetSettings, RemoteSettings, StyleTransferSettings
+from pinprompt.recipe.sections import BudgetSettings
+from pinprompt.recipe.task_sections import RemoteSettings, StyleTransferSettings
 from pinprompt.scoring.budget import Budget
 from pinprompt.scoring.evaluator import Evaluator
 from pinprompt.tasks.protocol import Task, check_task

@@ -24,7 +24,8 @@ from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.models.causal_labels import CausalLabels
 from pinprompt.models.masked_labels import MaskedLabels
 from pinprompt.policy.writer import Writer
-from pinprompt.recipe.sections import BudgetSettings, ClassificationSettings, PolicySettings
+from pinprompt.recipe.sections import BudgetSettings, PolicySettings
+from pinprompt.recipe.task_sections import ClassificationSettings
 from pinprompt.run.folder import RunFolder
 from pinprompt.scoring.budget import Budget
 from pinprompt.scoring.evaluator import Evaluator

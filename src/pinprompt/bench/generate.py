@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from pinprompt.models.generator import Generator, Request, tidy
-from pinprompt.models.sources import load_causal_lm
+from pinprompt.models.loading import load_causal_lm
 
 _PROMPTS = (
     "Change the following sentence from negative sentiment to positive sentiment but keep its semantics.",

@@ -25,8 +25,8 @@ def measure(model: str = "smollm2", inputs: int = 32, prompts: int = 32, device:
 
     from pinprompt.models.causal_labels import CausalLabels
     from pinprompt.models.label_text import Frame
+    from pinprompt.models.loading import load_causal_lm
     from pinprompt.models.shared_prefixes import SharedPrefixes
-    from pinprompt.models.sources import load_causal_lm
 
     lm, tokenizer = load_causal_lm(model, device)
     texts = _texts(inputs)
@@ -152,7 +152,7 @@ def _lower(lm: Any, tokenizer: Any, texts: Sequence[str], frames: Sequence[Any])
 
     from pinprompt.errors import PinpromptError
     from pinprompt.models.causal_labels import CausalLabels
-    from pinprompt.models.precision import lowered
+    from pinprompt.models.loading import lowered
 
     try:
         models = {"float32": lm, "int8": lowered(copy.deepcopy(lm), "int8")}

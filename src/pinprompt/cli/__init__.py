@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pinprompt.cli import about, search, studio, study, use
+from pinprompt.cli import about, search, study, use
 from pinprompt.cli.options import expand
 
 app = typer.Typer(
@@ -35,7 +35,7 @@ def _options(
     pass
 
 
-for verb in (*search.VERBS, *use.VERBS, *study.VERBS, *studio.VERBS, *about.VERBS):
+for verb in (*search.VERBS, *use.VERBS, *study.VERBS, *study.VERBS, *about.VERBS):
     app.command()(expand(verb))
 
 

@@ -74,7 +74,7 @@ class Progress:
         elif event.kind == "evaluating":
             self._phase(f"{data['name']} on {data['split']}")
         elif event.kind == "restart":
-            self._phase(f"begins anew: {data['reason']}")
+            self._phase(f"starts again: {data['reason']}")
         elif event.kind == "problem":
             self._console.note(f"note: {data['reason']}")
         elif event.kind == "start":

@@ -106,7 +106,7 @@ def restyle(
     test: Annotated[Path | None, typer.Option("--test", help="Texts to report on, one per line.")] = None,
     task_model: Annotated[str | None, typer.Option("--task-model", help="The model that rewrites.")] = None,
     split: Annotated[int | None, typer.Option("--split", min=0, help="Which draw of texts.")] = None,
-    force_judge: Annotated[bool, typer.Option("--force-judge", help="Use a style judge that can't tell.")] = False,
+    force_judge: Annotated[bool, typer.Option("--force-judge", help="Use a style judge that fails its check.")] = False,
 ) -> None:
     """Find a prompt that makes a model rewrite texts in another style."""
     with door(options) as console:
@@ -139,7 +139,7 @@ def invert(
         if ban is not None:
             tree["policy"]["constraints"] = {"banned_file": str(ban)}
         if console.terminal and not options.estimate:
-            from pinprompt.cli.picture import show_pictures
+            from pinprompt.cli.shown import show_pictures
 
             show_pictures(images)
         if tree["task"].get("model") == "emoji-clip":

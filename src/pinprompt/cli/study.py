@@ -1,4 +1,4 @@
-"""Verbs over many runs: sweep, ls, verify, compare, figures, results."""
+"""Verbs over many runs: sweep, ls, verify, compare, figures, results, studio."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def results(
     options: Output,
     folder: Annotated[Path, typer.Argument(help="The folder of a sweep.")],
     page: Annotated[Path, typer.Option("--results", help="The page of all results.")] = Path("docs/results.md"),
-    readme: Annotated[Path, typer.Option("--readme", help="Has the same block, or not.")] = Path("README.md"),
+    readme: Annotated[Path, typer.Option("--readme", help="A page that may hold the same block.")] = Path("README.md"),
     name: Annotated[str | None, typer.Option("--name", help="The block's name; default: the folder's.")] = None,
     command: Annotated[str | None, typer.Option("--command", help="The command that made the runs.")] = None,
 ) -> None:
@@ -152,4 +152,34 @@ def results(
         console.answer({"changed": changed}, *(changed or ["nothing changed"]))
 
 
-VERBS = (sweep, ls, verify, compare, figures, results)
+def studio(
+    options: Output,
+    folder: Annotated[Path, typer.Argument(help="The folder whose runs are shown, and where new ones go.")] = Path(
+        "runs"
+    ),
+    port: Annotated[
+        int | None, typer.Option("--port", min=0, max=65535, help="Default: 8765, or a free one where that is taken.")
+    ] = None,
+    host: Annotated[
+        str, typer.Option("--host", help="The address to listen at; any but this one lets other machines in.")
+    ] = "127.0.0.1",
+    no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
+) -> None:
+    """Open a page to search from, watch, compare and try prompts."""
+    with door(options) as console:
+        from pinprompt import api
+
+        def ready(address: str) -> None:
+            console.answer({"address": address}, f"pinprompt studio: {address}")
+            console.note("Ctrl-C ends it; a search that is at work then stops and can be resumed.")
+            if not no_open:
+                import webbrowser
+
+                webbrowser.open(address)
+
+        waiting = api.studio(folder, host=host, port=port, ready=ready)
+        for command in waiting:
+            console.note(f"not started: {command}")
+
+
+VERBS = (sweep, ls, verify, compare, figures, results, studio)

@@ -277,7 +277,7 @@ def _shown(found: Judgement) -> Iterator[Any]:
     from rich.table import Table
     from rich.text import Text
 
-    from pinprompt.records.spending import money_shown
+    from pinprompt.records.wording import money_shown
 
     table = Table("run", "prompt", "relevance", "interpretability", show_edge=False)
     for run in found.runs:

@@ -20,6 +20,7 @@ from typing import Any
 from pinprompt.data import readers
 from pinprompt.errors import DataError, SettingError, did_you_mean
 from pinprompt.files import write_atomically
+from pinprompt.models.cache import home
 
 STDIN = "-"
 _WRITTEN = (".csv", ".tsv", ".jsonl")
@@ -226,3 +227,14 @@ def names_for(added: Iterable[str], columns: Sequence[str]) -> dict[str, str]:
             free = f"predicted_{free}"
         found[name] = free
     return found
+
+
+def plain_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A task's settings as a recipe has them: paths as text, data frames as files in the cache."""
+
+    def plain(value: Any) -> Any:
+        if is_frame(value):
+            return keep_frame(value, home() / "frames", lines="source" in settings)  # styles are read line by line
+        return str(value) if isinstance(value, Path) else value
+
+    return {name: plain(value) for name, value in settings.items()}

@@ -64,13 +64,13 @@ class Evaluator(Protocol):
 
 
 class Checkpointer(Protocol):
-    """Where a method keeps what it needs to go on after being killed."""
+    """Where a method keeps what it needs to resume after being killed."""
 
     def due(self) -> bool:
         """True when it is time to save again; chosen so that saving costs little of the run's time."""
 
     def mark(self) -> None:
-        """A resumed run goes on from here, as far as events, scores and costs are concerned, once `save` is called."""
+        """A resumed run continues from here in events, scores and costs, once `save` is called."""
 
     def save(self, step: int, state: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
         """Keep JSON-able `state` and `tensors` (torch) as the new checkpoint, atomically."""

@@ -159,21 +159,19 @@ ROWS = (
         quick=_Z_SCORED,
         quick_on_task=_short_pictures(alpha=1.0, **_CARE_WITH_REPLAY),
     ),
-    MethodRow(
-        "manual", "a hand-written prompt", "handwritten", f"{_BASELINES}.handwritten:manual", "the dataset's card"
-    ),
+    MethodRow("manual", "a hand-written prompt", "handwritten", f"{_BASELINES}.untrained:manual", "the dataset's card"),
     MethodRow(
         "instructions",
         "an instruction before the input",
         "handwritten",
-        f"{_BASELINES}.handwritten:instructions",
+        f"{_BASELINES}.untrained:instructions",
         "Mishra et al. 2022",
     ),
     MethodRow(
         "in-context",
         "labelled examples before the input",
         "handwritten",
-        f"{_BASELINES}.handwritten:in_context",
+        f"{_BASELINES}.untrained:in_context",
         "Brown et al. 2020",
     ),
     MethodRow(
@@ -190,7 +188,7 @@ ROWS = (
         "random",
         "samples of the frozen LM, the best chosen on dev",
         "search",
-        f"{_BASELINES}.random_search:random_search",
+        f"{_BASELINES}.untrained:random_search",
         "the floor",
         "random",
         presets={"policy": {"context": "task"}},
@@ -200,7 +198,7 @@ ROWS = (
         "beam",
         "the frozen LM's most likely prompts, with wider and wider beams",
         "search",
-        f"{_BASELINES}.beam:beam",
+        f"{_BASELINES}.untrained:beam",
         "the floor",
         "beam",
         presets={"policy": {"context": "task"}},

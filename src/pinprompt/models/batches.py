@@ -93,7 +93,7 @@ def at_positions(model: Any, places: torch.Tensor) -> Iterator[None]:
         for handle in handles:
             handle.remove()
     if not done:
-        raise ModelError(f"{type(model).__name__} reaches its head by a way of its own, which is not known here.")
+        raise ModelError(f"{type(model).__name__} calls its head in a way that is not supported here.")
 
 
 @contextlib.contextmanager

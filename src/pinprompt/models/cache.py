@@ -65,7 +65,7 @@ def may_fetch() -> bool:
 
 @contextlib.contextmanager
 def place(target: Path, what: str) -> Iterator[Path | None]:
-    """Fill `target` (a folder in the cache) once, whoever asks: yields a folder to fill, or None where it is there.
+    """Fill `target` (a folder in the cache) once: yields a folder to fill, or None where it is there.
 
     One process at a time works on a target; the others wait for it and then find it there. What is yielded is renamed
     to `target` at the end and removed if anything goes wrong, so that a target that exists is always whole.

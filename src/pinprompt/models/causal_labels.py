@@ -53,26 +53,32 @@ class Inputs:
     """The texts' ids, by what stands before them."""
 
 
-def prepare(encoder: WindowEncoder, texts: Sequence[str], keep: bool) -> Inputs:
-    """Cut texts that would leave no room for a prompt; prompts of ordinary length then never touch a text again."""
-    room = encoder.window - min(RESERVE, encoder.window // 2) - len(encoder.lead) - len(encoder.trail)
-    inputs = Inputs(list(texts), keep)
-    for row, ids in enumerate(encoder.pieces(inputs.texts)):
-        if len(ids) > room:
-            inputs.texts[row] = encoder.shorten(inputs.texts[row], room)
-            inputs.cut[row] = len(ids)
-    return inputs
+class LocalLabels:
+    """What labellers on this machine have in common, whatever their architecture."""
 
-
-class CausalLabels:
-    """Label probabilities of a frozen causal LM."""
-
-    kind = "causal"
     graded = True
     """Answers have probabilities."""
     billed: str | None = None
     """Nobody is paid for a model on this machine."""
     notes: tuple[str, ...] = ()
+    encoder: WindowEncoder
+
+    def prepare(self, texts: Sequence[str], keep: bool = False) -> Inputs:
+        """Texts made ready for many prompts: those that would leave no room for a prompt are cut, once for all."""
+        encoder = self.encoder
+        room = encoder.window - min(RESERVE, encoder.window // 2) - len(encoder.lead) - len(encoder.trail)
+        inputs = Inputs(list(texts), keep)
+        for row, ids in enumerate(encoder.pieces(inputs.texts)):
+            if len(ids) > room:
+                inputs.texts[row] = encoder.shorten(inputs.texts[row], room)
+                inputs.cut[row] = len(ids)
+        return inputs
+
+
+class CausalLabels(LocalLabels):
+    """Label probabilities of a frozen causal LM."""
+
+    kind = "causal"
     mask_token = ""
 
     def __init__(
@@ -110,10 +116,6 @@ class CausalLabels:
     def words_for(self, frame: Frame, words: Mapping[str, str] | None = None) -> LabelWords:
         """The ids of the label words, or of others, after another template."""
         return words_after(self.encoder, words or self.words.words, frame.around("it")[0])
-
-    def prepare(self, texts: Sequence[str], keep: bool = False) -> Inputs:
-        """Texts made ready for many prompts."""
-        return prepare(self.encoder, texts, keep)
 
     @torch.no_grad()
     def log_probs(self, frames: Sequence[Frame], inputs: Inputs, words: LabelWords | None = None) -> list[torch.Tensor]:
@@ -305,7 +307,7 @@ class CausalLabels:
 
 
 def _after_each(pasts: Sequence[torch.Tensor], given: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """The arguments of a pass in which each row goes on from a past of its own, padded on the left."""
+    """The arguments of a pass in which each row continues its own past, padded on the left."""
     embeds, mask = given["inputs_embeds"], given["attention_mask"]
     layers, two, heads, _, width = pasts[0].shape
     longest = max(past.shape[3] for past in pasts)
@@ -327,7 +329,7 @@ def _after_each(pasts: Sequence[torch.Tensor], given: dict[str, torch.Tensor]) -
 
 
 def _after(past: torch.Tensor, given: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """The arguments of a pass that goes on from one past [layers, 2, H, n, D], the same for all rows."""
+    """The arguments of a pass that continues one past [layers, 2, H, n, D], the same for all rows."""
     ids, mask = given["input_ids"], given["attention_mask"]
     rows, seen = len(ids), past.shape[3]
     cache = DynamicCache()

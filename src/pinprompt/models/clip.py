@@ -3,7 +3,7 @@
 A CLIP text tower is causal and read at its end token, so nothing after that token can change a text's vector: texts are
 run at their own length instead of the full window. SigLIP's tower looks both ways and was trained on padded texts, so
 there every text is padded to the window. A text's pass has a shape that depends on that text alone (its length rounded
-up, a fixed number of rows), so its vector has the same bits whoever shares its batch.
+up, a fixed number of rows), so its vector has the same bits whatever else is in its batch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinprompt.english import FUNCTION_WORDS, is_word
 from pinprompt.errors import MissingExtra, ModelError, SettingError
-from pinprompt.models import sources
+from pinprompt.models import loading, sources
 from pinprompt.models.cache import home, may_fetch, place
 from pinprompt.models.sources import quiet
 
@@ -48,7 +48,7 @@ def load_clip(name: str, device: str = "cpu") -> Clip:
     """Load an image-text model by hub id, folder, or the name emoji-clip."""
     place = folder_of(name)
     source = sources.resolve(place)
-    model, tokenizer = sources.load_encoder(place, device)
+    model, tokenizer = loading.load_encoder(place, device)
     if not hasattr(model, "get_text_features") or not hasattr(model, "get_image_features"):
         raise ModelError(
             f"'{name}' is a {type(model).__name__}, which does not embed both texts and pictures; "
@@ -114,7 +114,7 @@ class Clip:
 
     def tokens(self, text: str) -> list[int]:
         """A text's tokens with the model's own start and end tokens, not cut."""
-        # Not verbose: a warning about long texts would be noise, the caller is told by `too_long`.
+        # Not verbose: a warning about long texts would be noise, `too_long` tells the caller.
         return list(self.tokenizer(text, verbose=False)["input_ids"])
 
     def all_tokens(self, texts: Sequence[str]) -> dict[str, list[int]]:

@@ -31,7 +31,7 @@ _STEP = 64  # key lengths are rounded up to this: requests of nearly one length 
 
 @dataclass(frozen=True)
 class Request:
-    """So many samples of one prompt on one text."""
+    """A number of samples of one prompt on one text."""
 
     prompt: str
     text: str
@@ -56,7 +56,7 @@ def tidy(text: str, lower: bool = False) -> str:
 
 
 def new_tokens(source_tokens: int) -> int:
-    """Length control: how many tokens may follow for a source of so many, max(1.5 n, n + 10)."""
+    """Length control: how many tokens may follow for a source of n tokens, max(1.5 n, n + 10)."""
     return int(max(1.5 * source_tokens, source_tokens + 10))
 
 

@@ -2,7 +2,7 @@
 
 Rows of one pass may be at different places of different texts, so there is no padding to the longest and nothing is
 copied when one row ends and another takes its slot. Every pass has the same number of rows and the same key length,
-and a row's past starts at column 0: what a row answers is then the same bits whoever shares the pass with it.
+and a row's past starts at column 0: what a row answers is then the same bits whatever else is in the pass.
 """
 
 from __future__ import annotations
@@ -55,23 +55,27 @@ def _grouped_attention(
 AttentionInterface.register(_ATTENTION, _grouped_attention)
 
 
-class _SlotLayer(CacheLayerMixin):  # type: ignore[misc]
-    """One layer's keys and values [R, H, L, D]; an update writes one column per row, each at its own place."""
+class FixedLayer(CacheLayerMixin):  # type: ignore[misc]
+    """One layer's keys and values [R, H, L, D] in memory that exists already; a kind of layer says where it writes."""
 
-    def __init__(self, keys: torch.Tensor, values: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> None:
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         super().__init__()
-        self.keys, self.values, self.rows, self.columns = keys, values, rows, columns
+        self.keys, self.values = keys, values
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Nothing to do: the slots exist."""
+        """Nothing to do: the memory exists."""
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        self.keys[self.rows, :, self.columns] = key_states[:, :, 0]
-        self.values[self.rows, :, self.columns] = value_states[:, :, 0]
+        self.write(self.keys, key_states)
+        self.write(self.values, value_states)
         return self.keys, self.values
+
+    def write(self, store: torch.Tensor, states: torch.Tensor) -> None:
+        """Put new keys or values where they belong."""
+        raise NotImplementedError
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.keys.shape[2], 0
@@ -82,6 +86,17 @@ class _SlotLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def get_max_length(self) -> int:
         return self.keys.shape[2]
+
+
+class _SlotLayer(FixedLayer):
+    """An update writes one column per row, each at its own place."""
+
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> None:
+        super().__init__(keys, values)
+        self.rows, self.columns = rows, columns
+
+    def write(self, store: torch.Tensor, states: torch.Tensor) -> None:
+        store[self.rows, :, self.columns] = states[:, :, 0]
 
 
 def read(model: Any, ids: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -71,7 +71,7 @@ class WindowEncoder:
         return next((token for token in known if token is not None), 0)
 
     def shorten(self, text: str, tokens: int) -> str:
-        """The text up to its first so many tokens."""
+        """The text cut after its first `size` tokens."""
         if tokens <= 0:
             return ""
         if getattr(self.tokenizer, "is_fast", False):

@@ -13,7 +13,7 @@ import torch
 
 from pinprompt.errors import ModelError
 from pinprompt.models.batches import logits_of
-from pinprompt.models.causal_labels import BATCH, Inputs, around_vectors, padded, prepare
+from pinprompt.models.causal_labels import BATCH, Inputs, LocalLabels, around_vectors, padded
 from pinprompt.models.label_text import (
     Frame,
     LabelWords,
@@ -25,15 +25,10 @@ from pinprompt.models.label_text import (
 )
 
 
-class MaskedLabels:
+class MaskedLabels(LocalLabels):
     """Label probabilities of a frozen masked LM."""
 
     kind = "masked"
-    graded = True
-    """Answers have probabilities."""
-    billed: str | None = None
-    """Nobody is paid for a model on this machine."""
-    notes: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -62,10 +57,6 @@ class MaskedLabels:
     def words_for(self, frame: Frame, words: Mapping[str, str] | None = None) -> LabelWords:
         """The ids of the label words, or of others, in another template, as the tokenizer reads them there."""
         return words_in_mask(self.encoder, words or self.words.words, frame, self.mask_token)
-
-    def prepare(self, texts: Sequence[str], keep: bool = False) -> Inputs:
-        """Texts made ready for many prompts."""
-        return prepare(self.encoder, texts, keep)
 
     @torch.no_grad()
     def log_probs(self, frames: Sequence[Frame], inputs: Inputs, words: LabelWords | None = None) -> list[torch.Tensor]:

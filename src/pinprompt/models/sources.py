@@ -18,15 +18,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
-from weakref import WeakValueDictionary
+from typing import Any, Literal
 
 from pinprompt.errors import ModelError, NotFetched, did_you_mean
 from pinprompt.models.cache import home, known_sha256_of, may_fetch, place, size_of
 from pinprompt.models.wheels import ALIASES, Alias, alias_of, fetch_wheel
-
-if TYPE_CHECKING:
-    from pinprompt.models.precision import Precision
 
 # Loading without noise: transformers' bars and advice stay off the terminal, where our own progress is shown.
 
@@ -151,8 +147,8 @@ def snapshot(name: str, advice: str) -> tuple[Path, str]:
             config = hf_hub_download(name, "config.json", etag_timeout=5)
         except Exception as error:
             raise ModelError(
-                f"'{name}' cannot be had from the hub: {_first_line(error)}. Check the spelling, or 'hf auth login' "
-                f"where it is gated. {advice}"
+                f"'{name}' cannot be fetched from the hub: {_first_line(error)}. Check the spelling, or run 'hf auth "
+                f"login' where it is gated. {advice}"
             ) from error
     folder = Path(config).parent
     return folder, folder.name
@@ -220,16 +216,12 @@ __all__ = [
     "fetch",
     "home",
     "kind_of",
-    "load_causal_lm",
-    "load_encoder",
-    "load_masked_lm",
-    "load_sequence_classifier",
     "resolve",
 ]
 
 Kind = Literal["alias", "folder", "gguf", "hub"]
 
-_ADVICE = (
+ADVICE = (
     "Give a local folder in transformers' format (config.json, model.safetensors, tokenizer.json) or a .gguf file in "
     "its place, or use the alias 'smollm2' (a causal language model) or 'minilm' (a sentence encoder), which come from "
     "the package index."
@@ -277,9 +269,9 @@ def resolve(name: str) -> Source:
             raise ModelError(f"'{name}' is a file, but not a .gguf; give a folder in transformers' format or a .gguf.")
         return Source(name, "gguf", converted(path), known_sha256_of(path))
     if path.suffix.lower() == ".gguf" or not looks_like_id(name):
-        raise ModelError(f"no model '{name}': there is no such file or folder here. {_ADVICE}")
+        raise ModelError(f"no model '{name}': there is no such file or folder here. {ADVICE}")
     hint = "" if "/" in name else f" As an alias it is unknown: {did_you_mean(name, _model_names())}"
-    folder, commit = snapshot(name, _ADVICE + hint)
+    folder, commit = snapshot(name, ADVICE + hint)
     return Source(name, "hub", folder, commit)
 
 
@@ -293,7 +285,7 @@ def _model_aliases() -> str:
 
 def _hash_of_folder(folder: Path) -> str:
     """The config's and weights' content: two fine-tunes of one model differ in nothing else."""
-    config = _config_of(str(folder), folder)
+    config = config_of(str(folder), folder)
     digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
     weights = sorted(file for pattern in _WEIGHTS for file in folder.glob(pattern))
     for file in [*weights, *sorted(folder.glob("tokenizer*.json"))]:
@@ -308,7 +300,7 @@ def kind_of(name: str) -> str:
     if Path(name).expanduser().is_file() and Path(name).suffix.lower() == ".gguf":
         return "causal"
     path = Path(name).expanduser()
-    config = _config_of(name, path if path.is_dir() else resolve(name).path)
+    config = config_of(name, path if path.is_dir() else resolve(name).path)
     architectures = " ".join(config.get("architectures") or ())
     if str(config.get("model_type", "")).startswith(("clip", "siglip")):
         return "clip"
@@ -325,9 +317,9 @@ def kind_of(name: str) -> str:
     return "encoder"
 
 
-def _config_of(name: str, folder: Path) -> dict[str, Any]:
+def config_of(name: str, folder: Path) -> dict[str, Any]:
     if not (folder / "config.json").is_file():
-        raise ModelError(f"'{name}' is no model in transformers' format: {folder} has no config.json. {_ADVICE}")
+        raise ModelError(f"'{name}' is not a model in transformers' format: {folder} has no config.json. {ADVICE}")
     try:
         with open(folder / "config.json", "rb") as file:
             config = json.loads(file.read(_LARGEST_CONFIG))
@@ -336,141 +328,6 @@ def _config_of(name: str, folder: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise ModelError(f"the config.json of '{name}' ({folder}) does not hold an object.")
     return config
-
-
-def load_causal_lm(
-    name: str,
-    device: str = "cpu",
-    trust_remote_code: bool = False,
-    dtype: str | None = None,
-    precision: Precision | None = None,
-) -> tuple[Any, Any]:
-    """A frozen causal language model and its tokenizer; `precision` settles the dtype, too.
-
-    The same model asked for again while it is in use is the same object: a writer that is the task model as well takes
-    neither time nor memory.
-    """
-    asked = (name, resolve(name).revision, device, trust_remote_code or trusted(), _dtype(dtype, precision, device),
-             precision == "int8")  # fmt: skip
-    model = _OPEN.get(asked)
-    if model is None:
-        model, tokenizer = _load("AutoModelForCausalLM", name, device, trust_remote_code, asked[4])
-        if precision is not None:
-            from pinprompt.models.precision import lowered
-
-            model = lowered(model, precision)
-        model.pinprompt_tokenizer = tokenizer
-        _OPEN[asked] = model
-    return model, model.pinprompt_tokenizer
-
-
-_OPEN: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
-"""Causal LMs in use, by what they were asked for as."""
-
-
-def _dtype(dtype: str | None, precision: Precision | None, device: str) -> str | None:
-    """The dtype to load weights in; None: what the checkpoint has on a GPU."""
-    if precision is not None:
-        return {"float32": "float32", "bf16": "bfloat16", "int8": "float32"}[precision]
-    # Half precision on a CPU is several times slower than float32.
-    return dtype or (None if device.startswith("cuda") else "float32")
-
-
-def load_masked_lm(
-    name: str,
-    device: str = "cpu",
-    trust_remote_code: bool = False,
-    dtype: str | None = None,
-    precision: Precision | None = None,
-) -> tuple[Any, Any]:
-    """A frozen masked language model with its head, and its tokenizer; `precision` settles the dtype, too."""
-    dtype = _dtype(dtype, precision, device)
-    model, tokenizer = _load("AutoModelForMaskedLM", name, device, trust_remote_code, dtype)
-    if precision is not None:
-        from pinprompt.models.precision import lowered
-
-        model = lowered(model, precision)
-    return model, tokenizer
-
-
-def load_encoder(
-    name: str, device: str = "cpu", trust_remote_code: bool = False, dtype: str | None = None
-) -> tuple[Any, Any]:
-    """A frozen encoder without a head, and its tokenizer."""
-    return _load("AutoModel", name, device, trust_remote_code, dtype)
-
-
-def load_sequence_classifier(
-    name: str, device: str = "cpu", trust_remote_code: bool = False, dtype: str | None = None
-) -> tuple[Any, Any]:
-    """A frozen classifier of texts and its tokenizer."""
-    return _load("AutoModelForSequenceClassification", name, device, trust_remote_code, dtype)
-
-
-def _load(door: str, name: str, device: str, trust_remote_code: bool, dtype: str | None) -> tuple[Any, Any]:
-    source = resolve(name)
-    import torch
-
-    with quiet():
-        import transformers
-
-        where: dict[str, Any] = {"trust_remote_code": trust_remote_code or trusted()}
-        place = str(source.path)
-        if source.kind == "hub":
-            place, where["revision"], where["local_files_only"] = source.name, source.revision, not may_fetch()
-        try:
-            tokenizer = transformers.AutoTokenizer.from_pretrained(place, **where)
-            # Half precision on a CPU is several times slower than float32; a GPU keeps what the checkpoint has.
-            # Pickled weights (many older hub models have no others) are read by torch's weights-only reader, which
-            # runs no code; safetensors go first wherever they exist.
-            model, report = getattr(transformers, door).from_pretrained(
-                place,
-                dtype=getattr(torch, dtype) if dtype else ("auto" if device.startswith("cuda") else torch.float32),
-                weights_only=True,
-                output_loading_info=True,
-                **where,
-            )
-        except ModelError:
-            raise
-        except Exception as error:  # transformers raises anything for a broken or foreign checkpoint
-            kind = NotFetched if source.kind == "hub" and not may_fetch() else ModelError
-            raise kind(_cannot_load(source, door, error)) from error
-    _refuse_new_weights(source, door, report)
-    model = model.eval().requires_grad_(False)
-    try:
-        return model.to(device), tokenizer
-    except (RuntimeError, AssertionError) as error:  # torch asserts where it was built without the device
-        reason = str(error).splitlines()[0]
-        raise ModelError(f"'{name}' cannot be put on the device '{device}': {reason} Use --device cpu.") from error
-
-
-def _refuse_new_weights(source: Source, door: str, report: dict[str, Any]) -> None:
-    """A head that the checkpoint does not hold would be random: its answers would mean nothing, and not show it."""
-    missing = sorted(key for key in report.get("missing_keys", ()) if "pooler" not in key and "position_ids" not in key)
-    if missing and door != "AutoModel":
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        trained = ", ".join(_config_of(source.name, source.path).get("architectures") or ("nothing",))
-        raise ModelError(
-            f"'{source.name}' cannot serve as {door.removeprefix('AutoModelFor')}: it has no weights for {missing[0]}"
-            f"{more}, so that its answers would be random. Its config says that it was saved as {trained}."
-        )
-
-
-def _cannot_load(source: Source, door: str, error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    reason = lines[0] if lines else type(error).__name__
-    if source.kind == "hub" and not may_fetch():
-        return f"'{source.name}' is only partly in the hub's cache ({source.path})"
-    if source.kind == "hub":
-        down = unreachable()
-        if down is not None:
-            return (
-                f"'{source.name}' is only partly in the hub's cache ({source.path}), and {down}. Load it once where "
-                f"the hub can be reached, or do something else: {_ADVICE}"
-            )
-    if "trust_remote_code" in str(error):
-        return f"'{source.name}' brings its own code; read it, and if you trust it give --trust-remote-code: {reason}"
-    return f"'{source.name}' ({source.path}) cannot be loaded with {door}: {reason}"
 
 
 def catalogue_of_models() -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 A pass has some prompts beside all texts, n tokens deep: a matrix product then has a few hundred rows, which is where a
 CPU is near its limit. Its shape depends on the texts and on the prompt's own length alone, so that what a prompt gets
-is the same bits whoever shares the pass with it. Prompts that begin alike share nothing here (`shared_prefixes` does
+is the same bits whatever else is in the pass. Prompts that begin alike share nothing here (`shared_prefixes` does
 that, one token at a time, which pays where a policy writes the same few beginnings again and again).
 """
 
@@ -12,43 +12,25 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache
 
 from pinprompt.models.batches import logits_of
-from pinprompt.models.kv_slots import read_many, row_attention, token_bytes
+from pinprompt.models.kv_slots import FixedLayer, read_many, row_attention, token_bytes
 from pinprompt.models.shared_prefixes import TokenPath
 
-STEP = 4  # prompts are filled up to a multiple of so many tokens, so that those of like length share passes
+STEP = 4  # prompts are filled up to a multiple of this many tokens, so that those of like length share passes
 CHUNK = 32  # texts at a time where they are not kept
 
 
-class _Behind(CacheLayerMixin):  # type: ignore[misc]
-    """One layer's keys and values [R, H, T + n, D]: T columns of text that stay, then n that each pass writes."""
+class _Behind(FixedLayer):
+    """Keys and values [R, H, T + n, D]: T columns of text that stay, then n that each pass writes."""
 
     def __init__(self, keys: torch.Tensor, values: torch.Tensor, start: int) -> None:
-        super().__init__()
-        self.keys, self.values, self.start = keys, values, start
-        self.is_initialized = True
+        super().__init__(keys, values)
+        self.start = start
 
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Nothing to do: the buffers exist."""
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        self.keys[:, :, self.start :] = key_states
-        self.values[:, :, self.start :] = value_states
-        return self.keys, self.values
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.keys.shape[2], 0
-
-    def get_seq_length(self) -> int:
-        # The mask and the positions are given with every pass, so nothing is derived from this.
-        return 0
-
-    def get_max_length(self) -> int:
-        return self.keys.shape[2]
+    def write(self, store: torch.Tensor, states: torch.Tensor) -> None:
+        store[:, :, self.start :] = states
 
 
 class WholePrompts:

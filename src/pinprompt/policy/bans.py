@@ -234,7 +234,7 @@ def _lines(path: Path, what: str) -> list[str]:
     try:
         path = path.expanduser()
         if not path.is_file() or path.stat().st_size > LARGEST:
-            raise OSError(f"it is no file, or has more than {LARGEST >> 20} MiB")
+            raise OSError(f"it is not a file, or has more than {LARGEST >> 20} MiB")
         return path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, ValueError, RuntimeError) as error:
         raise SettingError(

@@ -15,10 +15,9 @@ from pinprompt.errors import SettingError
 from pinprompt.maths.entropy import Entropy, policy, value
 from pinprompt.maths.priors import largest, policies, values
 from pinprompt.policy.adapter import Adapter
-from pinprompt.policy.backbone import Backbone
+from pinprompt.policy.backbone import Backbone, log_unigrams
 from pinprompt.policy.prefix_tree import PrefixTree
 from pinprompt.policy.reader import Prefix, Reader
-from pinprompt.policy.unigrams import log_unigrams
 from pinprompt.policy.vocabulary import Ignorable, Vocabulary
 from pinprompt.recipe.sections import PolicySettings
 from pinprompt.seeds import derive

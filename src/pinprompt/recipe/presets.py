@@ -45,7 +45,7 @@ PROFILES: dict[str, Tree] = {
 }
 
 QUICK_TASKS: dict[str, Tree] = {
-    # The report is to cost a fifth of a default search at most, and reading test texts is its dearest part.
+    # The report should cost at most a fifth of a default search; reading the test texts is its most expensive part.
     "classification": {"budget": {"calls": 6400}, "task": {"calibrate": "batch", "test_rows": 64}},
     "style-transfer": {
         # A short search has too few prompts to average over sources: fixed ones compare prompts, not sources.

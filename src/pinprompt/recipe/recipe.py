@@ -16,14 +16,14 @@ from pydantic.fields import FieldInfo
 
 from pinprompt.errors import SettingError, did_you_mean
 from pinprompt.methods.table import METHODS, SECTIONS
-from pinprompt.recipe import presets, sections, toml
+from pinprompt.recipe import presets, sections, task_sections, toml
 from pinprompt.recipe.sections import Section
 
 TaskSettings = Annotated[
-    sections.ClassificationSettings
-    | sections.StyleTransferSettings
-    | sections.InversionSettings
-    | sections.CustomSettings,
+    task_sections.ClassificationSettings
+    | task_sections.StyleTransferSettings
+    | task_sections.InversionSettings
+    | task_sections.CustomSettings,
     Field(discriminator="kind"),
 ]
 LARGEST = 1_000_000
@@ -64,8 +64,8 @@ class Recipe(Section):
     grips: sections.GripsSettings = _section(sections.GripsSettings, "GrIPS.")
     budget: sections.BudgetSettings = _section(sections.BudgetSettings, "What the search may spend.")
     scoring: sections.ScoringSettings = _section(sections.ScoringSettings, "How prompts become scores.")
-    models: sections.ModelSettings = _section(sections.ModelSettings, "Task models on this machine.")
-    remote: sections.RemoteSettings = _section(sections.RemoteSettings, "Models behind an API.")
+    models: task_sections.ModelSettings = _section(task_sections.ModelSettings, "Task models on this machine.")
+    remote: task_sections.RemoteSettings = _section(task_sections.RemoteSettings, "Models behind an API.")
 
     @property
     def method_settings(self) -> Any:

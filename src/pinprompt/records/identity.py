@@ -13,9 +13,9 @@ from typing import Any
 
 from pinprompt.errors import RunError
 from pinprompt.files import (
-    loads,
     object_of,
     opener,
+    read_object,
     sealed,
     sha256_of,
     unsealed,
@@ -61,16 +61,10 @@ def write(folder: Path, identity: Identity) -> None:
 def read(folder: Path) -> tuple[Identity | None, str]:
     """A folder's run.json (None where there is none that can be used), and what is wrong with it ('' if nothing)."""
     path = folder / FILE
-    try:
-        with open(path, "rb", opener=opener) as file:
-            found = loads(file.read(LARGEST))
-    except FileNotFoundError:
+    found, there = read_object(path, LARGEST)
+    if not there:
         return None, ""
-    except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError:
-        found = None
-    found = unsealed(found) if isinstance(found, dict) else None
+    found = unsealed(found) if found is not None else None
     if found is None:
         return None, f"{path} is damaged"
     if found.get("format") != FORMAT:

@@ -175,7 +175,7 @@ def _bytes(folder: Path, name: str) -> bytes | None:
     with os.fdopen(handle, "rb") as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
-            raise RunError(f"{path} is not a regular file, so it is no part of a run folder. Remove it.")
+            raise RunError(f"{path} is not a regular file, so it cannot be part of a run folder. Remove it.")
         if found.st_size > limit:
             size = f"{found.st_size / MEBI:.0f} MiB"
             raise RunError(f"{path} has {size}, more than the {limit // MEBI} MiB that are read. Is it from pinprompt?")

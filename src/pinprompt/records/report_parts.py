@@ -12,9 +12,8 @@ from typing import Any
 
 from pinprompt.records.charts import Row, interval_chart
 from pinprompt.records.reading import RunRecord, inside, mapping, number, sequence
-from pinprompt.records.spending import spending
 from pinprompt.records.verdict import SPLITS, brackets, judge_result, reported_split, value_of
-from pinprompt.records.wording import duration, metric, plain, text, title, token, where
+from pinprompt.records.wording import duration, metric, plain, spending, text, title, token, where
 
 Part = dict[str, Any]
 

@@ -162,7 +162,7 @@ def _python(sent: Sent, text: str) -> str:
 
 def _loading(sent: Sent, auto: str, own: str) -> list[str]:
     if sent.source in ("alias", "gguf"):
-        return [f"from pinprompt.models.sources import {own}", "", f"model, tokenizer = {own}({sent.model!r}, 'cpu')"]
+        return [f"from pinprompt.models.loading import {own}", "", f"model, tokenizer = {own}({sent.model!r}, 'cpu')"]
     revision = f", revision={sent.revision!r}" if sent.source == "hub" and sent.revision else ""
     return [
         f"from transformers import {auto}, AutoTokenizer",

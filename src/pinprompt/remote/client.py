@@ -15,12 +15,14 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from pinprompt.errors import BudgetSpent, ModelError, ServerDown
-from pinprompt.recipe.sections import RemoteSettings
+from pinprompt.errors import BudgetSpent, ModelError, ServerDown, SettingError
+from pinprompt.recipe.task_sections import RemoteSettings
 from pinprompt.remote.http import Door, NoAnswer, Response, Secret, seconds_of
 from pinprompt.seeds import derive
 from pinprompt.values import Meter
 
+PREFIX = "remote:"
+"""Names of models behind an API begin with it."""
 FIRST_WAIT = 0.5
 OVERHEAD = 64
 """Tokens that a chat's frame adds at the most to the text of its messages."""
@@ -86,7 +88,7 @@ class RemoteClient:
         return f"RemoteClient({self.settings.base_url!r}, {self.model!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        raise TypeError("a client holds a key and is not to be copied or kept; build it anew from its settings")
+        raise TypeError("a client holds a key and cannot be copied or stored; build a new one from its settings")
 
     def take(self) -> Usage:
         """What was used since the last time this was asked, and which examples failed."""
@@ -364,3 +366,26 @@ def _bytes_of(messages: list[dict[str, Any]]) -> int:
         parts = [content] if isinstance(content, str) else [str(part) for part in content]
         size += sum(len(part.encode(errors="replace")) for part in parts) + 8
     return size
+
+
+def is_remote(name: str) -> bool:
+    """True for the name of a model behind an API."""
+    return name.startswith(PREFIX)
+
+
+def open_client(name: str, settings: RemoteSettings, seed: int = 0) -> RemoteClient:
+    """A client for 'remote:<model name>'."""
+    model = name.removeprefix(PREFIX).strip()
+    if not is_remote(name) or not model:
+        raise SettingError(f"'{name}' does not name a model behind an API; write 'remote:<model name>'")
+    return RemoteClient(settings, model, seed)
+
+
+def dig(value: Any, *path: str | int) -> Any:
+    """What stands at a path in a JSON value from a stranger, or None."""
+    for step in path:
+        if isinstance(step, int):
+            value = value[step] if isinstance(value, list) and len(value) > step else None
+        else:
+            value = value.get(step) if isinstance(value, dict) else None
+    return value

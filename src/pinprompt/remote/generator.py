@@ -1,4 +1,4 @@
-"""A model behind an API as a writer of texts.
+"""A model behind an API as a writer of texts, and as a judge of pictures.
 
 Servers differ in what they can do: most complete a text, some only chat; most give many samples for one request, some
 one whatever is asked. A probe at the start finds out, and `notes` say what was found: what a run asks then never
@@ -7,19 +7,23 @@ depends on which of its requests came first.
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pinprompt.errors import ModelError, SettingError
+from pinprompt.judges.vision import Answer
 from pinprompt.models.generator import TEMPLATE, Generated, Request, new_tokens, tidy
-from pinprompt.remote.client import OVERHEAD, BadAnswer, RemoteClient, Usage
-from pinprompt.remote.labels import Guess, dig, likely_tokens
+from pinprompt.remote.client import OVERHEAD, BadAnswer, RemoteClient, Usage, dig
+from pinprompt.remote.labels import Guess, likely_tokens
 from pinprompt.seeds import derive
 
 CLOSE = '"'
 """Where a rewrite ends."""
+RATING_TOKENS = 300
+"""Tokens for an answer about a picture."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ def generate(
     top_k: int | None = None,
     seeds: Sequence[int] | None = None,
 ) -> list[Written]:
-    """So many continuations of each prompt, in order.
+    """Continuations of each prompt, in order.
 
     Completions where the server has them, else chats; all samples of a prompt in one request where the server gives
     them, else one request for each (`client.completes` and `client.many` say so, once it is known). Each request has
@@ -156,7 +160,7 @@ class RemoteGenerator:
         return json.dumps(["remote", client.settings.base_url, client.model, *ways])
 
     def probe(self, samples: int) -> None:
-        """Find out whether the server completes or chats, and whether it gives so many samples for one request."""
+        """Find out whether the server completes or chats, and whether it gives several samples for one request."""
         client, tried = self.client, []
         for completes in (True, False):
             for many in (True, False) if samples > 1 else (False,):
@@ -199,13 +203,13 @@ class RemoteGenerator:
         return len(self.fill(prompt, text).encode(errors="replace")) + OVERHEAD
 
     def most_tokens(self, prompt: str, text: str, samples: int) -> tuple[int, int]:
-        """The most tokens in and out that so many samples can take, answers that were cut and sent again included."""
+        """The most tokens in and out that `n` samples can take, answers that were cut and sent again included."""
         tries = self.client.tries
         requests = 1 if self.client.many else samples
         return self.length(prompt, text) * requests * tries, self.limit(text) * samples * tries
 
     def likely_tokens(self, prompt: str, text: str, samples: int) -> tuple[int, int]:
-        """The tokens in and out that so many samples will take; a rewrite is taken to be as long as its text."""
+        """The tokens in and out that `n` samples will take; a rewrite is taken to be as long as its text."""
         requests = samples if self.client.many is False else 1
         tokens = likely_tokens(text)
         return likely_tokens(self.fill(prompt, text)) * requests, min(tokens + 2, self.limit(text)) * samples
@@ -241,3 +245,32 @@ class RemoteGenerator:
     def _how(self) -> dict[str, Any]:
         more: dict[str, Any] = {"temperature": self.temperature, "stop": [CLOSE]}
         return more | ({"top_k": self.top_k} if self.client.settings.top_k else {})
+
+
+class RemoteJudge:
+    """A vision model behind an API; implements `judges.vision.VisionModel`."""
+
+    def __init__(self, client: RemoteClient) -> None:
+        self.client, self.name = client, client.model
+        self._shaped = True
+
+    def ask_image(self, text: str, image: bytes, schema: Mapping[str, Any]) -> Answer:
+        """Ask about one picture (JPEG bytes); an answer that could not be had is an empty one."""
+        picture = "data:image/jpeg;base64," + base64.b64encode(image).decode("ascii")
+        content = [{"type": "text", "text": text}, {"type": "image_url", "image_url": {"url": picture}}]
+        messages = [{"role": "user", "content": content}]
+        shape = {"type": "json_schema", "json_schema": {"name": "answer", "schema": dict(schema)}}
+        said = None
+        for shaped in [True, False] if self._shaped else [False]:
+            more: dict[str, Any] = {"response_format": shape} if shaped else {}
+            try:
+                answer = self.client.chat(messages, RATING_TOKENS, temperature=0, **more)
+                said = dig(answer, "choices", 0, "message", "content")
+                self._shaped = shaped
+                break
+            except BadAnswer as failure:
+                if not shaped:
+                    self.client.fail(str(failure))
+        usage = self.client.take()
+        text = said if isinstance(said, str) else ""
+        return Answer(text, usage.tokens_in, usage.tokens_out, "; ".join(usage.failures))

@@ -1,7 +1,7 @@
 """One HTTP request with a bound on everything: time from first to last byte, bytes read, no redirects.
 
 The standard library's client, because no SDK bounds the body of an error, or the time that a slowly dripping answer
-takes; and a redirect would carry the key to whoever asks for it.
+takes; and a redirect would carry the key to another server.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ class Door:
             with contextlib.suppress(OSError):
                 link.shutdown(socket.SHUT_RDWR)
 
-        # A watch, not only a timeout of the socket: that one begins anew with every byte that drips in.
+        # A watch, not only a timeout of the socket: that one starts again with every byte that arrives.
         watch = threading.Timer(self._timeout, cut)
         watch.daemon = True
         watch.start()

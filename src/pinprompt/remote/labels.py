@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from pinprompt.errors import ModelError, SettingError
 from pinprompt.models.label_text import Frame
-from pinprompt.remote.client import BadAnswer, RemoteClient, Usage
+from pinprompt.recipe.task_sections import RemoteSettings
+from pinprompt.remote.client import BadAnswer, RemoteClient, Usage, dig, open_client
 
 if TYPE_CHECKING:
     import torch
@@ -287,11 +288,11 @@ def _place_of(word: str, said: str) -> int | None:
     return None if found is None else found.start()
 
 
-def dig(value: Any, *path: str | int) -> Any:
-    """What stands at a path in a JSON value from a stranger, or None."""
-    for step in path:
-        if isinstance(step, int):
-            value = value[step] if isinstance(value, list) and len(value) > step else None
-        else:
-            value = value.get(step) if isinstance(value, dict) else None
-    return value
+def open_classifier(
+    name: str, settings: RemoteSettings, words: Mapping[str, str], contact: bool = True
+) -> RemoteClassifier:
+    """A labeller: the server is asked what it can tell, and its `notes` say what was found.
+
+    Without `contact` nothing is sent, and everything is counted as in the most expensive way of asking.
+    """
+    return RemoteClassifier(open_client(name, settings), words, contact)

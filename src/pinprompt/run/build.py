@@ -40,7 +40,7 @@ def choose_device(name: str | None) -> str:
 
 
 def set_threads(count: int | None) -> int:
-    """Let torch use so many threads (results may differ in the last bits between counts); returns the count."""
+    """Let torch use this many threads (results may differ in the last bits between counts); returns the count."""
     import torch
 
     if count is not None:
@@ -89,7 +89,6 @@ def build_task(recipe: Recipe, device: str, contact: bool = True) -> Task:
         return StyleTransferTask.build(
             settings,
             device,
-            recipe.seed,
             remote=recipe.remote,
             writer=recipe.policy.model,
             contact=contact,
@@ -171,7 +170,7 @@ def build_evaluator(
     memo = Memo(home() / "memo.sqlite", warn=notes) if settings.memo else None
     executor = None
     if settings.engine == "ray":
-        from pinprompt.scoring.ray import Ray
+        from pinprompt.scoring.executors import Ray
 
         if recipe.task.kind == "custom" and ":" not in recipe.task.function:
             raise SettingError(

@@ -1,4 +1,4 @@
-"""What a run goes on from after being killed: JSON, safetensors and append-only streams, switched over atomically."""
+"""What a run resumes from after being killed: JSON, safetensors and append-only streams, switched over atomically."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from pinprompt.files import (
     AppendOnly,
     checksum_of,
     dumps,
-    loads,
-    opener,
     read_lines,
+    read_object,
     sealed,
     sha256_of,
     unsealed,
@@ -93,7 +92,7 @@ class Checkpoint:
         return ""
 
     def forget(self) -> None:
-        """Go on as if there were no checkpoint: the run repeats its steps with the scores that its journal has."""
+        """Continue as if there were no checkpoint: the run repeats its steps with the scores that its journal has."""
         self._read, self._damage = None, ""
 
     def size(self, name: str) -> int:
@@ -163,7 +162,7 @@ class Checkpoint:
         try:
             # The library opens the file itself, so what it would open is looked at first.
             if path.is_symlink() or not path.is_file():
-                raise ValueError("it is not there, or no regular file")
+                raise ValueError("it is not there, or not a regular file")
             return int(self._read["step"]), dict(self._read["state"]), load_file(path)
         except (OSError, SafetensorError, KeyError, TypeError, ValueError, OverflowError) as error:
             raise RunError(
@@ -194,18 +193,10 @@ class Checkpoint:
 
 def read_state(path: Path, run: str) -> tuple[dict[str, Any] | None, str]:
     """What state.json holds (None where there is none that can be used), and what is wrong with it ('' if nothing)."""
-    try:
-        with open(path, "rb", opener=opener) as file:
-            state = loads(file.read(LARGEST))
-    except FileNotFoundError:
+    state, there = read_object(path, LARGEST, "; start the run again with --force")
+    if not there:
         return None, ""
-    except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror}; start the run again with --force") from None
-    except ValueError:
-        return None, f"{path} is damaged"
-    if not isinstance(state, dict):
-        return None, f"{path} is damaged"
-    if run or "crc" in state:  # earlier versions wrote none
+    if state is not None and (run or "crc" in state):  # earlier versions wrote none
         state = unsealed(state)
     tables = () if state is None else (*(state.get(name) for name in TABLES), state.get("sums", {}))
     if state is None or not all(isinstance(table, dict) for table in tables):

@@ -14,8 +14,8 @@ from pinprompt.methods.table import METHODS
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.records.readability import perplexity, readability, slor
 from pinprompt.records.verdict import judge_result
+from pinprompt.run.estimating import PARTS, hand_written
 from pinprompt.run.folder import RunFolder
-from pinprompt.run.reserves import PARTS, hand_written
 from pinprompt.values import Evaluation, Event, Prompt
 
 SHOWN = 20

@@ -27,7 +27,7 @@ from pinprompt.errors import NotAgreed, PinpromptError
 from pinprompt.files import loads, opener, write_json
 from pinprompt.models.cache import home
 from pinprompt.recipe.recipe import Recipe
-from pinprompt.recipe.sections import RemoteSettings
+from pinprompt.recipe.task_sections import RemoteSettings
 from pinprompt.records.wording import text
 
 ENTRY_POINTS = "pinprompt.functions"

@@ -1,4 +1,4 @@
-"""A run folder: made, locked, written to while the run goes, and opened again to resume."""
+"""A run folder: made, locked, written to while the run goes, opened again to resume, or read from a zip file."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import io
 import os
 import secrets
 import shutil
+import tempfile
 import time
-from collections.abc import Iterable, Mapping
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +22,7 @@ from pinprompt.errors import RunError
 from pinprompt.files import LOCK, AppendOnly, FolderLock, csv_safe, sync_folder, write_atomically, write_json
 from pinprompt.records import identity as identities
 from pinprompt.records.identity import Identity
-from pinprompt.records.reading import read_text
+from pinprompt.records.reading import LIMITS, read_text
 from pinprompt.run.checkpoint import Checkpoint
 from pinprompt.scoring.journal import journal_damage
 from pinprompt.values import Event
@@ -90,7 +93,7 @@ class RunFolder:
         return "" if self.identity is None else self.identity.run
 
     def begin(self, recipe: str, fingerprint: str = "") -> None:
-        """Make this folder hold a run of that recipe and task: events go on from where the checkpoint left them.
+        """Make this folder hold a run of that recipe and task: events continue from where the checkpoint left them.
 
         A run whose prompts were scored by another task is refused: its scores say nothing of this one's.
         """
@@ -175,7 +178,7 @@ class RunFolder:
         """Take up the run of this folder; what is damaged is repaired from what is left, and noted."""
         found, damage = identities.read(self.path)
         if found is None:
-            # A folder of an earlier version has no ids at all, and goes on without.
+            # A folder of an earlier version has no ids at all, and continues without.
             text = read_text(self.path, "recipe.toml")
             found = Identity(identities.run_of_rows(self.path), "", text or "")
             self.earlier = not found.run and not damage
@@ -186,7 +189,7 @@ class RunFolder:
         self.identity = found
 
     def _check(self) -> None:
-        """Look at all that a resumed run would go on from; a damaged checkpoint is left out, and noted."""
+        """Look at all that a resumed run would start from; a damaged checkpoint is left out, and noted."""
         damage = self.checkpoint.damage() or journal_damage(
             self.path / "scores.jsonl", self.run, self.checkpoint.provided("evaluator")
         )
@@ -220,3 +223,50 @@ def _same_task(known: Identity, fingerprint: str) -> bool:
     if known.fingerprint:
         return known.fingerprint == fingerprint
     return not known.run or known.run.endswith(identities.task_mark(fingerprint))
+
+
+# A run folder that was zipped: recipe, result and judges are taken out into a temporary folder, nothing else is.
+
+
+_NEEDED = ("recipe.toml", "result.json", "judges.json")
+_MOST_MEMBERS = 100_000
+
+
+@contextmanager
+def opened(run: Path | str) -> Iterator[Path]:
+    """The folder of a run, or of a zipped one for as long as it is needed."""
+    path = Path(run)
+    if path.suffix.lower() != ".zip" or not path.is_file():
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="pinprompt-") as place:
+        folder = Path(place) / "run"
+        folder.mkdir()
+        for name, content in _contents(path).items():
+            (folder / name).write_bytes(content)
+        yield folder
+
+
+def _contents(path: Path) -> dict[str, bytes]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+            if len(members) > _MOST_MEMBERS:
+                raise RunError(f"{path} has more than {_MOST_MEMBERS:,} files; zip one run folder")
+            recipes = [one.filename for one in members if one.filename.split("/")[-1] == "recipe.toml"]
+            if len(recipes) != 1:
+                raise RunError(f"{path} holds {len(recipes)} recipe.toml files; zip one run folder")
+            base = recipes[0].removesuffix("recipe.toml")
+            names = {one.filename for one in members}
+            # Names are only looked up, never used as paths, so that no file can be written elsewhere.
+            return {name: _read(archive, base + name, name, path) for name in _NEEDED if base + name in names}
+    except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError) as error:
+        raise RunError(f"{path} cannot be read as a zip file: {error}") from None
+
+
+def _read(archive: zipfile.ZipFile, member: str, name: str, path: Path) -> bytes:
+    with archive.open(member) as file:
+        content = file.read(LIMITS[name] + 1)
+    if len(content) > LIMITS[name]:
+        raise RunError(f"{name} in {path} is larger than {LIMITS[name] >> 20} MiB")
+    return content

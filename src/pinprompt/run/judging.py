@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FILE = "judgements.json"
 SECTIONS = ("remote", "budget")
 PICTURE_TOKENS = 32_768
-"""Tokens set aside for a picture of at most 1024 pixels a side; the dearest way of counting we know of takes 25,501."""
+"""Tokens set aside for a picture of at most 1024 pixels a side; the largest count that we know of is 25,501."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,8 @@ def judge(
     runs unless `memo` is False. A spent budget ends it early, with what was judged until then.
     """
     from pinprompt.models.sources import home
-    from pinprompt.remote.open import RemoteJudge, open_client
+    from pinprompt.remote.client import open_client
+    from pinprompt.remote.generator import RemoteJudge
 
     # The server and the limits are the caller's alone: a run folder may come from a stranger, who could otherwise say
     # where the key and the picture are sent.
@@ -164,7 +165,7 @@ class _Limited:
 
     def ask_image(self, text: str, image: bytes, schema: Mapping[str, Any]) -> Answer:
         """Reserve, ask, and book what it took."""
-        from pinprompt.remote.open import RATING_TOKENS
+        from pinprompt.remote.generator import RATING_TOKENS
 
         tokens = len(text.encode()) + len(json.dumps(schema)) + PICTURE_TOKENS
         held = self._budget.reserve(1, tokens * self._tries, RATING_TOKENS * self._tries, self.name)
@@ -246,7 +247,7 @@ def _by_method(judged: Sequence[JudgedRun]) -> dict[str, Summary]:
 
 
 def _keep(run: JudgedRun, model: str, costs: Mapping[str, float | None]) -> None:
-    """Write a run's judgements (those of other models stay, by name) and its report anew."""
+    """Write a run's judgements (those of other models stay, by name) and its report."""
     from pinprompt.files import write_json
     from pinprompt.records.reading import read_run
     from pinprompt.records.report import write_report

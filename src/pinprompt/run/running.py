@@ -14,13 +14,13 @@ from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.methods.selection import announce, select
 from pinprompt.recipe import recipe as recipes
 from pinprompt.recipe.recipe import Recipe
-from pinprompt.recipe.sections import MANNERS
+from pinprompt.recipe.task_sections import MANNERS
 from pinprompt.records.identity import changed_files
 from pinprompt.records.reading import changed_since, read_environment, read_run, sequence
 from pinprompt.run import build, consent
 from pinprompt.run.conclusion import conclude
+from pinprompt.run.estimating import check_budget, check_race, hold_for_report
 from pinprompt.run.folder import RunFolder
-from pinprompt.run.reserves import check_budget, check_race, hold_for_report
 from pinprompt.scoring.budget import Reservation
 from pinprompt.tasks.protocol import Task, complete
 from pinprompt.values import Event, Listener
@@ -121,8 +121,8 @@ def result_of(folder: Path) -> Result:
             raise RunError(f"{folder / 'result.json'} lacks '{name}'; run it again with --force")
         if not isinstance(data[name], kinds) or (isinstance(data[name], bool) and bool not in kinds):
             raise RunError(
-                f"{folder / 'result.json'} has a {type(data[name]).__name__} as '{name}', which no run of ours writes; "
-                "remove the file and resume the run, or run it again with --force"
+                f"{folder / 'result.json'} has a {type(data[name]).__name__} as '{name}', which pinprompt does not "
+                "write; remove the file and resume the run, or run it again with --force"
             )
     return Result(
         data["prompt"], data["score"], data["dev"], data["test"], data["calls"], data["seconds"], folder, data
@@ -170,7 +170,7 @@ def run(
         few = check_budget(recipe, task)
         if few:
             notes(few)
-        # Whoever got here named the recipe or agreed to it, so the folder that it leaves is not asked about.
+        # The user named the recipe or agreed to it, so the folder that it leaves is not asked about.
         consent.vouch(recipe)
         # Only now is there a run: what could not even be built leaves a folder that can be used again.
         record.begin(recipes.to_toml(recipe), task.fingerprint)
@@ -232,7 +232,7 @@ def run(
 
 
 def _keep_environment(record: RunFolder, here: dict[str, Any], notes: Callable[[str], None]) -> None:
-    """Say aloud where a run is resumed on another machine or with other libraries; environment.json keeps them all."""
+    """Warn where a run is resumed on another machine or with other libraries; environment.json keeps them all."""
     try:
         kept = read_environment(record.path)
     except RunError as error:
@@ -264,7 +264,7 @@ def _said(before: Any, now: Any) -> str:
 
 
 def _search(method: Callable[[Search], Outcome], search: Search, told: Sequence[str]) -> Outcome:
-    """Let a method go on; whatever breaks before it asks or tells anything is the folder's fault, not the method's."""
+    """Run the method; a failure before it scores or reports anything is blamed on the folder, not on the method."""
     evaluator: Any = search.evaluator
     asked, heard = evaluator.requests, len(told)
     try:

@@ -41,7 +41,7 @@ class Answers:
             self._take(self._journal.good_rows())
         except (KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise RunError(
-                f"{self._journal.path} cannot be read ({error!r}); start the run anew with --force"
+                f"{self._journal.path} cannot be read ({error!r}); start the run again with --force"
             ) from error
 
     @property

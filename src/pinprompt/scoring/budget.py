@@ -124,7 +124,7 @@ class Budget:
             return None if self.settings.minutes is None else self.settings.minutes * 60 - self._elapsed()
 
     def price(self, model: str | None, tokens_in: int, tokens_out: int) -> Decimal:
-        """What so many tokens of a model cost; nothing for a model that has no price, unless money is limited."""
+        """What tokens of a model cost; nothing for a model that has no price, unless money is limited."""
         if model is None:
             return Decimal(0)
         if model not in self._prices:
@@ -253,7 +253,7 @@ class Budget:
             }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up the ledger of an earlier session; what was sent is told by the journal of answers."""
+        """Take up the ledger of an earlier session; the journal of answers says what was sent."""
         try:
             seconds, spent, report = float(state["seconds"]), _unpack(state["spent"]), _unpack(state["report"])
         except (KeyError, TypeError, ValueError, ArithmeticError) as error:

@@ -234,7 +234,7 @@ class Evaluator:
         return spent
 
     def restore(self, position: Mapping[str, Any] | None, spent: Mapping[str, Any] | None = None) -> None:
-        """Go on from a checkpoint's position, or with None from the beginning with what a killed session paid for.
+        """Continue from a checkpoint's position, or with None from the beginning with what a killed session paid for.
 
         To be called before anything is scored; a run that has a journal and no checkpoint does it by itself. `spent` is
         what the checkpoint says was really spent, which may be more than at its position.
@@ -383,7 +383,7 @@ class Evaluator:
         """An evaluation as it comes back from JSON, so that it is the same when it was kept."""
         if not isinstance(evaluation, Evaluation):
             given = type(evaluation).__name__
-            raise TaskError(f"the task '{self.task.name}' gave {given} where an Evaluation is due ({prompt.text!r})")
+            raise TaskError(f"the task '{self.task.name}' gave {given} instead of an Evaluation ({prompt.text!r})")
         try:
             return journal.unpack_evaluation(json.loads(dumps(journal.pack_evaluation(evaluation))))
         except (TypeError, ValueError) as error:

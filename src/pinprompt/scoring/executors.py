@@ -1,4 +1,4 @@
-"""Where prompts are scored: in this process (here), or by Ray actors that each hold the task (`ray_executor`).
+"""Where prompts are scored: in this process (`Inline`), or by Ray actors that each hold the task (`Ray`).
 
 An executor gives scores in the order of the request, whatever order they were obtained in. It asks `stop` before it
 sends more work; what was sent is always given back, so that nothing that was paid for is lost.
@@ -6,10 +6,13 @@ sends more work; what was sent is always given back, so that nothing that was pa
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-from pinprompt.errors import TaskError
+from pinprompt import errors
+from pinprompt.errors import MissingExtra, PinpromptError, ServerDown, TaskError
 from pinprompt.tasks.protocol import Task, complete
 from pinprompt.values import Evaluation, Prompt, Score
 
@@ -68,5 +71,175 @@ def score_part(task: Any, prompts: list[Prompt], seeds: list[int], split: str) -
     scores = task.score(prompts, seeds, split)
     if not isinstance(scores, Sequence) or len(scores) != len(prompts):
         given = f"{len(scores)} scores" if isinstance(scores, Sequence) else type(scores).__name__
-        raise TaskError(f"the task '{task.name}' gave {given} for {len(prompts)} prompts; one score per prompt is due")
+        raise TaskError(f"the task '{task.name}' gave {given} for {len(prompts)} prompts; give one score per prompt")
     return list(scores)
+
+
+# Scoring by Ray actors that each hold the task: more workers, the same scores in the same order.
+
+
+DEATHS = 3
+"""How often a chunk may lose its worker before the run stops: a prompt that kills its worker would kill them all."""
+
+
+class Worker:
+    """What lives in an actor: the task, built there. Failures travel as words, since not every exception can."""
+
+    def __init__(self, build: bytes, paths: list[str], threads: int) -> None:
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+            os.environ[name] = str(threads)
+        # The user's own modules are found where the driver found them.
+        sys.path += [path for path in paths if path not in sys.path]
+        self.build, self.threads = build, threads
+        self.task: Task | None = None
+
+    def _held(self) -> Task:
+        # Built at the first question and not in __init__, where a failure would look like a dead worker.
+        if self.task is None:
+            import ray.cloudpickle
+
+            self.task = ray.cloudpickle.loads(self.build)()
+            if "torch" in sys.modules:
+                sys.modules["torch"].set_num_threads(self.threads)
+        return self.task
+
+    def score(self, prompts: list[Prompt], seeds: list[int], split: str) -> tuple[list[Score], tuple[str, str] | None]:
+        """Scores, or what went wrong."""
+        try:
+            return score_part(self._held(), prompts, seeds, split), None
+        except Exception as error:
+            return [], (type(error).__name__, str(error))
+
+    def evaluate(self, prompt: Prompt, split: str, seed: int) -> tuple[Evaluation | None, tuple[str, str] | None]:
+        """An evaluation, or what went wrong."""
+        try:
+            return self._held().evaluate(prompt, split, seed), None
+        except Exception as error:
+            return None, (type(error).__name__, str(error))
+
+    def process(self) -> int:
+        """The worker's process id."""
+        return os.getpid()
+
+
+class Ray:
+    """N actors that score prompts for one run; Ray is started here if nobody has, and stopped again if it was."""
+
+    def __init__(
+        self, build: Callable[[], Task], workers: int = 1, threads: int = 1, chunk: int = 1, address: str | None = None
+    ) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise MissingExtra("ray", "scoring on several workers (engine 'ray')") from error
+        self._ray: Any = ray
+        # Messages between our own processes; nothing of this is ever written to a file or read from one.
+        self._build: bytes = ray.cloudpickle.dumps(build)
+        self._threads, self.chunk = threads, chunk
+        self._started = not ray.is_initialized()
+        if self._started:
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            # Workers share what the machine has; a machine with fewer cores than workers still gets all of them.
+            cpus = None if address else max(workers * threads, os.cpu_count() or 1)
+            ray.init(
+                address=address, num_cpus=cpus, include_dashboard=False, log_to_driver=False, configure_logging=False
+            )
+        # A cluster with fewer cores than that would wait for them forever: then the workers share what there is.
+        cores = float(ray.cluster_resources().get("CPU", 1))
+        share = threads if workers * threads <= cores else cores / workers
+        self._actor = ray.remote(Worker).options(num_cpus=share, max_restarts=0)
+        self.workers: list[Any] = [self._hire() for _ in range(workers)]
+
+    def run(self, prompts: Sequence[Prompt], seeds: Sequence[int], split: str, stop: Stop) -> Iterator[Score]:
+        """Scores of the prompts, in order; what was sent before `stop` is given back too."""
+        chunks = [
+            (list(prompts[start : start + self.chunk]), list(seeds[start : start + self.chunk]))
+            for start in range(0, len(prompts), self.chunk)
+        ]
+        free = list(range(len(self.workers)))
+        sent: dict[Any, tuple[int, int]] = {}
+        done: dict[int, tuple[list[Score], tuple[str, str] | None]] = {}
+        deaths = [0] * len(chunks)
+        next_to_send = next_to_give = 0
+        open_door = True
+        while next_to_give < len(chunks):
+            while open_door and free and next_to_send < len(chunks):
+                if stop():
+                    open_door = False
+                    break
+                worker = free.pop(0)
+                sent[self.workers[worker].score.remote(*chunks[next_to_send], split)] = (next_to_send, worker)
+                next_to_send += 1
+            if not sent:
+                return
+            (ready, *_), _ = self._ray.wait(list(sent), num_returns=1)
+            number, worker = sent.pop(ready)
+            try:
+                done[number] = self._ray.get(ready)
+                free.append(worker)
+            except self._ray.exceptions.RayError as error:
+                deaths[number] += 1
+                self._bury(worker, deaths[number], error)
+                sent[self.workers[worker].score.remote(*chunks[number], split)] = (number, worker)
+            while next_to_give in done:
+                scores, failure = done.pop(next_to_give)
+                if failure is not None:
+                    raise _as_error(failure)
+                next_to_give += 1
+                yield from scores
+
+    def evaluate(self, prompt: Prompt, split: str, seed: int) -> Evaluation:
+        """One prompt's evaluation, by one worker."""
+        deaths = 0
+        while True:
+            try:
+                evaluation, failure = self._ray.get(self.workers[0].evaluate.remote(prompt, split, seed))
+            except self._ray.exceptions.RayError as error:
+                deaths += 1
+                self._bury(0, deaths, error)
+                continue
+            if failure is not None:
+                raise _as_error(failure)
+            return evaluation  # type: ignore[no-any-return]
+
+    def evaluate_many(self, prompts: Sequence[Prompt], split: str, seed: int) -> list[Evaluation]:
+        """Several prompts' evaluations, one after the other."""
+        return [self.evaluate(prompt, split, seed) for prompt in prompts]
+
+    def processes(self) -> list[int]:
+        """The workers' process ids."""
+        return list(self._ray.get([worker.process.remote() for worker in self.workers]))
+
+    def close(self) -> None:
+        """Send the workers home, and stop Ray if it was started here."""
+        if self._ray.is_initialized():
+            for worker in self.workers:
+                self._ray.kill(worker)
+            if self._started:
+                self._ray.shutdown()
+        self.workers = []
+
+    def _hire(self) -> Any:
+        return self._actor.remote(self._build, list(sys.path), self._threads)
+
+    def _bury(self, worker: int, deaths: int, error: Exception) -> None:
+        """Replace a worker that died, unless the same work has cost too many already."""
+        if deaths >= DEATHS:
+            raise ServerDown(
+                f"{deaths} workers died one after the other on the same prompts ({type(error).__name__}); is there "
+                "memory enough for every worker's model? Use fewer workers, then resume the run"
+            ) from error
+        # It may only be out of reach: what is left of it must not keep working next to its replacement.
+        self._ray.kill(self.workers[worker])
+        self.workers[worker] = self._hire()
+
+
+def _as_error(failure: tuple[str, str]) -> PinpromptError:
+    """A worker's failure as the error it was, or a TaskError for what is not ours."""
+    name, message = failure
+    kind = getattr(errors, name, None)
+    if isinstance(kind, type) and issubclass(kind, PinpromptError):
+        error = kind.__new__(kind)
+        error.args = (message,)
+        return error
+    return TaskError(f"the task failed in a worker: {name}: {message}")

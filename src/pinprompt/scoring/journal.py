@@ -31,7 +31,7 @@ def clean(score: Any, task: str, text: str) -> Score:
     not finite say nothing and are left out.
     """
     if not isinstance(score, Score):
-        raise TaskError(f"the task '{task}' gave {type(score).__name__} where a Score is due, for the prompt {text!r}")
+        raise TaskError(f"the task '{task}' gave {type(score).__name__} instead of a Score, for the prompt {text!r}")
     try:
         value, calls = float(score.value), int(score.calls)
         details = {str(name): float(number) for name, number in score.details.items()}

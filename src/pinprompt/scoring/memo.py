@@ -1,7 +1,7 @@
 """Scores of deterministic tasks kept across runs and processes: one SQLite file in WAL mode, JSON values, no pickle.
 
-A memo is a convenience. Where its disk is full or read-only the run says so once and goes on without it; where the file
-is not ours, or of a newer pinprompt, that is the user's to decide, and a RunError.
+A memo is a convenience. Where its disk is full or read-only the run says so once and continues without it; where the
+file is not ours, or of a newer pinprompt, that is the user's to decide, and a RunError.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Memo:
                 raise RunError(f"cannot read the memo {self.path}: {error}; move it away") from error
 
     def prune(self, older_than_days: float | None = None, max_mb: float | None = None, everything: bool = False) -> int:
-        """Forget answers not used for so many days, the least recently used above a size, or all; gives how many."""
+        """Delete answers not used for `days`, the least recently used above a size, or all; returns how many."""
         with self._lock:
             if self._connection is None:
                 return 0
@@ -279,13 +279,13 @@ class Memo:
     def _read_only(self, error: Exception) -> None:
         """A memo that cannot be written is still worth reading."""
         self._readable_only = True
-        self._warn(f"the memo {self.path} cannot be written ({error}); the run goes on and only reads it")
+        self._warn(f"the memo {self.path} cannot be written ({error}); the run continues and only reads it")
 
     def _give_up(self, error: Exception) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-        self._warn(f"the memo {self.path} cannot be used ({error}); the run goes on without it")
+        self._warn(f"the memo {self.path} cannot be used ({error}); the run continues without it")
 
 
 def _crc(key: str, value: Mapping[str, Any]) -> str:

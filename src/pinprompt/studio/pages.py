@@ -84,23 +84,10 @@ def runs_page(shelf: Shelf, root: str, query: Mapping[str, str]) -> str:
         first = _first(query, total)
         cards = [shelf.card(place) for place in shown[first : first + PAGE]]
     return page(
-        "runs.html.j2",
-        root,
-        shelf.root,
-        where="runs",
-        cards=cards,
-        groups=groups,
-        group=group,
-        sought=query.get("q", ""),
-        sort=sort if sort in SORTS else "when",
-        sorts=SORTS,
-        state=state,
-        states=STATES,
-        total=total,
-        first=first,
-        size=PAGE,
-        any_runs=bool(places),
-    )
+        "runs.html.j2", root, shelf.root, where="runs", cards=cards, groups=groups, group=group,
+        sought=query.get("q", ""), sort=sort if sort in SORTS else "when", sorts=SORTS, state=state, states=STATES,
+        total=total, first=first, size=PAGE, any_runs=bool(places),
+    )  # fmt: skip
 
 
 def _first(query: Mapping[str, str], total: int) -> int:
@@ -135,7 +122,7 @@ def run_page(shelf: Shelf, root: str, run: str, library: Library, job: dict[str,
     """A run's page: its report, what can be done with it, and the matrix of prompts and rows."""
     folder = shelf.path(run)
     try:
-        # Taken before the record is read: what comes in between is told again rather than lost.
+        # Taken before the record is read: what comes in between is sent again rather than lost.
         events_size = (folder / "events.jsonl").lstat().st_size
     except OSError:
         events_size = 0

@@ -7,17 +7,115 @@ the prior: without one, no class is ahead before a text is read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from pinprompt.errors import SettingError, did_you_mean
+from pinprompt.recipe.task_sections import ClassificationSettings
 from pinprompt.tasks.metrics import Floats, Ints
+from pinprompt.values import Prompt
 
+CONTENT_FREE = ("N/A", "", "[MASK]")
+"""Texts without content, to see what a prompt makes likely by itself."""
 FEW_ROWS, FEW_PER_CLASS = 16, 4
 """With fewer training rows than these, the offsets of a batch are too uncertain to be used without a warning."""
 DIGITS = 6
 """Decimals of an offset. Rounded where they are measured, so that a stored offset is the very one that was used."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The label offsets of a prompt, and the calls that it took to measure them."""
+
+    values: tuple[float, ...]
+    calls: int = 0
+
+
+class Calibrator:
+    """The label offsets of prompts: a prompt's own, measured on its answers to training rows, or asked for once."""
+
+    def __init__(
+        self, settings: ClassificationSettings, labels: Sequence[str], graded: bool, targets: Mapping[str, Ints]
+    ) -> None:
+        self.asked = settings.calibrate
+        self.kind = settings.calibrate if graded else "none"
+        self.prior = prior_of(settings.prior, labels)
+        self._given_prior, self._labels, self._targets = bool(settings.prior), tuple(labels), targets
+        self._known: dict[str, tuple[float, ...]] = {}
+        """Offsets by prompt text that were not given and had to be asked for."""
+
+    def offsets(
+        self,
+        prompts: Sequence[Prompt],
+        split: str,
+        answers: Sequence[Floats],
+        block: bool,
+        ask: Callable[[Sequence[Prompt], bool], list[Floats]],
+        sequences: int,
+    ) -> list[Measured]:
+        """The offsets of each prompt; `answers` are label log-probabilities [N, C] of a split, or of a block of rows.
+
+        `ask` gives those of texts without content, or else of the training rows; a row costs `sequences` calls.
+        """
+        if self.kind == "none":
+            return [Measured(())] * len(prompts)
+        for prompt in prompts:
+            if prompt.offsets and len(prompt.offsets) != len(self._labels):
+                raise SettingError(
+                    f"the prompt has {len(prompt.offsets)} label offsets, and the task has {len(self._labels)} labels"
+                )
+        unknown = [prompt for prompt in prompts if not prompt.offsets]
+        if unknown and split != "train" and all(prompt.text in self._known for prompt in unknown):
+            return [Measured(prompt.offsets or self._known[prompt.text]) for prompt in prompts]
+        if self.kind == "content-free":
+            calls = len(CONTENT_FREE)
+            values = [content_free_offsets(logs, self.prior) for logs in ask(unknown, True)]
+        else:
+            if unknown and not self._trained:
+                raise SettingError("the prompt has no label offsets, and there are no training rows to measure them on")
+            here = split == "train" or block
+            if here:
+                logs = [one for prompt, one in zip(prompts, answers, strict=True) if not prompt.offsets]
+            else:
+                logs = ask(unknown, False) if unknown else []
+            calls = 0 if here or not unknown else len(self._targets["train"])
+            values = [batch_offsets(one, self._targets[split if here else "train"], self.prior) for one in logs]
+        vectors = [tuple(map(float, one)) for one in values]
+        if split != "train" and not block:
+            self._known |= {prompt.text: vector for prompt, vector in zip(unknown, vectors, strict=True)}
+        measured = iter(Measured(vector, calls * sequences) for vector in vectors)
+        return [Measured(prompt.offsets) if prompt.offsets else next(measured) for prompt in prompts]
+
+    def of_batch(self, logs: Floats, labels: Ints) -> tuple[float, ...]:
+        """The offsets that the label log-probabilities [N, C] of rows with these labels give."""
+        return tuple(map(float, batch_offsets(logs, labels, self.prior)))
+
+    def facts(self, offsets: Sequence[float]) -> dict[str, Any]:
+        """How a prompt's labels were calibrated, as result.json has it."""
+        return {
+            "kind": self.kind,
+            "offsets": dict(zip(self._labels, offsets, strict=True)),
+            "prior": dict(zip(self._labels, map(float, self.prior), strict=True)),
+            "rows": len(self._targets.get("train", ())) if self.kind == "batch" else len(CONTENT_FREE),
+        }
+
+    def notes(self) -> list[str]:
+        """What a reader should know of the calibration."""
+        if self.asked == "none":
+            if self._given_prior:
+                raise SettingError("task.prior needs task.calibrate: set it to batch or content-free")
+            return []
+        if self.kind == "none":
+            return ["the task model gives no log-probabilities, so labels are not calibrated"]
+        few = few_rows(self._targets["train"], len(self._labels)) if self.kind == "batch" and self._trained else None
+        return [few] if few else []
+
+    @property
+    def _trained(self) -> bool:
+        return len(self._targets.get("train", ())) > 0
 
 
 def prior_of(given: Mapping[str, float], labels: Sequence[str]) -> Floats:
@@ -28,7 +126,7 @@ def prior_of(given: Mapping[str, float], labels: Sequence[str]) -> Floats:
     for label in named:
         if label not in labels:
             raise SettingError(
-                f"task.prior has a share for '{label}', which is no label; {did_you_mean(label, labels)}"
+                f"task.prior has a share for '{label}', which is not a label; {did_you_mean(label, labels)}"
             )
     absent = [label for label in labels if label not in named]
     if absent:
@@ -53,6 +151,11 @@ def content_free_offsets(logs: Floats, prior: Floats) -> Floats:
     """Offsets [C] from the label log-probabilities [n, C] of texts without content: the log of the mean probability."""
     mean = np.maximum(np.exp(logs).mean(axis=0), np.finfo(np.float64).tiny)
     return _centred(np.log(mean) - np.log(prior))
+
+
+def probabilities_of(logs: Floats, offsets: Sequence[float]) -> Floats:
+    """Label probabilities [N, C], calibrated where there are offsets."""
+    return calibrated(logs, offsets) if offsets else np.exp(logs)
 
 
 def calibrated(logs: Floats, offsets: Floats | Sequence[float]) -> Floats:

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from pinprompt.errors import BudgetSpent, PinpromptError, SettingError, TaskError, did_you_mean
-from pinprompt.recipe.sections import CustomSettings
+from pinprompt.recipe.task_sections import CustomSettings
 from pinprompt.tasks.protocol import Task
 from pinprompt.values import Evaluation, Prompt, Score
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pinprompt.errors import SettingError
 from pinprompt.models.clip import EMOJI_CLIP, Clip, load_clip
 from pinprompt.models.images import Picture, data_uri, load_pictures, looks_photographed
-from pinprompt.recipe.sections import InversionSettings
+from pinprompt.recipe.task_sections import InversionSettings
 from pinprompt.tasks.protocol import Task
 from pinprompt.values import Evaluation, Prompt, Score
 

@@ -8,15 +8,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
+
 from pinprompt.data import datasets
 from pinprompt.data.datasets import DatasetCard, lookup
 from pinprompt.data.language import guess
 from pinprompt.data.readers import Example, check_labels, read_examples
 from pinprompt.data.splits import k_shot
 from pinprompt.errors import DataError, SettingError, did_you_mean
-from pinprompt.recipe.sections import ClassificationSettings
+from pinprompt.recipe.task_sections import ClassificationSettings
 from pinprompt.seeds import derive
 from pinprompt.tasks import label_words
+from pinprompt.tasks.metrics import Ints
 
 
 @dataclass(frozen=True)
@@ -185,3 +188,23 @@ def _check_known(examples: Sequence[Example], labels: Sequence[str], path: objec
                 path=path,
                 line=example.line or None,
             )
+
+
+def blocks_of_rows(targets: Mapping[str, Ints], classes: int, first: int) -> dict[str, list[tuple[str, int]]]:
+    """Blocks by name: rows of train, then of dev, classes in turn; the total doubles until a split is used up."""
+    size = -(-first // classes) * classes
+    blocks: dict[str, list[tuple[str, int]]] = {}
+    for split in ("train", "dev"):
+        seen = [0] * classes
+        turns = []
+        for row, label in enumerate(targets.get(split, np.zeros(0, np.int64))):
+            turns.append((seen[label], int(label), row))
+            seen[label] += 1
+        rows = [(split, row) for _, _, row in sorted(turns)]
+        begin = 0
+        while begin < len(rows):
+            end = min(begin + max(size, begin), len(rows))
+            blocks[f"{split}-{begin + 1}-{end}"] = rows[begin:end]
+            begin = end
+        size = max(size, len(rows))
+    return blocks

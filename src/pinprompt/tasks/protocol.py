@@ -153,7 +153,7 @@ class Task(BareTask, Protocol):
     def hints(self) -> Mapping[str, float]:
         """Single words with what each would score alone, where many can be had at once; {} where they cannot.
 
-        Each word counts as one call for whoever uses them."""
+        Each word counts as one call for the method that uses them."""
         return {}
 
 

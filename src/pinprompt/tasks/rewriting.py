@@ -10,10 +10,10 @@ from pinprompt.errors import DataError, SettingError
 from pinprompt.judges.content import ContentJudge
 from pinprompt.judges.style import StyleJudge
 from pinprompt.models.generator import Generator, Request
-from pinprompt.models.sources import load_causal_lm
-from pinprompt.recipe.sections import RemoteSettings, StyleTransferSettings
+from pinprompt.models.loading import load_causal_lm
+from pinprompt.recipe.task_sections import RemoteSettings, StyleTransferSettings
+from pinprompt.remote.client import is_remote, open_client
 from pinprompt.remote.generator import RemoteGenerator
-from pinprompt.remote.open import is_remote, open_client
 from pinprompt.seeds import derive
 from pinprompt.tasks.style_judges import kept_content, kept_style
 from pinprompt.tasks.style_metrics import joint

@@ -13,7 +13,7 @@ import numpy as np
 from pinprompt.data.readers import read_lines
 from pinprompt.data.style import StyleCard, ends_of, load_style, lookup_style
 from pinprompt.errors import DataError, SettingError
-from pinprompt.recipe.sections import StyleTransferSettings
+from pinprompt.recipe.task_sections import StyleTransferSettings
 from pinprompt.seeds import derive
 
 T = TypeVar("T")

@@ -22,8 +22,9 @@ from pinprompt.judges.style import (
     trained_from,
     trained_values,
 )
-from pinprompt.models.sources import load_causal_lm, load_encoder, load_sequence_classifier, resolve
-from pinprompt.recipe.sections import StyleTransferSettings
+from pinprompt.models.loading import load_causal_lm, load_encoder, load_sequence_classifier
+from pinprompt.models.sources import resolve
+from pinprompt.recipe.task_sections import StyleTransferSettings
 from pinprompt.tasks.style_data import StyleData
 
 TRAINED = "trained"
@@ -80,7 +81,7 @@ def build_judges(
     if settings.fluency_model is not None:
         lm = LanguageModel(*load_causal_lm(settings.fluency_model, device), name=_named(settings.fluency_model))
     if lm is None:
-        raise SettingError("a model behind an API tells no perplexity; name a local one as task.fluency_model")
+        raise SettingError("a model behind an API gives no perplexity; name a local one as task.fluency_model")
     read = Embedding(_layer(encoder, settings.style_layer))
     search = _style(settings, data, settings.style, settings.style_label, known, read, first, device)
     wide = Together([read, Words()])

@@ -14,9 +14,10 @@ import numpy as np
 from pinprompt.errors import DataError, SettingError, did_you_mean
 from pinprompt.judges.fluency import LanguageModel
 from pinprompt.models.generator import Generator, Request
-from pinprompt.models.sources import load_causal_lm, resolve
-from pinprompt.recipe.sections import RemoteSettings, StyleTransferSettings
-from pinprompt.remote.open import is_remote
+from pinprompt.models.loading import load_causal_lm
+from pinprompt.models.sources import resolve
+from pinprompt.recipe.task_sections import RemoteSettings, StyleTransferSettings
+from pinprompt.remote.client import is_remote
 from pinprompt.seeds import derive
 from pinprompt.tasks.protocol import Task
 from pinprompt.tasks.rewriting import Rewrite, Rewriter, local_generator, open_server
@@ -81,7 +82,6 @@ class StyleTransferTask(Task):
         cls,
         settings: StyleTransferSettings,
         device: str = "cpu",
-        seed: int = 0,
         *,
         remote: RemoteSettings | None = None,
         writer: str | None = None,
@@ -256,7 +256,7 @@ class StyleTransferTask(Task):
         return count * len(sources), *self._most_tokens(prompt, sources, count)
 
     def _most_tokens(self, prompt: Prompt, sources: Sequence[str], count: int) -> tuple[int, int]:
-        """The most tokens in and out that so many outputs of each source can take."""
+        """The most tokens in and out that this many outputs of each source can take."""
         if self._server is not None:
             most = [self._server.most_tokens(prompt.text, source, count) for source in sources]
             return sum(one for one, _ in most), sum(one for _, one in most)

@@ -15,7 +15,8 @@ from pinprompt.errors import ModelError, SettingError
 from pinprompt.methods.baselines.autoprompt import autoprompt, first_order
 from pinprompt.methods.gradients import Gradients
 from pinprompt.methods.protocol import Outcome, Search
-from pinprompt.recipe.sections import AutoPromptSettings, Constraints, InversionSettings, PolicySettings
+from pinprompt.recipe.sections import AutoPromptSettings, Constraints, PolicySettings
+from pinprompt.recipe.task_sections import InversionSettings
 from pinprompt.tasks.inversion import InversionTask
 from pinprompt.values import Prompt
 

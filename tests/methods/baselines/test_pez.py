@@ -15,7 +15,8 @@ from pinprompt.errors import ModelError, SettingError
 from pinprompt.methods.baselines.pez import pez
 from pinprompt.methods.gradients import TokenSpace
 from pinprompt.methods.protocol import Outcome, Search
-from pinprompt.recipe.sections import Constraints, InversionSettings, PezSettings, PolicySettings
+from pinprompt.recipe.sections import Constraints, PezSettings, PolicySettings
+from pinprompt.recipe.task_sections import InversionSettings
 from pinprompt.values import Score
 
 CLIP = {"optimiser": "adamw", "learning_rate": 0.1, "weight_decay": 0.1, "clip": None, "init": "vocabulary"}

@@ -17,7 +17,8 @@ from pinprompt.errors import ModelError, SettingError
 from pinprompt.methods.baselines.soft_prompt import soft_prompt
 from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.models.causal_labels import CausalLabels
-from pinprompt.recipe.sections import ClassificationSettings, PolicySettings, SoftPromptSettings
+from pinprompt.recipe.sections import PolicySettings, SoftPromptSettings
+from pinprompt.recipe.task_sections import ClassificationSettings
 from pinprompt.tasks.classification import ClassificationTask
 from pinprompt.tasks.labelled_data import LabelledData
 from pinprompt.tasks.prompts import parse

@@ -86,7 +86,7 @@ def paraphraser_named(name: str, writer: Callable[[], Writer], device: str) -> P
         return ByWriter(writer().backbone)
     kind, colon, what = name.partition(":")
     if name == "pegasus" or (kind == "seq2seq" and what):
-        from pinprompt.models.paraphraser import Seq2SeqParaphraser
+        from pinprompt.methods.baselines.grips_phrases import Seq2SeqParaphraser
 
         return Seq2SeqParaphraser.load(what or name, device)
     if colon:

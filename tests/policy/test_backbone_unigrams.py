@@ -12,9 +12,8 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from pinprompt.policy import unigrams
-from pinprompt.policy.backbone import Backbone
-from pinprompt.policy.unigrams import estimated, log_unigrams
+from pinprompt.policy import backbone
+from pinprompt.policy.backbone import Backbone, estimated, log_unigrams
 from pinprompt.policy.writer import Writer
 from pinprompt.recipe.sections import PolicySettings
 from pinprompt.records.readability import perplexity, slor
@@ -72,7 +71,7 @@ def test_the_estimate_is_kept_and_belongs_to_its_model(
     first = log_unigrams(make("gpt2"))
     assert torch.equal(first, estimated(make("gpt2")))
     assert not torch.equal(first, log_unigrams(make("llama")))
-    monkeypatch.setattr(unigrams, "estimated", lambda backbone: pytest.fail("measured again"))
+    monkeypatch.setattr(backbone, "estimated", lambda backbone: pytest.fail("measured again"))
     assert torch.equal(log_unigrams(make("gpt2")), first)
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from baseline_toys import WordTask, assert_resumes, run, writer
 
-from pinprompt.methods.baselines.random_search import random_search
+from pinprompt.methods.baselines.untrained import random_search
 from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.recipe.sections import RandomSettings
 from pinprompt.seeds import derive

@@ -1,4 +1,4 @@
-"""Beam search over the frozen LM: its likeliest prompts under the same constraints, with wider and wider beams."""
+"""Baselines that learn nothing: hand-written prompts, samples of the frozen LM, and beam search over it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,67 @@ import torch
 
 from pinprompt.errors import BudgetSpent, SettingError
 from pinprompt.methods.bookkeeping import Book
-from pinprompt.methods.protocol import Outcome, Search
+from pinprompt.methods.protocol import Candidate, Outcome, Search
 from pinprompt.policy.reader import Prefix
 from pinprompt.policy.writer import Writer
-from pinprompt.recipe.sections import BeamSettings
-from pinprompt.values import Prompt
+from pinprompt.recipe.sections import BeamSettings, RandomSettings
+from pinprompt.values import Event, Prompt
+
+
+def manual(search: Search, settings: None = None) -> Outcome:
+    """Answer with the task's manual prompt."""
+    return answer(search, "manual")
+
+
+def instructions(search: Search, settings: None = None) -> Outcome:
+    """Answer with the task's instruction."""
+    return answer(search, "instructions")
+
+
+def in_context(search: Search, settings: None = None) -> Outcome:
+    """Answer with labelled examples."""
+    return answer(search, "in-context")
+
+
+def answer(search: Search, name: str) -> Outcome:
+    """The task's baseline of that name as the only candidate."""
+    known = search.task.baselines()
+    if name not in known:
+        has = f"it has: {', '.join(known)}" if known else "it has none"
+        raise SettingError(f"the task '{search.task.name}' has no baseline '{name}'; {has}. Give its text in the task.")
+    prompt = Prompt(known[name])
+    try:
+        score = search.evaluator.score([prompt], "train")[0]
+    except BudgetSpent:
+        return Outcome([], "budget")
+    data = {"score_mean": score.value, "score_best": score.value, "best_prompt": prompt.text, "distinct": 1}
+    search.emit(Event("step", 1, {**data, "calls": score.calls}))
+    return Outcome([Candidate(prompt, name, score.value)], "finished", steps=1)
+
+
+# Random search: the frozen LM itself writes prompts, under the same filter and constraints; nothing is learnt.
+
+
+def random_search(search: Search, settings: RandomSettings) -> Outcome:
+    """Sample, score, keep the best, until the prompts or the budget end."""
+    book = Book(search, "sampled")
+    book.resume()
+    writer = search.writer()
+    steps = -(-settings.prompts // settings.batch)
+    for step in range(book.step, steps):
+        count = min(settings.batch, settings.prompts - step * settings.batch)
+        try:
+            scores = book.score(writer.lm_sample(count, book.random, settings.temperature))
+        except BudgetSpent:
+            return book.finish("budget", settings.finalists)
+        book.tell(step, [score.value for score in scores])
+        book.remember(step + 1)
+        book.save_if_due()
+    return book.finish("finished", settings.finalists)
+
+
+# Beam search over the frozen LM: its likeliest prompts under the same constraints, with wider and wider beams.
+
 
 _PASSES = 4  # of the writer at a time: a whole beam's rows by the vocabulary would not fit into memory
 _ROUNDS = 32  # doublings after which any vocabulary is used up

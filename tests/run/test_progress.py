@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from pinprompt.notebook import Bar, in_notebook
-from pinprompt.values import Event
 from tests.house.tiny import recipe
+
+from pinprompt.run.progress import Bar, in_notebook
+from pinprompt.values import Event
 
 STEP = {"score_best": 0.5, "best_prompt": "<b>it</b>", "distinct": 3, "calls": 30}
 
@@ -41,7 +41,7 @@ def test_a_kernel_shows_the_bar_and_the_result(tmp_path: Path) -> None:
     code += f"made = recipes.validate(json.loads({made.model_dump_json()!r}))\n"
     code += f"pinprompt.tune(made, out={str(tmp_path / 'run')!r})"
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
-    here = {"metadata": {"path": str(Path(__file__).parents[1])}}
+    here = {"metadata": {"path": str(Path(__file__).parents[2])}}
     client.NotebookClient(book, timeout=None, kernel_name="python3", resources=here).execute()
     html = [one["data"].get("text/html", "") for one in book.cells[0].outputs if "data" in one]
     assert any("<progress" in one and 'value="1.000"' in one for one in html), book.cells[0].outputs

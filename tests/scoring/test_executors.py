@@ -15,11 +15,10 @@ from scoring_toys import Toy, build_noisy, noisy, prompts
 
 from pinprompt.errors import MissingExtra, ServerDown, SettingError, TaskError
 from pinprompt.recipe.sections import BudgetSettings
-from pinprompt.scoring import ray
+from pinprompt.scoring import executors
 from pinprompt.scoring.budget import Budget
 from pinprompt.scoring.evaluator import Evaluator
-from pinprompt.scoring.executors import Inline
-from pinprompt.scoring.ray import Ray, Worker, _as_error
+from pinprompt.scoring.executors import Inline, Ray, Worker, _as_error
 from pinprompt.values import Prompt, Score
 
 TEXTS = [f"prompt {number}" for number in range(10)]
@@ -113,7 +112,7 @@ def test_a_prompt_that_kills_every_worker_stops_the_run(monkeypatch: pytest.Monk
     executor = Ray(Deadly, workers=1)
     with pytest.raises(ServerDown, match="workers died"):
         list(executor.run(prompts("a"), [0], "train", lambda: False))
-    monkeypatch.setattr(ray, "DEATHS", 1)  # the one that is dead already: hiring more takes long
+    monkeypatch.setattr(executors, "DEATHS", 1)  # the one that is dead already: hiring more takes long
     with pytest.raises(ServerDown, match="1 workers died"):
         executor.evaluate(Prompt("a"), "dev", 0)
     executor.close()

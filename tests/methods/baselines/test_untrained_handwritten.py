@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pinprompt.errors import BudgetSpent, SettingError
-from pinprompt.methods.baselines.handwritten import answer, in_context, instructions, manual
+from pinprompt.methods.baselines.untrained import answer, in_context, instructions, manual
 from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.recipe.sections import PolicySettings
 from pinprompt.tasks.custom import CustomTask

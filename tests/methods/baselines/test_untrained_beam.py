@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from baseline_toys import WordTask, assert_resumes, run, writer
 
-from pinprompt.methods.baselines.beam import beam, beams
+from pinprompt.methods.baselines.untrained import beam, beams
 from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.policy.writer import Writer
 from pinprompt.recipe.sections import BeamSettings

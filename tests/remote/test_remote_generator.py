@@ -12,10 +12,9 @@ from remote_servers import Action, cut, raw, refuse, reply, said, serving
 
 from pinprompt.errors import ModelError, SettingError
 from pinprompt.models.generator import Request
-from pinprompt.recipe.sections import RemoteSettings
+from pinprompt.recipe.task_sections import RemoteSettings
 from pinprompt.remote.client import RemoteClient
-from pinprompt.remote.generator import RemoteGenerator, generate
-from pinprompt.remote.open import RemoteJudge
+from pinprompt.remote.generator import RemoteGenerator, RemoteJudge, generate
 
 
 def connect(url: str, **more: Any) -> RemoteClient:

@@ -12,8 +12,7 @@ from label_toys import TEXTS, WORDS, make, save
 from pinprompt.errors import ModelError
 from pinprompt.models.causal_labels import CausalLabels
 from pinprompt.models.label_text import Frame
-from pinprompt.models.precision import Int8Linear, lowered
-from pinprompt.models.sources import load_causal_lm
+from pinprompt.models.loading import Int8Linear, load_causal_lm, lowered
 
 FRAMES = [Frame("", prompt) for prompt in (" It was", " the answer is", " It felt truly")]
 

@@ -1,0 +1,176 @@
+"""Models loaded frozen, with their tokenizers: one door for every kind, and lower precision where it is asked for.
+
+int8 rounds the weights once, each output's by its own scale, and the rows that come in each by its own scale too.
+Products of whole numbers are exact, so what a row gets does not depend on the rows beside it, as in float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+from weakref import WeakValueDictionary
+
+import torch
+
+from pinprompt.errors import ModelError, NotFetched, SettingError
+from pinprompt.models import sources
+from pinprompt.models.cache import may_fetch
+from pinprompt.models.sources import ADVICE, Source, config_of, quiet, resolve, trusted
+
+Precision = Literal["float32", "bf16", "int8"]
+
+
+_OPEN: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
+"""Causal LMs in use, by what they were asked for as."""
+
+
+def load_causal_lm(name: str, device: str = "cpu", precision: Precision | None = None) -> tuple[Any, Any]:
+    """A frozen causal language model and its tokenizer.
+
+    The same model asked for again while it is in use is the same object: a writer that is the task model as well takes
+    neither time nor memory.
+    """
+    asked = (name, resolve(name).revision, device, trusted(), _dtype(precision, device), precision == "int8")
+    model = _OPEN.get(asked)
+    if model is None:
+        model, tokenizer = _load("AutoModelForCausalLM", name, device, precision)
+        model = lowered(model, precision)
+        model.pinprompt_tokenizer = tokenizer
+        _OPEN[asked] = model
+    return model, model.pinprompt_tokenizer
+
+
+def load_masked_lm(name: str, device: str = "cpu", precision: Precision | None = None) -> tuple[Any, Any]:
+    """A frozen masked language model with its head, and its tokenizer."""
+    model, tokenizer = _load("AutoModelForMaskedLM", name, device, precision)
+    return lowered(model, precision), tokenizer
+
+
+def load_encoder(name: str, device: str = "cpu") -> tuple[Any, Any]:
+    """A frozen encoder without a head, and its tokenizer."""
+    return _load("AutoModel", name, device)
+
+
+def load_sequence_classifier(name: str, device: str = "cpu") -> tuple[Any, Any]:
+    """A frozen classifier of texts and its tokenizer."""
+    return _load("AutoModelForSequenceClassification", name, device)
+
+
+def load_seq2seq(name: str, device: str = "cpu") -> tuple[Any, Any]:
+    """A frozen sequence-to-sequence model and its tokenizer."""
+    return _load("AutoModelForSeq2SeqLM", name, device)
+
+
+def _dtype(precision: Precision | None, device: str) -> torch.dtype | Literal["auto"]:
+    """The dtype to load weights in."""
+    if precision is None:
+        # Half precision on a CPU is several times slower than float32; a GPU keeps what the checkpoint has.
+        return "auto" if device.startswith("cuda") else torch.float32
+    return torch.bfloat16 if precision == "bf16" else torch.float32
+
+
+def _load(door: str, name: str, device: str, precision: Precision | None = None) -> tuple[Any, Any]:
+    source = resolve(name)
+    with quiet():
+        import transformers
+
+        where: dict[str, Any] = {"trust_remote_code": trusted()}
+        place = str(source.path)
+        if source.kind == "hub":
+            place, where["revision"], where["local_files_only"] = source.name, source.revision, not may_fetch()
+        try:
+            tokenizer = transformers.AutoTokenizer.from_pretrained(place, **where)
+            # Pickled weights (many older hub models have no others) are read by torch's weights-only reader, which
+            # runs no code; safetensors go first wherever they exist.
+            model, report = getattr(transformers, door).from_pretrained(
+                place,
+                dtype=_dtype(precision, device),
+                weights_only=True,
+                output_loading_info=True,
+                **where,
+            )
+        except ModelError:
+            raise
+        except Exception as error:  # transformers raises anything for a broken or foreign checkpoint
+            kind = NotFetched if source.kind == "hub" and not may_fetch() else ModelError
+            raise kind(_cannot_load(source, door, error)) from error
+    _refuse_new_weights(source, door, report)
+    model = model.eval().requires_grad_(False)
+    try:
+        return model.to(device), tokenizer
+    except (RuntimeError, AssertionError) as error:  # torch asserts where it was built without the device
+        reason = str(error).splitlines()[0]
+        raise ModelError(f"'{name}' cannot be put on the device '{device}': {reason} Use --device cpu.") from error
+
+
+def _refuse_new_weights(source: Source, door: str, report: dict[str, Any]) -> None:
+    """A head that the checkpoint does not hold would be random: its answers would mean nothing, and not show it."""
+    missing = sorted(key for key in report.get("missing_keys", ()) if "pooler" not in key and "position_ids" not in key)
+    if missing and door != "AutoModel":
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        trained = ", ".join(config_of(source.name, source.path).get("architectures") or ("nothing",))
+        raise ModelError(
+            f"'{source.name}' cannot serve as {door.removeprefix('AutoModelFor')}: it has no weights for {missing[0]}"
+            f"{more}, so that its answers would be random. Its config says that it was saved as {trained}."
+        )
+
+
+def _cannot_load(source: Source, door: str, error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    reason = lines[0] if lines else type(error).__name__
+    if source.kind == "hub" and not may_fetch():
+        return f"'{source.name}' is only partly in the hub's cache ({source.path})"
+    if source.kind == "hub":
+        down = sources.unreachable()
+        if down is not None:
+            return (
+                f"'{source.name}' is only partly in the hub's cache ({source.path}), and {down}. Load it once where "
+                f"the hub can be reached, or do something else: {ADVICE}"
+            )
+    if "trust_remote_code" in str(error):
+        return f"'{source.name}' brings its own code; read it, and if you trust it give --trust-remote-code: {reason}"
+    return f"'{source.name}' ({source.path}) cannot be loaded with {door}: {reason}"
+
+
+class Int8Linear(torch.nn.Module):
+    """A linear layer whose weights and inputs are rounded to 8 bits: y = s_x s_w (q_x q_w^T) + b."""
+
+    scale: torch.Tensor
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+
+    def __init__(self, linear: torch.nn.Linear) -> None:
+        super().__init__()
+        weight = linear.weight.detach().float()
+        scale = weight.abs().amax(1).clamp_min(torch.finfo(torch.float32).tiny) / 127
+        self.register_buffer("scale", scale)
+        self.register_buffer("weight", (weight / scale[:, None]).round().to(torch.int8))
+        self.register_buffer("bias", None if linear.bias is None else linear.bias.detach().float())
+        self.out_features, self.in_features = weight.shape
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        """[..., in] to [..., out]."""
+        rows = given.reshape(-1, self.in_features)
+        scale = rows.abs().amax(1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny) / 127
+        product = torch._int_mm((rows / scale).round().to(torch.int8), self.weight.t()).float()
+        found = product.mul_(scale).mul_(self.scale)
+        if self.bias is not None:
+            found += self.bias
+        return found.view(*given.shape[:-1], self.out_features)
+
+
+def lowered(model: Any, precision: Precision | None) -> Any:
+    """The model with its linear layers in that precision, the head aside: which label wins must not hang on 8 bits."""
+    if precision != "int8":
+        return model
+    if model.device.type != "cpu":
+        raise SettingError("models.precision = 'int8' is for CPUs; on a GPU choose bf16 or float32")
+    head = model.get_output_embeddings()
+    found = [(name, part) for name, part in model.named_modules() if type(part) is torch.nn.Linear and part is not head]
+    if not found:
+        raise ModelError(
+            f"{type(model).__name__} has no plain linear layers to compute in 8 bits; choose models.precision = float32"
+        )
+    for name, part in found:
+        parent, _, last = name.rpartition(".")
+        setattr(model.get_submodule(parent), last, Int8Linear(part))
+    return model

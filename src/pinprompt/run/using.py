@@ -1,0 +1,320 @@
+"""What a finished run is good for: its prompt evaluated, used on new texts, exported for other tools, and drawn."""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pinprompt.errors import DataError, RunError, SettingError
+from pinprompt.recipe.recipe import Recipe
+from pinprompt.records import reading
+from pinprompt.records.identity import refresh
+from pinprompt.run import build, consent, running
+from pinprompt.run.folder import opened
+from pinprompt.run.running import Result, recipe_of
+from pinprompt.tasks.protocol import Task
+from pinprompt.values import Evaluation, Prompt
+
+
+def silent(note: str) -> None:
+    """For callers that want no notes."""
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A table with what a run's prompt said of each text: every column of the input, then label and probabilities.
+
+    Rows without a text are there too, with an empty label; `blank` has their places. `output` is the file that
+    was written, if one was asked for.
+    """
+
+    rows: list[dict[str, Any]]
+    label_column: str
+    text_column: str
+    blank: list[str]
+    output: Path | None = None
+
+    @property
+    def labels(self) -> list[str | None]:
+        """The label of each row; None where there is no text."""
+        return [row[self.label_column] for row in self.rows]
+
+
+def evaluate(
+    run: Path | str, *, task_models: Sequence[str] = (), split: str = "test", prompt: str | None = None,
+    test: Any = None, text_column: str | None = None, label_column: str | None = None,
+    device: str | None = None, threads: int | None = None, notes: Callable[[str], None] = silent,
+) -> dict[str, Evaluation]:  # fmt: skip
+    """How a run's prompt (or another one) does on a split, with the run's own task model or with others.
+
+    `test` is a file of labelled examples (or a data frame) to evaluate a classification run on instead; the run's own
+    data are then read only where another model or prompt needs them to calibrate its labels. Where the run's data are
+    read and have changed since, `notes` gets a sentence about it.
+    """
+    build.set_threads(threads)
+    device = build.choose_device(device)
+    with opened(run) as folder:
+        recipe, found = running.near(recipe_of(folder), Path(run)), running.result_of(folder).data
+        # Offsets hold for one model: another one measures its own, on the same training rows.
+        asked = Prompt(prompt) if prompt is not None else found_prompt(folder)
+    asked = replace(asked, offsets=()) if task_models else asked
+    evaluations = {}
+    for model in task_models or (getattr(recipe.task, "model", recipe.task.kind),):
+        changed = recipe
+        if task_models:
+            if "model" not in type(recipe.task).model_fields:
+                raise SettingError(f"a {recipe.task.kind} task has no model to replace; leave --task-model out")
+            # A template made for one kind of model may not fit another, so it is chosen again.
+            update = {"model": model, **({"model_kind": "auto"} if hasattr(recipe.task, "model_kind") else {})}
+            changed = recipe.model_copy(update={"task": recipe.task.model_copy(update=update)})
+        measures = getattr(changed.task, "calibrate", "none") == "batch" and not asked.offsets
+        consent.agree(changed, run, reads=test is None or measures)
+        if test is not None:
+            task = _with_notes(_task_on(changed, test, text_column, label_column, asked, device))
+        else:
+            try:
+                task = _with_notes(build.build_task(changed, device))
+            except DataError as error:
+                if recipe.task.kind != "classification":
+                    raise
+                raise DataError(
+                    f"{error}; without a file, `evaluate` reads the run's own data again: put them back, or name "
+                    "labelled rows with --test FILE (test= in Python)"
+                ) from None
+            if not task_models and found.get("fingerprint") not in (None, task.fingerprint):
+                notes(
+                    "the data or the model has changed since the run: these numbers are not those of its report "
+                    f"({_data_of(recipe)})"
+                )
+        if split not in task.splits:
+            raise SettingError(f"the task has no {split} split; it has: {', '.join(task.splits)}")
+        evaluations[str(model)] = task.evaluate(asked, split)
+    return evaluations
+
+
+def predict(
+    run: Path | str, texts: Sequence[str], *, device: str | None = None, threads: int | None = None
+) -> list[dict[str, Any]]:
+    """Label new texts with the prompt that a classification run found.
+
+    One dictionary per text, as in `pinprompt predict --json`: `text`, `label`, and `probabilities` of all labels.
+    """
+    texts = _texts_of(texts, "predict_table")
+    build.set_threads(threads)
+    with opened(run) as folder:
+        recipe, found = recipe_of(folder), found_prompt(folder)
+    if recipe.task.kind != "classification":
+        raise SettingError(f"{run} is a {recipe.task.kind} run; predict labels texts with a classification run")
+    consent.agree(recipe, run, reads=False)
+    task: Any = _with_notes(build.build_labeller(recipe, build.choose_device(device)))
+    said = task.predict(found, texts)
+    return [
+        {"text": text, "label": label, "probabilities": probabilities}
+        for text, (label, probabilities) in zip(texts, said, strict=True)
+    ]
+
+
+def predict_table(
+    run: Path | str,
+    source: Any,
+    *,
+    text_column: str | None = None,
+    output: Path | str | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    notes: Callable[[str], None] = silent,
+) -> Labelled:
+    """Label every text of a table with the prompt that a classification run found, and keep all its columns.
+
+    `source` is a CSV, TSV, JSONL or text file, a folder of .txt files, '-' for stdin, or a data frame. `text_column` is
+    by default the column of the run's own data. `output` (.csv, .tsv or .jsonl) gets the table with the columns
+    `label` and `probability_<label>`; a name that the table has already is preceded by `predicted_`.
+    """
+    from pinprompt.data import tables
+
+    with opened(run) as folder:
+        recipe = recipe_of(folder)
+    if output is not None:
+        tables.check_output(Path(output), source)
+    table = tables.read_table(source, text_column, getattr(recipe.task, "text_column", "text"))
+    texts = table.texts
+    filled = [place for place, text in enumerate(texts) if text]
+    blank = [place for place, text in zip(table.places, texts, strict=True) if not text]
+    if not filled:
+        raise SettingError(f"no row has a text in the column '{table.text_column}'")
+    said = dict(
+        zip(filled, predict(run, [texts[place] for place in filled], device=device, threads=threads), strict=True)
+    )
+    labels = list(said[filled[0]]["probabilities"])
+    names = tables.names_for(["label", *(f"probability_{label}" for label in labels)], table.columns)
+    added = []
+    for place in range(len(texts)):
+        one = said.get(place, {"label": None, "probabilities": {}})
+        shares = {names[f"probability_{name}"]: one["probabilities"].get(name) for name in labels}
+        added.append({names["label"]: one["label"], **shares})
+    if blank:
+        shown = ", ".join(blank[:10]) + (", ..." if len(blank) > 10 else "")
+        notes(f"{len(blank)} of {len(texts)} rows have no text and get no label: {shown}")
+    if output is not None:
+        tables.write_table(Path(output), table, added)
+    rows = [{**row, **more} for row, more in zip(table.rows, added, strict=True)]
+    return Labelled(rows, names["label"], table.text_column, blank, None if output is None else Path(output))
+
+
+def rewrite(
+    run: Path | str, texts: Sequence[str], *, n: int = 1, seed: int = 0, device: str | None = None,
+    threads: int | None = None,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Rewrite texts with the prompt that a style run found: the n best rewrites of each text, best first.
+
+    One dictionary per rewrite, as in `pinprompt rewrite --json`: `text`, `rewrite`, and what the judges say of it in
+    percent (`content`, `style`), with the `score` that orders them. A rewrite that changes nothing comes last.
+    """
+    texts = _texts_of(texts)
+    build.set_threads(threads)
+    with opened(run) as folder:
+        recipe, prompt, kept = recipe_of(folder), running.result_of(folder).prompt, reading.read_judges(folder)
+    if recipe.task.kind != "style-transfer":
+        raise SettingError(f"{run} is a {recipe.task.kind} run; rewrite works with a style-transfer run")
+    consent.agree(recipe, run, reads=not kept)
+    rewriter = _with_notes(build.build_rewriter(recipe, build.choose_device(device), kept))
+    return [
+        {"text": text, "rewrite": one.text, "content": one.content, "style": one.style, "score": one.score}
+        for text in texts
+        for one in rewriter.rewrite(prompt, text, n, seed)
+    ]
+
+
+def use(run: Path | str, text: str = "some text") -> dict[str, Any]:
+    """A run's answer for use elsewhere: the exact text (or chat) for one input, and snippets of code that send it."""
+    from pinprompt.records.usage import sent_of, snippets
+
+    with opened(run) as folder:
+        sent = sent_of(running.result_of(folder).data, run)
+    return {
+        "text": sent.text_for(text),
+        "messages": sent.messages_for(text),
+        "words": dict(sent.words),
+        "offsets": dict(sent.offsets),
+        "model": sent.model,
+        "snippets": snippets(sent, text),
+    }
+
+
+def export(run: Path | str, to: str, output: Path | str | None = None) -> Path:
+    """Write a run's prompt as a file that another tool reads: promptfoo, dspy, langchain, openai or json."""
+    from pinprompt.files import write_atomically
+    from pinprompt.records.usage import export as exported
+    from pinprompt.records.usage import sent_of
+
+    with opened(run) as folder:
+        name, content = exported(sent_of(running.result_of(folder).data, run), to)
+    path = Path(name) if output is None else Path(output)
+    write_atomically(path, content)
+    return path
+
+
+def draw(
+    run: Path | str, *, model: str | None = None, device: str | None = None, threads: int | None = None, seed: int = 0,
+    notes: Callable[[str], None] = silent,
+) -> Result:  # fmt: skip
+    """Draw pictures for the prompt of an inversion run (extra `diffusion`) and put them into its result and report."""
+    from pinprompt.files import write_atomically, write_json
+    from pinprompt.models.diffusion import load_painter
+    from pinprompt.models.images import data_uri
+    from pinprompt.records.report import write_report
+
+    build.set_threads(threads)
+    recipe, found = recipe_of(run), running.result_of(Path(run))
+    if recipe.task.kind != "inversion":
+        raise SettingError(f"{run} is a {recipe.task.kind} run; pictures are drawn for the prompt of an inversion run")
+    consent.agree(recipe, run)
+    folder = Path(run) / "drawings"
+    if folder.is_symlink():
+        raise RunError(f"{folder} is a link, and links are not followed; remove it, then draw again")
+    device, settings = build.choose_device(device), recipe.task.drawing
+    painter = load_painter(model or settings.model, device, settings.scheduler)
+    pictures = painter.draw(
+        found.prompt,
+        images=settings.images,
+        seed=seed,
+        steps=settings.steps,
+        guidance=settings.guidance,
+        size=settings.size,
+    )
+    task: Any = build.build_task(recipe, device)
+    if found.data.get("fingerprint") not in (None, task.fingerprint):
+        notes(f"the pictures or the model have changed since the run ({_data_of(recipe)}); the words were found before")
+    folder.mkdir(exist_ok=True)
+    drawings = []
+    for number, (picture, similarity) in enumerate(zip(pictures, task.image_similarities(pictures), strict=True)):
+        content = io.BytesIO()
+        picture.save(content, "PNG")
+        write_atomically(folder / f"{number}.png", content.getvalue())
+        drawings.append({"name": f"{number}.png", "data_uri": data_uri(picture), "similarity": similarity})
+    write_json(Path(run) / "result.json", {**found.data, "drawings": drawings})
+    refresh(Path(run), "result.json")
+    write_report(Path(run))
+    return running.result_of(Path(run))
+
+
+def found_prompt(run: Path | str) -> Prompt:
+    """The prompt that a run found, with the label offsets that belong to it."""
+    result = running.result_of(Path(run))
+    offsets = reading.mapping(reading.inside(result.data, "calibration", "offsets"))
+    values = [reading.number(offset) for offset in offsets.values()]
+    if None in values:
+        raise RunError(f"{Path(run) / 'result.json'} has label offsets that are not numbers: {offsets}")
+    return Prompt(result.prompt, offsets=tuple(value for value in values if value is not None))
+
+
+def _data_of(recipe: Recipe) -> str:
+    """What a run's data are called: the dataset, or the files."""
+    named = [getattr(recipe.task, name, None) for name in ("dataset", *running.DATA)]
+    pictures = getattr(recipe.task, "images", ())
+    return ", ".join(str(one) for one in (*named, *pictures) if one) or recipe.task.kind
+
+
+def _task_on(
+    recipe: Recipe, test: Any, text_column: str | None, label_column: str | None, asked: Prompt, device: str
+) -> Task:
+    """The task of a classification recipe with a file or a data frame as its test split."""
+    from pinprompt.data import tables
+    from pinprompt.tasks.labelled_data import load_data, with_test, without_rows
+
+    settings = recipe.task
+    if settings.kind != "classification":
+        raise SettingError(f"a {settings.kind} run has no labelled test file; --test goes with a classification run")
+    measures = settings.calibrate == "batch" and not asked.offsets
+    data = load_data(settings) if measures else without_rows(settings)
+    path = str(tables.plain_settings({"test": test})["test"])
+    data = with_test(data, path, text_column or settings.text_column, label_column or settings.label_column)
+    found: Task = build.build_labeller(recipe, device, data)
+    return found
+
+
+def _texts_of(texts: Any, tables: str | None = None) -> list[str]:
+    """Plain strings from a list, an array or a Series; a string would be taken letter by letter, a path as words."""
+    from pinprompt.data.tables import is_frame
+
+    if isinstance(texts, str | Path) or is_frame(texts):
+        hint = f"; {tables} reads files and data frames" if tables else ""
+        raise SettingError(f"texts must be a list of texts, not a {type(texts).__name__}{hint}")
+    given = list(texts)
+    for place, text in enumerate(given):
+        if not isinstance(text, str):
+            raise SettingError(
+                f"text {place + 1} of {len(given)} is a {type(text).__name__}, not a string: {text!r:.80}"
+            )
+    return [str(text) for text in given]  # those of an array are strings of numpy's own kind
+
+
+def _with_notes(task: Any) -> Any:
+    """Say what a reader should know of the task, such as how a model behind an API is asked."""
+    for note in task.notes:
+        logging.getLogger("pinprompt.models").info(note)
+    return task

@@ -1,0 +1,121 @@
+"""The model that labels texts, opened for a task: here or behind an API, with its template and its label words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pinprompt.errors import ModelError
+from pinprompt.recipe.task_sections import ClassificationSettings, ModelSettings, RemoteSettings
+from pinprompt.remote.client import is_remote
+from pinprompt.remote.labels import open_classifier
+from pinprompt.tasks import label_words, prompts
+from pinprompt.tasks.labelled_data import LabelledData
+from pinprompt.tasks.prompts import Template, parse
+
+if TYPE_CHECKING:  # the models bring torch and transformers, which are imported when a task is built
+    from pinprompt.models.causal_labels import CausalLabels
+    from pinprompt.models.masked_labels import MaskedLabels
+
+    LabelModel = CausalLabels | MaskedLabels
+
+
+def open_label_model(
+    settings: ClassificationSettings,
+    data: LabelledData,
+    device: str,
+    remote: RemoteSettings,
+    contact: bool,
+    models: ModelSettings,
+) -> tuple[LabelledData, Any, Template, str]:
+    """The data with their label words, the model, its template, and what its answers depend on (its revision).
+
+    Without `contact` nothing is sent to a model behind an API.
+    """
+    if is_remote(settings.model):
+        model, template, revision = _open_server(settings, data, remote, contact)
+    else:
+        model, template, revision = _open_model(settings, data, device, models)
+    if data.proposed:
+        data = _with_words(settings, data, model, template)
+    return data, model, template, revision
+
+
+def manual_of(
+    settings: ClassificationSettings, data: LabelledData, template: Template, kind: str
+) -> tuple[str, Template]:
+    """The hand-written prompt of a task, with the template that it was written for."""
+    own = settings.manual
+    if own is None and data.card is None:
+        own = label_words.fitting_prompt(list(data.words.values()), settings.label_column, data.language)
+    return prompts.manual_prompt(data.card, template, kind, own)
+
+
+def _with_words(settings: ClassificationSettings, data: LabelledData, model: Any, template: Template) -> LabelledData:
+    """The data with the best of the proposed label words, by the hand-written prompt on the training rows.
+
+    A model behind an API is not asked: its calls belong to the search, and the first proposal is good enough to begin.
+    """
+    words, tried = dict(data.words), ""
+    if model.billed is None:
+        rows = data.splits["train"]
+        candidates = list(dict.fromkeys(word for own in data.proposed.values() for word in own))
+        frame = manual_of(settings, data, template, model.kind)[0]
+        ids = model.words_for(template.frame("it"), {word: word for word in candidates})
+        inputs = model.prepare([row.text for row in rows])
+        logs = model.log_probs([template.frame(frame)], inputs, ids)[0].double().numpy()
+        targets = np.array([list(words).index(row.label) for row in rows], dtype=np.int64)
+        words = label_words.chosen(data.proposed, candidates, logs, targets)
+        model.words = model.words_for(template.frame("it"), words)
+        tried = f", the best of {len(candidates)} words on {len(rows)} training rows"
+    pairs = ", ".join(f"{label}={word}" for label, word in words.items())
+    note = f"label words by the labels' names: {pairs}{tried}; --word label=word sets your own"
+    return replace(data, words=words, notes=(*data.notes, note), proposed={})
+
+
+def _open_server(
+    settings: ClassificationSettings, data: LabelledData, remote: RemoteSettings, contact: bool
+) -> tuple[Any, Template, str]:
+    """A task model behind an API, with the template that fits it and what its answers depend on."""
+    template = parse(settings.template or prompts.default_template(data.card, "causal"), "causal", settings.spacing)
+    server = open_classifier(settings.model, remote, data.words, contact)
+    return server, template, server.revision
+
+
+def _open_model(
+    settings: ClassificationSettings, data: LabelledData, device: str, models: ModelSettings
+) -> tuple[Any, Template, str]:
+    """A task model on this machine, with the template that fits it and what its answers depend on."""
+    from pinprompt.models import loading, sources
+
+    kind = settings.model_kind if settings.model_kind != "auto" else sources.kind_of(settings.model)
+    if kind not in ("masked", "causal"):
+        raise ModelError(
+            f"the task model '{settings.model}' is of the kind '{kind}': classification needs a masked or a causal "
+            "language model (with its head). If you know better, set model_kind."
+        )
+    source = settings.template or prompts.default_template(data.card, kind)
+    template = parse(source, kind, settings.spacing)
+    probe = template.frame("it")
+    model: LabelModel
+    if kind == "masked":
+        from pinprompt.models.masked_labels import MaskedLabels
+
+        # A dataset's published way of writing its words counts with its published template only.
+        published = data.card is not None and not settings.words and source == data.card.template(kind)
+        spaced = data.card.spaced if published and data.card is not None else None
+        lm, tokenizer = loading.load_masked_lm(settings.model, device, precision=models.precision)
+        model = MaskedLabels(lm, tokenizer, data.words, probe, strict=settings.strict_words, spaced=spaced)
+    else:
+        from pinprompt.models.causal_labels import CausalLabels
+
+        lm, tokenizer = loading.load_causal_lm(settings.model, device, precision=models.precision)
+        names = [name for name, _ in template.parts]
+        ahead = names.index("text") < names.index("prompt")
+        model = CausalLabels(
+            lm, tokenizer, data.words, probe, strict=settings.strict_words, share=ahead, read=models.read,
+            tokens=models.tokens,
+        )  # fmt: skip
+    return model, template, sources.resolve(settings.model).revision
