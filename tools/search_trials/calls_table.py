@@ -2,6 +2,7 @@
 
 Run it from the project's root after recipes/small/calls.toml, calls-rivals.toml and smaller_budgets.py:
     .venv/bin/python tools/search_trials/calls_table.py runs/calls runs/calls-rivals build/trials/smaller-budgets.jsonl
+A fourth argument is a file for the figure: accuracy against calls, a line a method, over the cells that all lines have.
 A cell is a set and a split. Hand-written prompts are measured by every run of `race`; "best hand-written" is the one of
 manual and instructions that is better on dev, so that no test row chooses. Intervals are Student's t over cells.
 """
@@ -66,9 +67,40 @@ def interval(values: Sequence[float]) -> str:
     return f"{mean:+.1f} [{mean - half:+.1f}, {mean + half:+.1f}]"
 
 
-def main(runs: Path, rivals: Path, smaller: Path | None) -> None:
-    """Print the tables as Markdown."""
+def draw(cells: Cells, path: Path) -> None:
+    """Accuracy against calls on the sets that were not tuned on; a dotted line is what costs no call."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    lines: dict[str, dict[int, dict[tuple[str, int], float]]] = defaultdict(dict)
+    for name, row in cells.items():
+        method, _, calls = name.rpartition(", ")
+        if calls.endswith(" calls"):
+            lines[method][int(calls.removesuffix(" calls").replace(",", ""))] = row
+    free = cells["best hand-written, calibrated"]
+    every = [row for by_calls in lines.values() for row in by_calls.values()]
+    common = sorted(cell for cell in free if cell[0] not in TUNED and all(cell in row for row in every))
+    axes = pyplot.figure(figsize=(6, 4), layout="constrained").add_subplot()
+    for method, by_calls in lines.items():
+        points = [(calls, 100 * np.mean([row[cell] for cell in common])) for calls, row in sorted(by_calls.items())]
+        axes.plot(*zip(*points, strict=True), marker="o", label=method)
+    level = 100 * float(np.mean([free[cell] for cell in common]))
+    axes.axhline(level, linestyle=":", color="grey", label="best hand-written, calibrated")
+    axes.set(xscale="log", xlabel="calls", ylabel=f"test accuracy (%), mean of {len(common)} cells")
+    axes.set_xticks([600, 1000, 1600, 6400], ["600", "1,000", "1,600", "6,400"])
+    axes.minorticks_off()
+    axes.legend()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pyplot.savefig(path)
+
+
+def main(runs: Path, rivals: Path, smaller: Path | None, figure: Path | None) -> None:
+    """Print the tables as Markdown, and draw the figure if a file is given for it."""
     cells, read_by = read(runs, rivals, smaller)
+    if figure is not None:
+        draw(cells, figure)
     sets = sorted({cell[0] for row in cells.values() for cell in row}, key=lambda name: (name in TUNED, name))
     print(
         "| |", " | ".join(f"{name}{' (tuned on)' if name in TUNED else ''}" for name in sets), "| perplexity | words |"
@@ -78,8 +110,8 @@ def main(runs: Path, rivals: Path, smaller: Path | None) -> None:
         shown = []
         for dataset in sets:
             values = [100 * value for (own, _), value in row.items() if own == dataset]
-            error = np.std(values, ddof=1) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-            shown.append(f"{np.mean(values):.1f} ± {error:.1f} ({len(values)})" if values else "")
+            error = f" ± {np.std(values, ddof=1) / math.sqrt(len(values)):.1f}" if len(values) > 1 else ""
+            shown.append(f"{np.mean(values):.1f}{error} ({len(values)})" if values else "")
         facts = read_by.get(name, [])
         perplexity = f"{np.exp(np.mean([math.log(fact['perplexity']) for fact in facts])):.0f}" if facts else ""
         words = f"{100 * np.mean([fact['dictionary_words'] for fact in facts]):.0f} %" if facts else ""
@@ -94,4 +126,5 @@ def main(runs: Path, rivals: Path, smaller: Path | None) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]) if len(sys.argv) > 3 else None)
+    given = [Path(word) for word in sys.argv[1:5]]
+    main(given[0], given[1], *[*given[2:], None, None][:2])
