@@ -69,8 +69,9 @@ bandit: .venv/dev.done
 audit: .venv/dev.done
 	$(BIN)/python tools/audit.py
 
+# Every bench in a process of its own; writes the tables of docs/benchmarks.md. A quarter of an hour on two quiet cores.
 bench: .venv/core.done
-	$(BIN)/pinprompt bench all
+	$(BIN)/python tools/benchmarks.py
 
 # Executes the notebook of examples/ with the real model and keeps its outputs; a few minutes.
 notebook: .venv/dev.done

@@ -85,6 +85,9 @@ MAY_KNOW: dict[str, set[str]] = {
         "values",
         "seeds",
         "run",
+        "remote",
+        "scoring",
+        "sweeps",
     },
     "sweeps": {"run", "recipe", "errors", "seeds"},
 }

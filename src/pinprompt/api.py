@@ -218,11 +218,15 @@ def plan_sweep(
     seed: int | None = None,
     settings: Mapping[str, Any] | None = None,
     device: str | None = None,
+    tflops: float | None = None,
 ) -> list[dict[str, Any]]:
-    """The cells of a sweep's TOML file: what varies, whether it is finished, and a rough estimate of each."""
+    """The cells of a sweep's TOML file: what varies, whether it is finished, and a rough estimate of each.
+
+    Minutes are those of a worker that does `tflops` useful TFLOP a second; without it, of this machine, measured.
+    """
     from pinprompt.sweeps import plan, read_sweep
 
-    return plan(read_sweep(file, out, _over({"seed": seed}, {}, settings)), device)
+    return plan(read_sweep(file, out, _over({"seed": seed}, {}, settings)), device, tflops)
 
 
 def default_folder(recipe: Recipe) -> Path:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,12 +93,15 @@ def _below(out: str, path: Path | str) -> Path:
     return Path(out)
 
 
-def plan(sweep: Sweep, device: str | None = None) -> list[dict[str, Any]]:
-    """Each cell with what varies, a rough estimate, whether it is finished, and what it needs that cannot be had."""
+def plan(sweep: Sweep, device: str | None = None, tflops: float | None = None) -> list[dict[str, Any]]:
+    """Each cell with what varies, a rough estimate, whether it is finished, and what it needs that cannot be had.
+
+    `tflops` is the speed that minutes are for: useful TFLOP a second of one worker. It is measured here without it.
+    """
     from pinprompt.run.estimating import multiplications, rough
     from pinprompt.run.needs import Known, missing
 
-    speed, known = multiplications(device), Known()
+    speed, known = multiplications(device) if tflops is None else tflops * 1e12 / 2, Known()
     return [
         {
             "cell": cell.folder.name,
@@ -108,6 +112,21 @@ def plan(sweep: Sweep, device: str | None = None) -> list[dict[str, Any]]:
         }
         for cell in sweep.cells
     ]
+
+
+def longest_first(cells: Sequence[Cell]) -> list[Cell]:
+    """Cells by the work that they are estimated to take; in the order of the file where that is equal or unknown."""
+    from pinprompt.run.estimating import rough
+
+    return sorted(cells, key=lambda cell: -(rough(cell.recipe, speed=1e9)["minutes"] or 0.0))
+
+
+def elapsed(minutes: Sequence[float], workers: int) -> float:
+    """Minutes until all cells are finished where each goes to the first worker that is free, the longest first."""
+    free = [0.0] * workers
+    for cost in sorted(minutes, reverse=True):
+        heapq.heapreplace(free, free[0] + cost)
+    return max(free)
 
 
 def _rules(tree: Mapping[str, Any], path: Path | str) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
@@ -237,9 +256,13 @@ def run_sweep(
 ) -> Swept:
     """Run a sweep's cells with an engine, with a note whenever one ends."""
 
+    # Looking for every result whenever one cell ends would be a million looks at a shared disk for a thousand cells.
+    done = {cell.folder.name for cell in sweep.cells if cell.done}
+
     def tell(cell: Cell, what: str) -> None:
-        done = sum(other.done for other in sweep.cells)
-        notes(f"[{done}/{len(sweep.cells)}] {cell.folder.name}: {what}")
+        if what.endswith("finished"):
+            done.add(cell.folder.name)
+        notes(f"[{len(done)}/{len(sweep.cells)}] {cell.folder.name}: {what}")
 
     if engine == "inline":
         return Swept(sweep.out, run_inline(sweep, tell, device))
@@ -295,7 +318,8 @@ def run_on_ray(
 ) -> dict[str, str]:
     """Run a sweep's cells on Ray; each declares its threads as CPUs, so that cells do not fight over cores.
 
-    On a cluster the sweep's folder must be one that every node sees.
+    The longest begin first: at the end no worker is left alone with a long one. On a cluster the sweep's folder must
+    be one that every node sees.
     """
     try:
         import ray
@@ -319,7 +343,7 @@ def run_on_ray(
     )
     outcomes: dict[str, str] = {}
     waiting: dict[Any, Cell] = {}
-    for cell in whole.cells:
+    for cell in longest_first(whole.cells):
         if cell.done:
             outcomes[cell.folder.name] = "already finished"
             tell(cell, "already finished")

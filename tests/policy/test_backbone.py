@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,9 @@ from transformers import (
 )
 
 from pinprompt.errors import ModelError, SettingError
-from pinprompt.policy.backbone import Backbone, Tokens
+from pinprompt.models import cache
+from pinprompt.policy import backbone as policy_backbone
+from pinprompt.policy.backbone import BLOCK, Backbone, Tokens
 
 SMALL: dict[str, Any] = {
     "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
@@ -100,3 +103,43 @@ def test_a_tokenizer_in_python_gives_the_same_texts() -> None:
     (letter,) = tokens.encode("g")
     assert tokens.stable()[letter]
     assert not tokens.stable()[len(tokenizer) :].any()
+
+
+def test_the_texts_of_tokens_are_kept_and_are_the_same(
+    bare: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(policy_backbone, "home", lambda: tmp_path)
+    monkeypatch.setattr(cache, "home", lambda: tmp_path)
+    found = Tokens(bare, len(bare) + 2)
+    found.stable()
+    monkeypatch.setattr(policy_backbone, "CACHED_FROM", 0)
+    made = Tokens(bare, len(bare) + 2)
+    monkeypatch.setattr(Tokens, "_find", lambda *_: pytest.fail("they are known"))
+    kept = Tokens(bare, len(bare) + 2)
+    for other in (made, kept):
+        assert (other.pieces, other.alone) == (found.pieces, found.alone)
+        assert (other.whole == found.whole).all()
+        assert (other.stable() == found.stable()).all()
+    with pytest.raises(pytest.fail.Exception):
+        Tokens(bare, len(bare) + 3)
+
+
+def test_texts_that_cannot_be_read_are_found_again(bare: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(policy_backbone, "home", lambda: tmp_path)
+    monkeypatch.setattr(cache, "home", lambda: tmp_path)
+    monkeypatch.setattr(policy_backbone, "CACHED_FROM", 0)
+    first = Tokens(bare, len(bare))
+    (file,) = tmp_path.glob("tokens/*/tokens.json")
+    file.chmod(0o600)
+    file.write_text("{", "utf-8")
+    again = Tokens(bare, len(bare))
+    assert again.pieces == first.pieces
+    assert (again.stable() == first.stable()).all()
+
+
+@pytest.mark.parametrize("vocabulary", [BLOCK - 1, BLOCK, 2 * BLOCK + 5])
+def test_the_head_in_blocks_is_the_head(vocabulary: int) -> None:
+    model = gpt2(vocabulary)
+    states = torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
+    backbone = Backbone(model, ByT5Tokenizer(extra_ids=0))
+    torch.testing.assert_close(backbone.logits(states), states @ model.lm_head.weight.T)

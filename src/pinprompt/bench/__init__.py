@@ -10,5 +10,6 @@ BENCHES = {
     "neighbour": "passes of a model beside a process that keeps one core busy",
     "clip": "scoring prompts against a picture, trimmed against padded",
     "invert": "whole searches for words: prompts scored in a second",
+    "scale": "a thousand workers with stragglers, lost nodes and rate limits, simulated",
 }
 """Every measurement, by the name of its file here."""

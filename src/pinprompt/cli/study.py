@@ -16,7 +16,9 @@ def sweep(
     file: Annotated[Path, typer.Argument(help="A sweep: a TOML file (recipes/ has examples).")],
     engine: Annotated[str, typer.Option("--engine", help="inline: one after the other; ray: side by side.")] = "inline",
     address: Annotated[str | None, typer.Option("--address", help="A Ray cluster; default: this machine.")] = None,
-    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Cells side by side on this machine.")] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="Cells side by side on this machine, or in the estimate.")
+    ] = None,
     gpus: Annotated[float, typer.Option("--gpus", min=0, help="GPUs per cell.")] = 0.0,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the cells.")] = None,
     sets: Annotated[list[str] | None, typer.Option("--set", help="A setting under all cells.")] = None,
@@ -24,6 +26,13 @@ def sweep(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the cells with an estimate and what they lack, and stop.")
     ] = False,
+    tflops: Annotated[
+        float | None,
+        typer.Option("--tflops", min=1e-9, help="For --dry-run: TFLOP/s of a worker; default: measured here."),
+    ] = None,
+    per_hour: Annotated[
+        float | None, typer.Option("--per-hour", min=0, help="For --dry-run: the price of a worker's hour.")
+    ] = None,
 ) -> None:
     """Run many recipes; finished cells are never run again, killed ones resume."""
     with door(options) as console:
@@ -32,8 +41,8 @@ def sweep(
 
         settings = recipes.parse_overrides(sets or [])
         if dry_run:
-            cells = api.plan_sweep(file, out=out, seed=seed, settings=settings, device=options.device)
-            console.answer(*_planned(cells))
+            cells = api.plan_sweep(file, out=out, seed=seed, settings=settings, device=options.device, tflops=tflops)
+            console.answer(*_planned(cells, workers or 1, per_hour))
             if any(cell["missing"] for cell in cells):
                 raise typer.Exit(1)
             return
@@ -49,8 +58,10 @@ def sweep(
             raise typer.Exit(1)
 
 
-def _planned(cells: list[dict[str, Any]]) -> tuple[Any, ...]:
+def _planned(cells: list[dict[str, Any]], workers: int, per_hour: float | None) -> tuple[Any, ...]:
     from rich.table import Table
+
+    from pinprompt.sweeps import elapsed
 
     table = Table("cell", "varied", "prompts", "calls", "minutes", "", show_edge=False)
     for cell in cells:
@@ -65,11 +76,30 @@ def _planned(cells: list[dict[str, Any]]) -> tuple[Any, ...]:
     unknown = "" if all(cell["minutes"] is not None for cell in left) else ", and more for cells marked ?"
     ahead = f"at most {calls:,} calls, roughly {total_minutes / 60:,.1f} hours{unknown}"
     total = f"{len(cells)} cells, {len(left)} to run: {ahead}"
+    wait = elapsed([cell["minutes"] or 0.0 for cell in left], workers)
+    facts: dict[str, Any] = {
+        "cells": cells,
+        "calls": calls,
+        "minutes": total_minutes,
+        "workers": workers,
+        "elapsed_minutes": wait,
+    }
+    if workers > 1:
+        total += f"; {wait / 60:,.1f} hours on {workers:,} workers"
+    if per_hour is not None:
+        facts["rent"] = total_minutes / 60 * per_hour
+        total += f"; {facts['rent']:,.2f} at {per_hour:g} an hour"
+    if any("tokens" in cell for cell in left):
+        facts["tokens"] = sum(cell.get("tokens", 0) for cell in left)
+        prices = [cell.get("money") for cell in left if "tokens" in cell]
+        facts["money"] = None if None in prices else sum(price for price in prices if price is not None)
+        price = "?" if facts["money"] is None else f"{facts['money']:,.2f}"
+        total += f"; {facts['tokens']:,} tokens, {price} to the server"
     lacking: dict[str, int] = {}
     for sentence in (sentence for cell in cells for sentence in cell["missing"]):
         lacking[sentence] = lacking.get(sentence, 0) + 1
     told = [f"missing for {count} of them: {sentence}" for sentence, count in lacking.items()]
-    return {"cells": cells, "calls": calls, "minutes": total_minutes}, table, total, *told
+    return facts, table, total, *told
 
 
 def ls(

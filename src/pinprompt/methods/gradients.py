@@ -110,7 +110,7 @@ class WordEnds(Tokens):
     """
 
     def __init__(self, tokenizer: Any, size: int, suffix: str) -> None:
-        self._suffix = suffix
+        self._suffix, self.kind = suffix, f"ends {suffix}"
         super().__init__(tokenizer, size)
 
     def _decode(self, sequences: list[list[int]]) -> list[str]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import tokenizers
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -18,6 +20,11 @@ from pinprompt.errors import ModelError, SettingError
 from pinprompt.models.cache import home, place
 from pinprompt.policy.bans import Mask
 from pinprompt.seeds import derive
+
+CACHED_FROM = 5000
+"""Tokens of a vocabulary from which their texts are kept in the cache."""
+BLOCK = 2048
+"""Tokens of the vocabulary in one product with the head; always the same, so that a row's bits are."""
 
 
 class BufferedLayer(DynamicLayer):  # type: ignore[misc]
@@ -128,8 +135,21 @@ class Backbone:
     @torch.no_grad()
     def logits(self, states: Tensor) -> Tensor:
         """The LM's raw logits [n, V] of states [n, d]: order as the model's own, before any cap or scale."""
-        logits = states @ self.head.T
-        return logits if self.head_bias is None else logits + self.head_bias
+        logits = self.over_vocabulary(states)
+        return logits if self.head_bias is None else logits.add_(self.head_bias)
+
+    def over_vocabulary(self, states: Tensor) -> Tensor:
+        """The product of states [..., d] with the head, [..., V].
+
+        In blocks of tokens on a CPU: with few rows and a large vocabulary that takes three quarters of the time.
+        """
+        if states.device.type != "cpu" or states.dim() != 2 or states.requires_grad:
+            return states @ self.head.T
+        found = states.new_empty(len(states), len(self.head))
+        for first in range(0, len(self.head), BLOCK):
+            part = slice(first, first + BLOCK)
+            torch.mm(states, self.head[part].T, out=found[:, part])
+        return found
 
     @torch.no_grad()
     def logprobs(self, states: Tensor) -> Tensor:
@@ -196,12 +216,48 @@ class Tokens:
     more rows), none without text, and none whose text depends on its neighbours, such as a piece of a character.
     """
 
+    kind = ""
+    """Tells apart what other ways of decoding make of the same tokenizer."""
+
     def __init__(self, tokenizer: Any, size: int) -> None:
         self.tokenizer = tokenizer
         self.size = size
         self._stable: Mask | None = None
-        self._fast = getattr(tokenizer, "backend_tokenizer", None)
-        known = min(size, len(tokenizer))
+        self._fast: Any = getattr(tokenizer, "backend_tokenizer", None)
+        special = set(tokenizer.all_special_ids)
+        special |= {int(token) for token, added in tokenizer.added_tokens_decoder.items() if added.special}
+        self.pieces = [""] * size
+        self.alone = [""] * size
+        self.whole = np.zeros(size, dtype=np.bool_)
+        if self._fast is None or size < CACHED_FROM:
+            self._find(special)
+        else:
+            self._recall(special)
+
+    def _recall(self, special: set[int]) -> None:
+        """Take the texts from the cache, where they are by the tokenizer itself; a second each time otherwise."""
+        said = f"{self._fast.to_str()}|{self.size}|{len(self.tokenizer)}|{sorted(special)}|{tokenizers.__version__}"
+        said += f"|{self.kind}"
+        known = home() / "tokens" / hashlib.sha256(said.encode()).hexdigest()[:32]
+        with contextlib.suppress(ModelError), place(known, "texts of tokens") as folder:
+            if folder is not None:
+                self._find(special)
+                texts = {"pieces": self.pieces, "alone": self.alone, "stable": np.flatnonzero(self.stable()).tolist()}
+                (folder / "tokens.json").write_text(json.dumps(texts), "utf-8")
+                return
+        try:
+            texts = json.loads((known / "tokens.json").read_text("utf-8"))
+        except (OSError, ValueError):  # a cache that cannot be written or read costs time, nothing else
+            self._find(special)
+            return
+        self.pieces, self.alone = texts["pieces"], texts["alone"]
+        self.whole = np.array([bool(piece) for piece in self.pieces])
+        self._stable = np.zeros(self.size, dtype=np.bool_)
+        self._stable[texts["stable"]] = True
+
+    def _find(self, special: set[int]) -> None:
+        """Decode every token alone and among others."""
+        known = min(self.size, len(self.tokenizer))
         anchor = self.encode("a")[-1]
         before = self._decode([[anchor]])[0]
         middle = self._decode([[anchor, token] for token in range(known)])
@@ -210,11 +266,7 @@ class Tokens:
         # What follows a token must not depend on it: between two anchors, and after itself.
         doubled = self._decode([[anchor, token, token, anchor] for token in range(known)])
         anchored = self._decode([[anchor, anchor]])[0].removeprefix(before)
-        special = set(tokenizer.all_special_ids)
-        special |= {int(token) for token, added in tokenizer.added_tokens_decoder.items() if added.special}
-        self.pieces = [""] * size
-        self.alone = [*alone, *[""] * (size - known)]
-        self.whole = np.zeros(size, dtype=np.bool_)
+        self.alone = [*alone, *[""] * (self.size - known)]
         for token in range(known):
             if token in special or not middle[token].startswith(before):
                 continue

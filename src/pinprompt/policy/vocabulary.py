@@ -46,9 +46,17 @@ class Ignorable:
             return allowed
         logits = self.backbone.logits(states)[: len(prefixes)]
         logits = logits.masked_fill(~allowed, -torch.inf)
-        threshold = torch.topk(logits, self.k, dim=-1, sorted=False).values.amin(dim=-1, keepdim=True)
+        threshold = _kth_largest(logits, self.k)
         forced = torch.tensor([self.vocabulary.forced(prefix) for prefix in prefixes], device=states.device)
         return allowed & ((logits >= threshold) | forced[:, None])
+
+
+def _kth_largest(logits: Tensor, k: int) -> Tensor:
+    """The k-th largest of each row, [n, 1]: a partition on a CPU takes half the time of a selection of all k."""
+    if logits.device.type != "cpu":
+        return torch.topk(logits, k, dim=-1, sorted=False).values.amin(dim=-1, keepdim=True)
+    place = logits.shape[-1] - k
+    return torch.from_numpy(np.partition(logits.numpy(), place, axis=-1)[:, place : place + 1].copy())
 
 
 class Vocabulary:

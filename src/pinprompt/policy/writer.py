@@ -91,7 +91,8 @@ class Writer:
     def q(self, states: Tensor, psi: Adapter | None = None) -> Tensor:
         """Q/alpha of all tokens, [n, V] from [n, d], without a gradient: W psi(e), in passes of `rows` rows."""
         psi = self.psi if psi is None else psi
-        return torch.cat([psi(part) @ self.backbone.head.T for part in self._passes(states)])[: len(states)]
+        found = [self.backbone.over_vocabulary(psi(part)) for part in self._passes(states)]
+        return (found[0] if len(found) == 1 else torch.cat(found))[: len(states)]
 
     def sample(
         self,

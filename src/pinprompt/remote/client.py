@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
 import threading
 import time
@@ -58,6 +59,7 @@ class RemoteClient:
         seed: int = 0,
         sleep: Callable[[float], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        door: Any = None,
     ) -> None:
         self.settings, self.model, self._seed = settings, model, seed
         self._sleep, self._clock = sleep or self._rest, clock
@@ -71,10 +73,12 @@ class RemoteClient:
         self._mine = threading.local()
         """Tokens of the answers that this thread got for its question."""
         self._secret = Secret(settings.key_env)
-        self._door = Door(settings.base_url, self._secret.key, settings.timeout, int(settings.max_mb * 1e6))
+        self._door: Door = door or Door(
+            settings.base_url, self._secret.key, settings.timeout, int(settings.max_mb * 1e6)
+        )
         self._lock = threading.Lock()
         self._number = 0
-        self._next_send = 0.0
+        self._next_send = self._first_turn()
         """No request is sent before this time: the rate limit, or what the server asked for."""
         self._unanswered = 0
         self._usage = Usage()
@@ -253,6 +257,12 @@ class RemoteClient:
             raise ServerDown(f"the account at {self.settings.base_url} is used up; top it up and resume: {reason}")
         return reason, seconds_of(response.retry_after)
 
+    def _first_turn(self) -> float:
+        """Somewhere before the second turn: workers that share a rate must not all begin at once."""
+        rate = self.settings.requests_per_minute
+        draw = random.Random(derive(self._seed, "turn"))  # nosec B311
+        return self._clock() + draw.random() * 60.0 / rate if rate else 0.0
+
     def _wait_for_turn(self) -> None:
         """Keep the rate, and any pause that the server asked for; refuse at once when the circuit is open."""
         if self._halt.is_set():
@@ -373,12 +383,13 @@ def is_remote(name: str) -> bool:
     return name.startswith(PREFIX)
 
 
-def open_client(name: str, settings: RemoteSettings, seed: int = 0) -> RemoteClient:
+def open_client(name: str, settings: RemoteSettings) -> RemoteClient:
     """A client for 'remote:<model name>'."""
     model = name.removeprefix(PREFIX).strip()
     if not is_remote(name) or not model:
         raise SettingError(f"'{name}' does not name a model behind an API; write 'remote:<model name>'")
-    return RemoteClient(settings, model, seed)
+    # Its seed only decides how long it waits: workers that were refused together must not come back together.
+    return RemoteClient(settings, model, os.getpid())
 
 
 def dig(value: Any, *path: str | int) -> Any:

@@ -17,6 +17,7 @@ from pinprompt.records.reading import WITH_TEXTS
 from pinprompt.tasks.protocol import Task
 
 if TYPE_CHECKING:
+    from pinprompt.recipe.task_sections import RemoteSettings
     from pinprompt.run.folder import RunFolder
     from pinprompt.scoring.budget import Budget, Reservation
     from pinprompt.scoring.evaluator import Evaluator
@@ -177,7 +178,8 @@ def build_evaluator(
                 "a function given as an object cannot be sent to Ray's workers; name it as 'module:name'"
             )
         chunk = max(1, task.chunk // settings.workers)
-        executor = Ray(partial(build_task, recipe, device), settings.workers, threads, chunk)
+        shared = recipe.model_copy(update={"remote": share_of_rate(recipe.remote, settings.workers)})
+        executor = Ray(partial(build_task, shared, device), settings.workers, threads, chunk)
     elif settings.engine != "inline":
         raise SettingError(f"scoring.engine is '{settings.engine}': choose inline or ray")
     budget = Budget(recipe.budget)
@@ -203,6 +205,12 @@ def build_evaluator(
     record.checkpoint.providers["spent"] = evaluator.spent
     record.checkpoint.syncs.append(journal.sync)
     return evaluator
+
+
+def share_of_rate(settings: RemoteSettings, workers: int) -> RemoteSettings:
+    """The settings of one worker: each has a client of its own, and the limit per minute is that of the run."""
+    rate = settings.requests_per_minute
+    return settings if rate is None else settings.model_copy(update={"requests_per_minute": rate / workers})
 
 
 def hold_for_dev(recipe: Recipe, task: Task, budget: Budget) -> Reservation | None:

@@ -37,6 +37,11 @@ SIZES = {  # parameters in millions, of models whose name does not say; of an im
 TOKENS_AROUND = {"classification": 4, "style-transfer": 40, "inversion": 2, "custom": 0}
 """Tokens beside the prompt that a call runs through the task model: the template's, an output's, start and end."""
 
+ROW_TOKENS = {"classification": 64, "style-transfer": 20, "inversion": 0, "custom": 0}
+"""Tokens of an input, about: a film review, a short review."""
+ANSWER_TOKENS = {"classification": 1, "style-transfer": 20}
+"""Tokens of an answer of a model behind an API, about."""
+
 
 def prompts_planned(recipe: Recipe) -> tuple[int, int]:
     """How many prompts a recipe scores on train and on dev at the most, if no limit stops it."""
@@ -155,8 +160,9 @@ def _report(recipe: Recipe, task: Task) -> list[_Asked]:
 def rough(recipe: Recipe, speed: float | None = None) -> dict[str, Any]:
     """The same for a dry run of a sweep: without loading a model that is not at hand, and without probing.
 
-    Minutes need the machine's speed (`multiplications`) and the sizes of the models: writing and scoring alone, every
-    text read once. They tell an hour from a day, not one hour from two.
+    Minutes need the machine's speed (`multiplications`) and the sizes of the models: writing and scoring alone. A
+    causal model reads every input once, a masked one in every call. They tell an hour from a day, not one hour from
+    two. A model behind an API gets tokens in place of minutes, and money where its price is known.
     """
     train, dev = prompts_planned(recipe)
     figures: dict[str, Any] = {"prompts": train + dev, "calls": recipe.budget.calls, "minutes": recipe.budget.minutes}
@@ -167,7 +173,18 @@ def rough(recipe: Recipe, speed: float | None = None) -> dict[str, Any]:
     if speed is not None and figures["calls"] and (work := _work(recipe, train, figures["calls"], per_prompt)):
         minutes = work / speed / 60
         figures["minutes"] = minutes if recipe.budget.minutes is None else min(minutes, recipe.budget.minutes)
+    if figures["calls"] and build.is_remote(recipe):
+        figures |= _rough_money(recipe, figures["calls"])
     return figures
+
+
+def _rough_money(recipe: Recipe, calls: int) -> dict[str, Any]:
+    kind, name = recipe.task.kind, str(getattr(recipe.task, "model", "")).removeprefix("remote:")
+    sent = calls * (ROW_TOKENS[kind] + recipe.policy.length + TOKENS_AROUND[kind])
+    received = calls * ANSWER_TOKENS.get(kind, 0)
+    price = recipe.budget.prices.get(name)
+    money = None if price is None else (sent * price.input + received * price.output) / 1e6
+    return {"tokens": sent + received, "money": money}
 
 
 def _calls_per_prompt(recipe: Recipe) -> tuple[int, int] | None:
@@ -195,9 +212,15 @@ def _work(recipe: Recipe, prompts: int, calls: int, per_prompt: tuple[int, int] 
     task, writer = parameters(getattr(recipe.task, "model", "") or ""), parameters(recipe.policy.model)
     if task is None or writer is None or per_prompt is None:
         return None
-    read = length + TOKENS_AROUND[kind]
+    read = length + TOKENS_AROUND[kind] + (ROW_TOKENS[kind] if _masked(recipe) else 0)
     written = min(prompts, calls // per_prompt[0]) * length if METHODS[recipe.method].kind != "handwritten" else 0
     return calls * read * task + written * writer
+
+
+def _masked(recipe: Recipe) -> bool:
+    """Is the task model one that reads a whole text for every answer, as its settings or its name tell?"""
+    kind, name = getattr(recipe.task, "model_kind", "causal"), str(getattr(recipe.task, "model", ""))
+    return kind == "masked" or (kind == "auto" and "bert" in name.lower())
 
 
 def parameters(model: str) -> float | None:

@@ -23,6 +23,8 @@ def missing(recipe: Recipe, known: Known | None = None) -> list[str]:
     known = {} if known is None else known
     needed = [_once(f"model {name}", partial(_model, name, known), known) for name in _models(recipe)]
     needed += _data(recipe, known)
+    if METHODS[recipe.method].gradients and str(getattr(recipe.task, "model", "")).startswith("remote:"):
+        needed.append(f"model: '{recipe.method}' needs gradients, which a model behind an API does not give")
     return list(dict.fromkeys(sentence for sentence in needed if sentence is not None))
 
 

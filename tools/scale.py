@@ -1,0 +1,160 @@
+"""Write the tables of docs/scale.md: what a paper-size sweep costs, and what the simulations give.
+
+`python tools/scale.py` takes a minute. Nothing is measured: speeds and prices are the inputs below, with their sources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pinprompt.bench import scale
+from pinprompt.recipe import recipe as recipes
+from pinprompt.run.estimating import rough
+from pinprompt.sweeps import Cell, elapsed, read_sweep
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "scale.md"
+RECIPES = [ROOT / "recipes" / "paper" / f"table1-{part}.toml" for part in ("classification", "bootstrap", "calibrated")]
+
+GPU, GPU_TFLOPS, GPU_HOUR = "A100", 60.0, 2.0
+"""Useful TFLOP/s in half precision with full batches, and the price of an hour in dollars: assumptions of 2026-11."""
+CPU_TFLOPS = 0.056
+"""One core of an AMD EPYC with AVX-512 in float32, 32 rows at a time, by CPU time (2026-11-16)."""
+SERVER, PRICE = "gpt-4o-mini", {"input": 0.15, "output": 0.60}
+"""List price in dollars per million tokens, as of 2026-06."""
+PER_MINUTE = 10_000
+"""Requests that the server allows per minute: an assumption, a common limit of paying accounts."""
+
+
+def cells(**settings: Any) -> list[Cell]:
+    """The paper-size sweep: 13 methods x 7 sets x 5 splits x 3 seeds."""
+    return [cell for path in RECIPES for cell in read_sweep(path, settings=settings).cells]
+
+
+def hours(found: list[Cell], tflops: float) -> dict[str, float]:
+    """Hours of each cell on a worker of that speed, by the name of its folder."""
+    return {cell.folder.name: rough(cell.recipe, tflops * 1e12 / 2)["minutes"] / 60 for cell in found}
+
+
+def costs() -> Iterator[str]:
+    """What the sweep costs."""
+    found = cells()
+    calls = sum(rough(cell.recipe)["calls"] for cell in found)
+    on_gpu, on_cpu = hours(found, GPU_TFLOPS), hours(found, CPU_TFLOPS)
+    work, most = sum(on_gpu.values()), max(on_gpu.values())
+    yield f"{len(found):,} cells, at most {calls:,} calls; the longest cell takes {most:.1f} {GPU} hours."
+    yield ""
+    yield "| where | work | done after | money |"
+    yield "|---|---:|---:|---:|"
+    for count in (1, 8):
+        after = elapsed(list(on_gpu.values()), count)
+        yield f"| {count} x {GPU} | {work:,.0f} GPU hours | {after:,.0f} hours | ${work * GPU_HOUR:,.0f} |"
+    slow = sum(on_cpu.values())
+    yield f"| one core of a CPU | {slow:,.0f} core hours | {slow / 24 / 365:,.0f} years | - |"
+    asked = cells(task={"model": f"remote:{SERVER}"}, budget={"prices": {SERVER: PRICE}})
+    able = [cell for cell in asked if not _gradients(cell)]
+    facts = [rough(cell.recipe) for cell in able]
+    requests, money = sum(one["calls"] for one in facts), sum(one["money"] for one in facts)
+    tokens = sum(one["tokens"] for one in facts)
+    days = requests / PER_MINUTE / 60 / 24
+    yield (
+        f"| `{SERVER}` ({len(able):,} cells; the others need gradients) | {requests:,} requests, {tokens / 1e9:,.0f} "
+        f"billion tokens | {days:,.0f} days at {PER_MINUTE:,} requests/min | ${money:,.0f} |"
+    )
+
+
+def _gradients(cell: Cell) -> bool:
+    from pinprompt.methods.table import METHODS
+
+    return METHODS[cell.recipe.method].gradients
+
+
+def small() -> Iterator[str]:
+    """What the default search costs behind the API, for comparison."""
+    task = {"kind": "classification", "dataset": "sst-2", "model": f"remote:{SERVER}"}
+    recipe = recipes.resolve({"profile": "quick", "task": task, "budget": {"prices": {SERVER: PRICE}}})
+    facts = rough(recipe)
+    yield (
+        f"A default search (`{recipe.method}`, {facts['calls']:,} calls) costs {facts['tokens']:,} tokens, "
+        f"${facts['money']:.3f}, at the same prices."
+    )
+
+
+def swept() -> Iterator[str]:
+    """The sweep on many workers, simulated."""
+    found = cells()
+    known = hours(found, GPU_TFLOPS)
+    yield "| GPUs | lost nodes | cells finished | hours | without trouble | share of it |"
+    yield "|---:|---:|---:|---:|---:|---:|"
+    for count in (8, 100, scale.WORKERS):
+        one = scale.sweep(found, known, count)
+        yield (
+            f"| {count:,} | {one['lost_nodes']} | {one['finished']:,} of {one['cells']:,} | {one['hours']:.1f} | "
+            f"{one['ideal_hours']:.1f} | {one['share_of_ideal']:.0%} |"
+        )
+
+
+def scored(figures: dict[str, Any]) -> Iterator[str]:
+    """Prompts scored by many workers, simulated."""
+    yield "| workers | prompts, and how many at a time | prompts/s | busy | driver busy | lost | in order |"
+    yield "|---:|---|---:|---:|---:|---:|---|"
+    for one in [*figures["scoring_all_at_once"], *figures["scoring_steps_of_16"], figures["lost_nodes"]]:
+        size = "all" if one["at_a_time"] == one["prompts"] else str(one["at_a_time"])
+        yield (
+            f"| {one['workers']:,} | {one['prompts']:,}, {size} | {one['prompts_per_second']:.1f} | "
+            f"{one['share_of_ideal']:.1%} | {one['driver_share']:.1%} | {one['lost_workers']} | "
+            f"{'yes' if one['in_order'] else 'NO'} |"
+        )
+
+
+def breaking() -> Iterator[str]:
+    """Where one driver is busy all the time."""
+    driver = scale.MEASURED
+    yield "| seconds per chunk | workers that one driver can keep busy |"
+    yield "|---:|---:|"
+    for seconds in (0.05, 0.5, 2.0, 20.0):
+        # A worker more needs a chunk more in the same seconds, and makes every wait a little longer.
+        fixed = driver.send + driver.wait + driver.get
+        workers = 1
+        while workers * (fixed + workers * driver.wait_each) < seconds:
+            workers += 1
+        yield f"| {seconds:g} | {workers:,} |"
+
+
+def limits(figures: dict[str, Any]) -> Iterator[str]:
+    """A server with a limit, simulated."""
+    yield "| `requests_per_minute` | Retry-After | outage | minutes (ideal) | refused | rows not answered | stops |"
+    yield "|---|---|---:|---:|---:|---:|---:|"
+    for one in figures["limits"]:
+        yield (
+            f"| {'set' if one['told'] == 'shared' else 'not set'} | {'yes' if one['retry_after'] else 'no'} | "
+            f"{one['outage_seconds']:.0f} s | {one['minutes']:.2f} ({one['ideal_minutes']:.2f}) | "
+            f"{one['refused_share']:.0%} | {one['rows_without_answer']:,} of {one['requests']:,} | {one['stops']} |"
+        )
+
+
+def blocks(figures: dict[str, Any]) -> dict[str, str]:
+    """Every table by its name on the page."""
+    made = {"costs": costs(), "small": small(), "sweep": swept(), "breaking": breaking()}
+    made |= {"scored": scored(figures), "limits": limits(figures)}
+    return {name: "\n".join(lines) for name, lines in made.items()}
+
+
+def written(page: str, found: dict[str, str]) -> str:
+    """The page with these tables in their places."""
+    for name, text in found.items():
+        begin, end = f"<!-- {name} -->", f"<!-- end {name} -->"
+        head, rest = page.split(begin)
+        page = f"{head}{begin}\n{text}\n{end}{rest.split(end)[1]}"
+    return page
+
+
+def main() -> None:
+    """Simulate and write."""
+    PAGE.write_text(written(PAGE.read_text("utf-8"), blocks(scale.measure())), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
