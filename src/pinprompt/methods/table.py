@@ -39,6 +39,8 @@ class MethodRow:
     quick_on_task: Mapping[str, Tree] = field(default_factory=dict)
     """The same by kind of task, over `quick`."""
 
+    code: tuple[str, ...] = ()
+    """Settings of its section that may name a function, which is code that its user has to agree to."""
     whole_scores: bool = False
     """It compares prompts by a measure over all rows of train, so `scoring.race` is not for it."""
 
@@ -262,6 +264,7 @@ ROWS = (
         f"{_BASELINES}.grips:grips",
         "Prasad et al. 2023",
         "grips",
+        code=("parser", "paraphraser"),
         whole_scores=True,
         quick={"policy": {"constraints": {"no_repeats": False}}},  # an instruction says "the" more than once
     ),

@@ -25,6 +25,7 @@ from typing import Any
 
 from pinprompt.errors import NotAgreed, PinpromptError
 from pinprompt.files import loads, opener, write_json
+from pinprompt.methods.table import METHODS
 from pinprompt.models.cache import home
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.recipe.task_sections import RemoteSettings
@@ -104,8 +105,8 @@ class Request:
 def request_of(recipe: Recipe) -> Request:
     """What a recipe asks for; nothing is imported to find out."""
     places = {"task.function": getattr(recipe.task, "function", "")}
-    if recipe.method == "grips":
-        places |= {"grips.parser": recipe.grips.parser, "grips.paraphraser": recipe.grips.paraphraser}
+    row = METHODS[recipe.method]
+    places |= {f"{row.section}.{name}": str(getattr(recipe.method_settings, name)) for name in row.code}
     code = []
     for setting, place in places.items():
         if ":" in place and not place.startswith(("supar:", "seq2seq:")):
