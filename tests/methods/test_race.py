@@ -272,6 +272,87 @@ def test_what_was_pruned_is_told(tmp_path: Path) -> None:
     assert found
 
 
+class Drafted(Noisy):
+    """A task that people have written prompts for; dev is the last block."""
+
+    def drafts(self) -> tuple[str, ...]:
+        return "w3 w7 w20 w21", "w30 w31 w8"
+
+    def whole_splits(self, scores: Sequence[Score]) -> dict[str, Score]:
+        return {"dev": scores[2]} if len(scores) == 3 else {}
+
+    def row_values(self, score: Score, split: str) -> list[float]:
+        return [float(value) for value in np.frombuffer(score.answers, "<f8")]
+
+
+def test_drafts_and_their_variations_race_in_place_of_stock_phrases(tmp_path: Path) -> None:
+    task = Drafted({"manual": "w40 w41 w9"})
+    outcome, _ = run(task, tmp_path / "run", calls=400)
+    texts = list(dict.fromkeys(text for text, _ in task.asked))
+    assert texts[0] == "w40 w41 w9"
+    assert set(texts[1:3]) == {"w3 w7 w20 w21", "w30 w31 w8"}
+    known = {word for text in (*task.drafts(), "w40 w41 w9") for word in text.split()}
+    assert all(known & set(text.split()) for text in texts[: len(texts) // 2]), "something of a draft is left"
+    assert len(texts) > 10
+    best = outcome.candidates[0].prompt.text
+    assert task.worth(best) >= 1
+
+
+def test_the_second_half_has_variations_of_the_best_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[str]] = []
+    real = race_module.variations
+
+    def watched(made: Any, texts: Sequence[str], *args: Any, **more: Any) -> list[Prompt]:
+        seen.append(list(texts))
+        return real(made, texts, *args, **more)
+
+    monkeypatch.setattr(race_module, "variations", watched)
+    task = Drafted({"manual": "w40 w41"}, noise=0.0)
+    run(task, tmp_path / "run", calls=400)
+    assert len(seen) == 2
+    assert seen[0] == ["w40 w41", *task.drafts()]
+    assert len(seen[1]) == SETTINGS.least
+    scored = [text for text, block in task.asked if block == "a"]
+    before = scored[: 1 + len(scored) // 2]
+    best = sorted((task.worth(text) for text in before), reverse=True)[: SETTINGS.least]
+    assert sorted((task.worth(text) for text in seen[1]), reverse=True) == best
+
+
+@pytest.mark.parametrize(
+    ("found", "answer"),
+    [
+        ([2.0, 2.1, 1.9, 2.0, 2.2, 1.8, 2.0, 2.0], "w7"),  # ahead on every row of dev
+        ([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0], "w42 w43"),  # as good as the better hand-written one
+        ([9.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0], "w42 w43"),  # ahead on average, by one row alone
+        ([0.5, 0.6, 0.4, 0.5, 0.5, 0.5, 0.5, 0.5], "w42 w43"),  # ahead of one hand-written prompt, not of both
+    ],
+)
+def test_an_answer_replaces_hand_written_prompts_on_a_paired_win_on_dev_only(found: list[float], answer: str) -> None:
+    def runner(text: str, source: str, dev: list[float]) -> Runner:
+        rows = [[9.0 if source == "pool" else 0.0] * 4] * 2 + [dev]  # whatever the rows of train say
+        scores = [Score(float(np.mean(part)), answers=np.array(part, "<f8").tobytes()) for part in rows]
+        return Runner(Prompt(text), source, scores, np.concatenate([np.array(part) for part in rows]))
+
+    finalists = [
+        runner("w7", "pool", found),
+        runner("w40 w41", "manual", [0.0] * 8),
+        runner("w42 w43", "instructions", [1.0] * 8),
+    ]
+    assert finalists[race_module._paired(Drafted(), finalists)].prompt.text == answer
+
+
+def test_the_answer_is_the_one_that_the_pairs_choose(tmp_path: Path) -> None:
+    settings = SETTINGS.model_copy(update={"choose": "paired"})
+    task = Drafted({"manual": "w40 w41"}, noise=0.1)
+    outcome, _ = run(task, tmp_path / "low", settings, calls=300)
+    assert outcome.candidates[0].source == "pool"
+    high = Drafted({"manual": "best best best best best best best best"}, noise=0.1)
+    outcome, _ = run(high, tmp_path / "high", settings, calls=300)
+    assert outcome.candidates[0].source == "manual"
+    assert outcome.finalists is not None
+    assert len({one.candidate.prompt.text for one in outcome.finalists}) == len(outcome.finalists)
+
+
 def test_in_another_language_there_are_no_stock_phrases(tmp_path: Path) -> None:
     task = Noisy()
     task.language = "de"

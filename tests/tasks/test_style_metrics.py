@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pinprompt.tasks.style_metrics import (
-    best,
     best_of_blocks,
     corpus,
     corpus_intervals,
+    gain,
     joint,
     mean_intervals,
     sentence_bleu,
@@ -34,9 +34,15 @@ def test_blocks_are_equal(values: list[float], blocks: int) -> None:
         best_of_blocks(values, blocks)
 
 
-def test_the_best_output_is_not_an_empty_one() -> None:
-    assert best([90, 20, 30], ["", "a", "b"]) == 2
-    assert best([0, 0], ["", ""]) == 0
+def test_a_copy_gains_nothing_and_a_change_of_style_alone_keeps_nothing() -> None:
+    for before in (0.0, 0.4, 1.0):
+        assert gain(1.0, before, before) == 0
+        assert gain(1.0, 0.0, before) == 0, "a style that gets worse is no gain"
+    assert gain(0.0, 1.0, 0.0) == 0
+    assert gain(0.5, 0.9, 0.1) == pytest.approx(40)
+    assert gain(1.0, 1.0, 0.0) == 100
+    # As published, the copy of a text that the judge finds right already has all of it.
+    assert joint(1.0, 1.0) == 100
 
 
 def test_corpus_scores_by_hand() -> None:

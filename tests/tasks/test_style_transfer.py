@@ -137,9 +137,67 @@ def test_a_score_depends_on_prompt_and_seed_alone(home: Path, task: StyleTransfe
     assert task.score(PROMPTS[:1], [8])[0].value != together[0].value
 
 
+def test_blocks_are_the_sources_of_train_and_dev(home: Path) -> None:
+    given = {"draw": "fixed", "sources": 6, "dev_sources": 5, "first_block": 2, "bootstraps": 2}
+    task = StyleTransferTask.build(settings(home, **given))
+    assert task.blocks == ("train-1-2", "train-3-4", "train-5-6", "dev-1-5")
+    assert [task.calls(block) for block in task.blocks] == [12, 12, 12, 30]
+    scores = [task.score(PROMPTS[:1], [5], block)[0] for block in task.blocks]
+    # With one seed a block's sources get the draws that they get in the whole split.
+    whole = task.whole_splits(scores)
+    for split in ("train", "dev"):
+        expected = task.score(PROMPTS[:1], [5], split)[0]
+        assert whole[split].value == pytest.approx(expected.value)
+        assert task.row_values(whole[split], split) == pytest.approx(task.row_values(expected, split))
+        for name in ("content", "style"):
+            assert whole[split].details[name] == pytest.approx(expected.details[name])
+        assert whole[split].calls == 0, "nothing was asked for it"
+    rows = task.pooled(scores)
+    assert rows == pytest.approx([*task.row_values(whole["train"], "train"), *task.row_values(whole["dev"], "dev")])
+    assert len(rows) == 11
+    assert min(rows) > 0
+    assert set(task.whole_splits(scores[:3])) == {"train"}
+    assert task.whole_splits(scores[:2]) == {}
+    assert StyleTransferTask.build(settings(home, draw="step")).blocks == (), "each step has sources of its own"
+
+
+def test_all_prompts_of_a_block_have_the_same_draws(home: Path) -> None:
+    task = StyleTransferTask.build(settings(home, draw="fixed", samples=24))
+    evaluator = Evaluator(task, Budget(BudgetSettings()), seed=3)
+    block = task.blocks[0]
+    together = evaluator.score([*PROMPTS, *PROMPTS], block)
+    assert together[:3] == together[3:]
+    assert evaluator.score(PROMPTS[::-1], block)[::-1] == together[:3], "in another request too"
+    assert len({score.value for score in together}) > 1
+    apart = evaluator.score([*PROMPTS, *PROMPTS], "train")
+    assert apart[:3] != apart[3:], "the sampling of a search that learns is its own each time"
+
+
+def test_a_copy_is_worth_nothing_where_a_gain_is_asked_for(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for reward in ("mean", "gain"):
+        task = StyleTransferTask.build(settings(home, reward=reward))
+        copies = [Generated((text, text.upper())) for text in task.sources["test"]]
+        monkeypatch.setattr(task.generator, "sample", lambda requests, copies=copies: copies)
+        evaluation = task.evaluate(PROMPTS[0], "test")
+        assert evaluation.metrics["copies"] == 100
+        assert evaluation.metrics["content"] > 60
+        if reward == "gain":
+            assert evaluation.metrics["score"] == 0, "in whatever case it is written"
+        else:
+            assert evaluation.metrics["score"] > 30, "half of the published reward is content"
+
+
+def test_of_outputs_that_gain_nothing_a_changed_one_is_taken(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = StyleTransferTask.build(settings(home, reward="gain"))
+    made = [Generated((text, "", text + " a")) for text in task.sources["test"]]
+    monkeypatch.setattr(task.generator, "sample", lambda requests: made)
+    monkeypatch.setattr(task._judges.style, "_ask", lambda texts: [0.5] * len(texts))
+    assert task.evaluate(PROMPTS[0], "test").metrics["copies"] == 0
+
+
 def test_the_report_has_every_metric_and_says_who_judged(task: StyleTransferTask) -> None:
     evaluation = task.evaluate(PROMPTS[0], "test", seed=1)
-    assert set(evaluation.metrics) == {"content", "style", "fluency", "j", "gm", "score", "perplexity"}
+    assert set(evaluation.metrics) == {"content", "style", "fluency", "j", "gm", "score", "perplexity", "copies"}
     assert evaluation.rows == 5
     assert evaluation.calls == 20
     rows = evaluation.tables["rewrites"]
@@ -231,7 +289,10 @@ def test_rewriting_needs_the_kept_judges_and_no_text(home: Path, task: StyleTran
 def test_context_and_baselines(home: Path, task: StyleTransferTask) -> None:
     context = task.context()
     assert context.count('"') == 8
-    assert context.endswith("Instruction:")
+    listed = context.split("\n")[1:]
+    assert listed == [f"1. {task.baselines()['manual']}", f"2. {task.baselines()['instructions']}", "3."]
+    assert all("negative" in text or "positive" in text for text in task.drafts())
+    assert not any("{" in text for text in task.drafts())
     assert task.baselines() == {
         "manual": "Change the following sentence from negative to positive.",
         "instructions": "You are given a sentence that is negative. "

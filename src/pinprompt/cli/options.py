@@ -104,7 +104,7 @@ class TaskSearch(FolderSearch):
         str | None,
         typer.Option(
             "--method",
-            help="How to search (`pinprompt methods`); default: race to classify, guided to invert, pin to restyle.",
+            help="How to search (`pinprompt methods`); default: race to classify and restyle, guided to invert.",
         ),
     ] = None
     profile: Annotated[

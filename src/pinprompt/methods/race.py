@@ -10,6 +10,8 @@
 5. Words that the winner is better without are taken out, one at a time, as long as that pays on all rows.
 
 Where the texts are in another language than English there are no stock phrases: the LM continues examples of the texts.
+A task that has drafts (style transfer: common instructions) is raced with those, the LM's variations of them and of the
+hand-written prompts, and, for the second half of the first block, variations of the best prompts so far.
 
 The method needs no checkpoint: pool and order follow from the seed, and a resumed run finds its scores in the journal.
 """
@@ -19,22 +21,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pinprompt.english import dictionary_words
 from pinprompt.errors import BudgetSpent, SettingError
 from pinprompt.maths.gaussian_process import kernel, posterior
 from pinprompt.methods.heats import asked
 from pinprompt.methods.protocol import Candidate, Finalist, Outcome, Search
 from pinprompt.methods.selection import chances_of_best
+from pinprompt.methods.variations import allowed, as_prompt, variations
 from pinprompt.policy.writer import Writer
 from pinprompt.recipe.sections import RaceSettings
 from pinprompt.seeds import derive
-from pinprompt.tasks.protocol import blocks_of
+from pinprompt.tasks.protocol import Task, blocks_of
 from pinprompt.values import Event, Prompt, Score
 
 Floats = NDArray[np.float64]
@@ -64,7 +67,10 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
     if task.language != "en":
         settings = settings.model_copy(update={"heads": (), "openers": (), "cores": ()})
     rounds, count = plan(costs, search.evaluator.budget.settings.calls, len(hand), settings)
-    candidates = [*stock(made, settings), *written(made, settings, max(settings.written, 3 * count), search.seed)]
+    drafts, texts = task.drafts(), [runner.prompt.text for runner in hand]
+    candidates = drafted(made, settings, drafts, texts, count, search.seed) if drafts else []
+    if not candidates:  # no drafts, or none that keeps the constraints
+        candidates = [*stock(made, settings), *written(made, settings, max(settings.written, 3 * count), search.seed)]
     if not candidates:
         raise SettingError(
             "the writer can write no prompt that keeps all constraints, so there is nothing to race; loosen "
@@ -80,7 +86,8 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
         steps += 1
 
     try:
-        _first_block(search, settings, blocks[0], runners, pool, count, tell)
+        vary = partial(variations, made, count=count, seed=search.seed, temperature=settings.temperature)
+        _first_block(search, settings, blocks[0], runners, pool, count, tell, vary if drafts else None)
         for block in blocks[1:rounds]:
             runners = cut(runners, settings)
             _ask(search, runners, block)
@@ -150,7 +157,7 @@ def stock(writer: Writer, settings: RaceSettings) -> list[Prompt]:
         for core in settings.cores:
             text = f"{opener} {core}".strip()
             prompt = writer.prompt(writer.vocabulary.tokens.encode(" " + text[:1].upper() + text[1:]))
-            if len(prompt.ids) < writer.length and _allowed(writer, prompt):
+            if len(prompt.ids) < writer.length and allowed(writer, prompt):
                 found.setdefault(prompt.text, prompt)
     return list(found.values())
 
@@ -166,7 +173,17 @@ def written(writer: Writer, settings: RaceSettings, count: int, seed: int) -> li
     shares = torch.rand(count, generator=random, dtype=torch.float64).tolist()
     ends = [_end(writer, settings, len(start), share) for start, share in zip(starts, shares, strict=True)]
     prompts = writer.lm_continue(starts, ends, random, settings.temperature)
-    return list({prompt.text: prompt for prompt in prompts if _allowed(writer, prompt)}.values())
+    return list({prompt.text: prompt for prompt in prompts if allowed(writer, prompt)}.values())
+
+
+def drafted(
+    writer: Writer, settings: RaceSettings, drafts: Sequence[str], hand: Sequence[str], count: int, seed: int
+) -> list[Prompt]:
+    """Drafts, and the LM's variations of them and of the hand-written prompts, which race by themselves."""
+    own = [prompt for text in drafts if text not in hand and (prompt := as_prompt(writer, text)) is not None]
+    wanted = max(settings.written, 3 * count)
+    varied = variations(writer, [*hand, *drafts], wanted, seed, settings.temperature)
+    return list({prompt.text: prompt for prompt in (*own, *varied)}.values())
 
 
 def _end(writer: Writer, settings: RaceSettings, start: int, share: float) -> int:
@@ -176,13 +193,6 @@ def _end(writer: Writer, settings: RaceSettings, start: int, share: float) -> in
         return longest
     low, high = (1, settings.words) if start else (2, settings.words + 2)
     return min(longest, start + low + int(share * (high - low + 1)))
-
-
-def _allowed(writer: Writer, prompt: Prompt) -> bool:
-    rules = writer.vocabulary.constraints
-    spelled = rules.charset != "letters" or prompt.text.replace(" ", "").isalpha()
-    known = not rules.dictionary or dictionary_words(prompt.text) == 1
-    return spelled and known and writer.vocabulary.obeys(prompt.ids)
 
 
 def _allowed_head(writer: Writer, ids: tuple[int, ...]) -> bool:
@@ -222,6 +232,16 @@ class Pool:
         bound = mean + explore * np.sqrt(variance)
         return self._take(sorted(waiting, key=lambda place: -bound[place]), count)
 
+    def add(self, prompts: Sequence[Prompt]) -> None:
+        """More prompts, where they are not known yet."""
+        known = {prompt.text for prompt in self.prompts}
+        new = [prompt for prompt in prompts if prompt.text not in known]
+        if new:
+            self._waiting |= dict.fromkeys(range(len(self.prompts), len(self.prompts) + len(new)))
+            self.prompts += new
+            states = self._writer.states([prompt.ids for prompt in self.prompts])
+            self.similarity = kernel(states.double().cpu().numpy())
+
     def _take(self, order: Sequence[int], count: int) -> list[int]:
         taken: list[int] = []
         for place in order:
@@ -241,8 +261,12 @@ def _first_block(
     pool: Pool,
     count: int,
     tell: Callable[[str], None],
+    vary: Callable[[Sequence[str]], list[Prompt]] | None,
 ) -> None:
-    """Score `count` prompts on the first block: hand-written ones, likely ones, then those that look promising."""
+    """Score `count` prompts on the first block: hand-written ones, likely ones, then those that look promising.
+
+    `vary` gives variations of the best so far, which join the pool before the first promising ones are picked.
+    """
     if runners:
         _ask(search, runners, block)
     places: list[int] = []
@@ -252,6 +276,10 @@ def _first_block(
         if len(places) < likely:
             new = pool.likeliest(min(wanted, likely - len(places)))
         else:
+            if vary is not None:
+                ahead = sorted(runners, key=lambda runner: -runner.mean)[: settings.least]
+                pool.add(vary([runner.prompt.text for runner in ahead]))
+                vary = None
             field_ = [runner for runner in runners if runner.source == "pool"]
             values = np.array([runner.mean for runner in field_])
             new = pool.promising(wanted, places, values, _noise(field_), settings.explore)
@@ -313,7 +341,7 @@ def without_a_word(writer: Writer, prompt: Prompt, limit: float | None) -> list[
             text = text[:1].upper() + text[1:]
         made = writer.prompt(writer.vocabulary.tokens.encode(" " + text))
         readable = limit is None or writer.backbone.perplexity(made.text) <= limit
-        if len(made.ids) < writer.length and _allowed(writer, made) and readable:
+        if len(made.ids) < writer.length and allowed(writer, made) and readable:
             found.setdefault(made.text, made)
     return list(found.values())
 
@@ -377,6 +405,10 @@ def _outcome(
     finalists = sorted((runner for runner in runners if len(runner.scores) == last), key=lambda runner: -runner.mean)
     values = np.stack([runner.values for runner in finalists])
     chances = chances_of_best(values, derive(search.seed, "race", "chances"))
+    if settings.choose == "paired":
+        chosen = _paired(search.task, finalists)
+        finalists.insert(0, finalists.pop(chosen))
+        chances.insert(0, chances.pop(chosen))
     if settings.choose == "readable":
         close = _within_error(values)
         chosen = min(close, key=lambda place: writer.backbone.perplexity(finalists[place].prompt.text))
@@ -389,6 +421,26 @@ def _outcome(
         candidate = Candidate(runner.prompt, runner.source, runner.mean)
         found.append(Finalist(candidate, None if dev is None else dev.value, chance, len(runner.values)))
     return Outcome([one.candidate for one in found], stopped, steps, extras, finalists=found)
+
+
+def _paired(task: Task, finalists: Sequence[Runner]) -> int:
+    """The place of the best finalist (the first), if it is surely ahead of the best hand-written one; else of that one.
+
+    Ahead by more than a standard error of the paired difference on the rows of dev, where all of them were asked.
+    """
+    hand = [place for place, runner in enumerate(finalists) if runner.source not in ("pool", "pruned")]
+    if not hand:
+        return 0
+    rows = [_dev_rows(task, runner) for runner in finalists]
+    rival = max(hand, key=lambda place: rows[place].mean())
+    return 0 if _surely_ahead(rows[0] - rows[rival]) else rival
+
+
+def _dev_rows(task: Task, runner: Runner) -> Floats:
+    """What each row of dev says of a prompt; all rows that it was asked on where dev is not among them."""
+    dev = task.whole_splits(runner.scores).get("dev")
+    values = [] if dev is None else task.row_values(dev, "dev")
+    return np.asarray(values or runner.values, dtype=np.float64)
 
 
 def _within_error(values: Floats) -> list[int]:

@@ -184,7 +184,20 @@ ROWS = (
         "here",
         "race",
         presets={"policy": {"length": 16, "k": 64, "rows": 64, "context": "task", "constraints": {"dictionary": True}}},
-        quick_on_task={"classification": {"budget": {"calls": 1000}}},
+        on_task={
+            # Instructions are sentences, and say "the" more than once; fewer of them are tried, each on more texts.
+            "style-transfer": {
+                "policy": {"length": 40},
+                "race": {"choose": "paired", "prune": 0.0, "batch": 16, "max_perplexity": 250.0},
+            }
+        },
+        quick_on_task={
+            "classification": {"budget": {"calls": 1000}},
+            "style-transfer": {
+                "policy": {"constraints": {"no_repeats": False}},
+                "budget": {"calls": 1600},
+            },
+        },
     ),
     MethodRow(
         "random",

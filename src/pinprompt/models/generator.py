@@ -218,7 +218,7 @@ class Generator:
         children: list[_Branch] = []
         for token in dict.fromkeys(drawn.tolist()):
             child = _Branch(job, [*branch.tokens, token], branch.samples[drawn == token])
-            if self._ends(token) or step + 1 == job.steps:
+            if self.ends(token) or step + 1 == job.steps:
                 text = tidy(self.tokenizer.decode(child.tokens, skip_special_tokens=True), self.lower)
                 for sample in child.samples:
                     job.texts[sample] = text
@@ -226,7 +226,7 @@ class Generator:
                 children.append(child)
         return children
 
-    def _ends(self, token: int) -> bool:
+    def ends(self, token: int) -> bool:
         """Would `tidy` cut here? These marks are single bytes, so no tokenizer spreads one over several tokens."""
         known = self._stops.get(token)
         if known is None:

@@ -51,7 +51,9 @@ QUICK_TASKS: dict[str, Tree] = {
         # A short search has too few prompts to average over sources: fixed ones compare prompts, not sources.
         "task": {
             "draw": "fixed",
+            "reward": "gain",
             "sources": 8,
+            "dev_sources": 32,
             "samples": 2,
             "bootstraps": 1,
             "dev_bootstraps": 1,
@@ -95,7 +97,7 @@ def default_method(kind: str, profile: str) -> str:
     return QUICK_METHODS.get(kind, "pin") if profile == "quick" else "pin"
 
 
-QUICK_METHODS = {"classification": "race", "inversion": "guided"}
+QUICK_METHODS = {"classification": "race", "style-transfer": "race", "inversion": "guided"}
 
 
 def layers(method: str, kind: str, profile: str) -> Iterator[Tree]:

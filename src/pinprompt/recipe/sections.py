@@ -219,8 +219,10 @@ class RaceSettings(Section):
         lt=1,
         description="Share of the calls that is kept to take needless words out of the answer; 0: none.",
     )
-    choose: Literal["score", "readable"] = Field(
-        "score", description="The answer: the best score, or the likeliest of those within a standard error of it."
+    choose: Literal["score", "readable", "paired"] = Field(
+        "score",
+        description="The answer: the best score, the likeliest of those within a standard error of it, or (paired) the "
+        "best score if it beats the best hand-written prompt on dev by more than a standard error, else that prompt.",
     )
     written: int = Field(200, ge=0, description="Prompts that the LM writes for the pool (three times what enters).")
     words: int = Field(5, ge=1, description="At most this many words after a head; two more without one.")

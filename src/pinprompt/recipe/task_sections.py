@@ -121,6 +121,12 @@ class StyleTransferSettings(Section):
         description="Which sources: step draws new ones at each step of Q-learning, and each prompt is scored on one "
         "of them (as published); fixed scores every prompt on the same ones, as every other method always does.",
     )
+    reward: Literal["mean", "gain"] = Field(
+        "mean",
+        description="What an output is worth: mean of content and style (as published; a copy of the text has half of "
+        "it), or gain: content times what the style gains over the text's own (a copy has nothing).",
+    )
+    first_block: int = Field(4, ge=1, description="Texts of the first block, for methods that race.")
     samples: int = Field(32, ge=1, description="Outputs of which the best counts.")
     bootstraps: int = Field(4, ge=1, description="Blocks of `samples` outputs; the score is the mean of their best.")
     dev_sources: int = Field(16, ge=1, description="Source texts that prompts are chosen on.")

@@ -14,7 +14,7 @@ SHARES = {
 COUNTS = {"repeated_tokens", "rows", "calls"}
 NONE = "\N{EN DASH}"
 JOINED = "\N{NO-BREAK SPACE}"
-LOWER_IS_BETTER = {"perplexity", "loss", "error", "repeated_tokens"}
+LOWER_IS_BETTER = {"perplexity", "loss", "error", "repeated_tokens", "copies"}
 TITLES = {
     "macro_f1": "macro F1",
     "raw_macro_f1": "raw macro F1",
@@ -23,6 +23,7 @@ TITLES = {
     "repeated_tokens": "repeated tokens",
     "stable": "decode-encode stable",
     "joint": "J",
+    "copies": "unchanged outputs (%)",
     "gm": "GM",
     "slor": "SLOR",
 }

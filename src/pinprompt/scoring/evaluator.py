@@ -2,7 +2,8 @@
 
 A request goes through five sieves: prompts seen before in the batch or in the run, answers that a killed session paid
 for (journal), answers of earlier runs (memo), the budget, and last the executor. For a stochastic task each prompt of
-each request is its own question, with its own seed from the request's number and the prompt's place in it.
+each request is its own question, with its own seed from the request's number and the prompt's place in it; on a block
+of rows all prompts have one seed.
 
 A prompt that could not be scored (a score without a finite value, but with failures to show for it) counts as the worst
 score of its split in the run so far, its own request included: the search learns to avoid it, and the number depends
@@ -329,7 +330,9 @@ class Evaluator:
     ) -> BudgetSpent | None:
         """Get the scores of admitted questions in order, settling and journalling each; a refusal if time ran out."""
         unknown = [question for question in questions if question.known is None]
-        seeds = [derive(self.seed, "task", number, question.place) for question in unknown]
+        # On a block of rows all prompts have the same draws, in whichever request: they are there to be compared.
+        paired = split in self.task.blocks
+        seeds = [derive(self.seed, "task", *((split,) if paired else (number, one.place))) for one in unknown]
         stop = bool if report else self.budget.expired  # no clock ends a report
         self._limit_time(not report)
         answers = self.executor.run([question.prompt for question in unknown], seeds, split, stop)

@@ -20,6 +20,7 @@ from pinprompt.recipe.task_sections import ClassificationSettings
 from pinprompt.seeds import derive
 from pinprompt.tasks import label_words
 from pinprompt.tasks.metrics import Ints
+from pinprompt.tasks.protocol import spans
 
 
 @dataclass(frozen=True)
@@ -201,10 +202,6 @@ def blocks_of_rows(targets: Mapping[str, Ints], classes: int, first: int) -> dic
             turns.append((seen[label], int(label), row))
             seen[label] += 1
         rows = [(split, row) for _, _, row in sorted(turns)]
-        begin = 0
-        while begin < len(rows):
-            end = min(begin + max(size, begin), len(rows))
-            blocks[f"{split}-{begin + 1}-{end}"] = rows[begin:end]
-            begin = end
+        blocks |= {f"{split}-{begin + 1}-{end}": rows[begin:end] for begin, end in spans(len(rows), size)}
         size = max(size, len(rows))
     return blocks

@@ -150,11 +150,25 @@ class Task(BareTask, Protocol):
         """Words that the task model may say right after a prompt; () where there are none."""
         return ()
 
+    def drafts(self) -> tuple[str, ...]:
+        """Prompts that people would write for this task, for a search to start from; () where there are none."""
+        return ()
+
     def hints(self) -> Mapping[str, float]:
         """Single words with what each would score alone, where many can be had at once; {} where they cannot.
 
         Each word counts as one call for the method that uses them."""
         return {}
+
+
+def spans(count: int, size: int) -> list[tuple[int, int]]:
+    """Rows 0 to `count` in blocks (begin, end): `size` rows first, then as many as there were before."""
+    found, begin = [], 0
+    while begin < count:
+        end = min(begin + max(size, begin), count)
+        found.append((begin, end))
+        begin = end
+    return found
 
 
 def blocks_of(task: Task) -> tuple[str, ...]:
@@ -165,7 +179,7 @@ def blocks_of(task: Task) -> tuple[str, ...]:
 OPTIONAL = (
     *("notes", "chunk", "billed", "fingerprints", "calibrates", "blocks", "language"),
     *("check_window", "tokens", "judges", "exhibits", "sent", "shown_rows", "kept_judges", "differentiable"),
-    *("row_values", "pooled", "whole_splits", "answers", "hints", "evaluate_many", "evaluation_from"),
+    *("row_values", "pooled", "whole_splits", "answers", "drafts", "hints", "evaluate_many", "evaluation_from"),
     *("evaluation_cost", "attach", "likely_tokens"),
 )
 """The members with defaults."""

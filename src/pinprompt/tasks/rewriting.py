@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pinprompt.errors import DataError, SettingError
 from pinprompt.judges.content import ContentJudge
@@ -16,11 +16,11 @@ from pinprompt.remote.client import is_remote, open_client
 from pinprompt.remote.generator import RemoteGenerator
 from pinprompt.seeds import derive
 from pinprompt.tasks.style_judges import kept_content, kept_style
-from pinprompt.tasks.style_metrics import joint
+from pinprompt.tasks.style_metrics import gain, joint
 
 
 class Rewrite(NamedTuple):
-    """An output with what judges say of it, in percent; `score` is the mean of content and style."""
+    """An output with what judges say of it, in percent; `score` is what it is worth by `task.reward`."""
 
     text: str
     content: float
@@ -36,6 +36,7 @@ class Rewriter:
     content: ContentJudge
     style: StyleJudge
     samples: int
+    reward: Literal["mean", "gain"] = "mean"
     notes: tuple[str, ...] = ()
 
     def rewrite(self, prompt: str, text: str, n: int = 1, seed: int = 0) -> list[Rewrite]:
@@ -50,9 +51,10 @@ class Rewriter:
         if not distinct:
             raise DataError(f"no rewrite: {made.failure or 'every output is empty'}")
         contents, styles = self.content([text] * len(distinct), distinct), self.style(distinct)
+        before = self.style([text])[0] if self.reward == "gain" else None
         rewrites = [
-            Rewrite(one, 100 * content, 100 * style, joint(content, style))
-            for one, content, style in zip(distinct, contents, styles, strict=True)
+            Rewrite(one, 100 * c, 100 * s, joint(c, s) if before is None else gain(c, s, before))
+            for one, c, s in zip(distinct, contents, styles, strict=True)
         ]
         return sorted(rewrites, key=lambda one: (unchanged(text, one.text), -one.score))[:n]
 
@@ -103,6 +105,7 @@ def kept_rewriter(
     lower = bool(kept.get("lower"))
     if is_remote(settings.model):
         server: Any = open_server(settings, lower, remote, contact=True)
-        return Rewriter(server, content, style, settings.test_samples, tuple(server.notes))
+        return Rewriter(server, content, style, settings.test_samples, settings.reward, tuple(server.notes))
     model, tokenizer = load_causal_lm(settings.model, device)
-    return Rewriter(local_generator(settings, model, tokenizer, lower), content, style, settings.test_samples)
+    generator = local_generator(settings, model, tokenizer, lower)
+    return Rewriter(generator, content, style, settings.test_samples, settings.reward)

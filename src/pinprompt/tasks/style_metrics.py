@@ -20,10 +20,12 @@ def joint(content: float, style: float) -> float:
     return 50.0 * (content + style)
 
 
-def best(values: Sequence[float], texts: Sequence[str]) -> int:
-    """The place of the output that is worth most, empty ones left out; 0 where all are empty."""
-    filled = [place for place, text in enumerate(texts) if text]
-    return max(filled, key=lambda place: values[place]) if filled else 0
+def gain(content: float, style: float, before: float) -> float:
+    """What one output is worth, 0 to 100: its content times what its style gains over that of the source.
+
+    A copy gains nothing, whatever the judge thinks of the source, and a text of another content keeps nothing.
+    """
+    return 100.0 * content * max(0.0, style - before)
 
 
 def best_of_blocks(values: Sequence[float], blocks: int) -> tuple[float, list[int]]:

@@ -19,15 +19,15 @@ from pinprompt.models.sources import resolve
 from pinprompt.recipe.task_sections import RemoteSettings, StyleTransferSettings
 from pinprompt.remote.client import is_remote
 from pinprompt.seeds import derive
-from pinprompt.tasks.protocol import Task
-from pinprompt.tasks.rewriting import Rewrite, Rewriter, local_generator, open_server
+from pinprompt.tasks.protocol import Task, spans
+from pinprompt.tasks.rewriting import Rewrite, Rewriter, local_generator, open_server, unchanged
 from pinprompt.tasks.style_data import StyleData, style_data
 from pinprompt.tasks.style_judges import StyleJudges, build_judges, keep_judges
 from pinprompt.tasks.style_metrics import (
-    best,
     best_of_blocks,
     corpus,
     corpus_intervals,
+    gain,
     joint,
     mean_intervals,
     sentence_bleu,
@@ -36,6 +36,23 @@ from pinprompt.values import Evaluation, Meter, Prompt, Score
 
 SHOWN = 100
 """Rewrites that an evaluation's table keeps."""
+DRAFTS = (
+    "Rewrite the sentence so that it is {target}:",
+    "Here is a {source} sentence and its {target} version:",
+    "Turn the {source} sentence into a {target} one:",
+    "Make this sentence {target} instead of {source}:",
+    "Replace the {source} words with {target} words:",
+    "The same sentence, first {source}, then {target}:",
+    "Change only what makes the sentence {source}, so that it becomes {target}:",
+    "Rewrite the {source} text as a {target} text about the same thing:",
+    "From {source} to {target}:",
+    "Say the same in a {target} way:",
+    "One said it in a {source} way, the other in a {target} way:",
+    "The {source} version, and the {target} version:",
+    "Keep the words, but change the style from {source} to {target}:",
+    "Write the opposite of the {source} sentence, so that it is {target}:",
+)
+"""What people would write to ask for another style, with the names of both."""
 ROOM = 64
 """Tokens that a training or dev text must leave for the prompt and the template."""
 
@@ -69,6 +86,8 @@ class StyleTransferTask(Task):
         """Training texts that the sources of a step are drawn from; the first ones are those of the split itself."""
         self.sources = {**fitting, "train": self.pool[: settings.sources]}
         self.splits = tuple(self.sources)
+        self._rows = self._block_rows()
+        self.blocks = tuple(self._rows)
         facts = {
             "settings": settings.model_dump(mode="json", exclude={"data", "source", "target", "test", "references"}),
             "model": revision,
@@ -134,7 +153,7 @@ class StyleTransferTask(Task):
         judged = iter(
             self._judged(
                 [
-                    Request(prompt.text, source, count, derive(seed, split, place))
+                    Request(prompt.text, source, count, derive(seed, self._base(split), place))
                     for prompt, seed, sources in zip(prompts, seeds, drawn, strict=True)
                     for place, source in sources.items()
                 ]
@@ -151,11 +170,11 @@ class StyleTransferTask(Task):
                 for block, one in enumerate(best_ones):
                     details[f"input/{place}/{block}"] = rewrites[one].score
                     counted.append(rewrites[one])
-                failures += [f"{split} text {place}: {failure}"] if failure else []
+                failures += [f"{self._base(split)} text {place}: {failure}"] if failure else []
             details["content"] = sum(rewrite.content for rewrite in counted) / len(counted)
             details["style"] = sum(rewrite.style for rewrite in counted) / len(counted)
             mean = sum(rewrite.score for rewrite in counted) / len(counted)
-            group = f"{split} {', '.join(map(str, sources))}"
+            group = f"{self._base(split)} {', '.join(map(str, sources))}"
             scores.append(Score(mean, count * len(sources), group, details, tuple(failures)))
         return scores
 
@@ -163,11 +182,42 @@ class StyleTransferTask(Task):
         """The sources that a prompt is scored on by their place: the split's own, or one of those of its step."""
         own = self._sources(split)
         if split != "train" or self.settings.draw == "fixed" or prompt.draw is None:
-            return dict(enumerate(own))
+            return dict(enumerate(own, self._rows[split][1] if split in self._rows else 0))
         step, place = prompt.draw
         random = np.random.Generator(np.random.Philox(derive(self.settings.split, "sources of a step", step)))
         chosen = int(random.choice(len(self.pool), len(own), replace=False)[place % len(own)])
         return {chosen: self.pool[chosen]}
+
+    def row_values(self, score: Score, split: str) -> list[float]:
+        """What a score says of each of its sources, in order: the mean of the best of its blocks."""
+        blocks: dict[int, list[float]] = {}
+        for name, value in score.details.items():
+            kind, _, rest = name.partition("/")
+            if kind == "input":
+                blocks.setdefault(int(rest.partition("/")[0]), []).append(value)
+        return [sum(values) / len(values) for _, values in sorted(blocks.items())]
+
+    def pooled(self, scores: Sequence[Score]) -> list[float]:
+        """What each source of the first blocks says of a prompt."""
+        return [
+            value for score, name in zip(scores, self.blocks, strict=False) for value in self.row_values(score, name)
+        ]
+
+    def whole_splits(self, scores: Sequence[Score]) -> dict[str, Score]:
+        """The scores on train and dev whose sources are all among those of the first blocks."""
+        found: dict[str, Score] = {}
+        for split in ("train", "dev"):
+            parts = [score for score, name in zip(scores, self.blocks, strict=False) if self._base(name) == split]
+            rows = [value for score in parts for value in self.row_values(score, split)]
+            if len(rows) != len(self.sources.get(split, ())):
+                break
+            details = {name: value for score in parts for name, value in score.details.items() if "/" in name}
+            for name in ("content", "style"):
+                weighted = (score.details[name] * len(self.row_values(score, split)) for score in parts)
+                details[name] = sum(weighted) / len(rows)
+            failures = tuple(failure for score in parts for failure in score.failures)
+            found[split] = Score(sum(rows) / len(rows), 0, split, details, failures)
+        return found
 
     def evaluate(self, prompt: Prompt, split: str, seed: int = 0) -> Evaluation:
         """The best of `test_samples` outputs per source by the search's judges, measured by the report's judges."""
@@ -185,9 +235,7 @@ class StyleTransferTask(Task):
             Request(prompt.text, source, count, derive(seed, split, place)) for place, source in enumerate(sources)
         ]
         judged = self._judged(asked)
-        chosen = [
-            rewrites[best([one.score for one in rewrites], [one.text for one in rewrites])] for rewrites, _ in judged
-        ]
+        chosen = [_best(source, rewrites) for source, (rewrites, _) in zip(sources, judged, strict=True)]
         texts = [rewrite.text for rewrite in chosen]
         content = [rewrite.content / 100 for rewrite in chosen]
         likely = judges.test_style(texts)
@@ -202,6 +250,8 @@ class StyleTransferTask(Task):
             per_row |= {"bleu": bleu} if bleu is not None else {}
             per_row["bertscore"] = [100 * value for value in judges.reference(references, texts)]
         metrics |= {name: sum(values) / len(values) for name, values in per_row.items()}
+        copies = [unchanged(source, text) for source, text in zip(sources, texts, strict=True)]
+        metrics["copies"] = 100 * sum(copies) / len(copies)
         perplexity = judges.lm.corpus_perplexity(texts)
         # An output that is always empty has no perplexity; a table of plain numbers leaves it out.
         metrics |= {"perplexity": perplexity} if math.isfinite(perplexity) else {}
@@ -227,7 +277,8 @@ class StyleTransferTask(Task):
     @property
     def rewriter(self) -> Rewriter:
         """The model and the judges that rewrite single texts; `kept_judges` is enough to make them again."""
-        return Rewriter(self.generator, self._judges.content, self._judges.test_style, self.settings.test_samples)
+        judges, settings = self._judges, self.settings
+        return Rewriter(self.generator, judges.content, judges.test_style, settings.test_samples, settings.reward)
 
     def kept_judges(self) -> dict[str, Any]:
         """What judges.json says: the judges of the report as numbers, so that `rewrite` needs no text of the run."""
@@ -271,18 +322,25 @@ class StyleTransferTask(Task):
         return True
 
     def context(self) -> str:
-        """A sentence with texts of both styles, after which instructions are likely."""
+        """Texts of both styles and the hand-written prompts as a list of instructions, which the writer continues."""
         count = self.settings.context_examples
         if not count:
             return ""
         quoted = [" and ".join(f'"{text}"' for text in texts[:count]) for texts in self.data.halves[0]]
         if not all(quoted):
             return ""
-        return f"Sentences such as {quoted[0]} are written anew as sentences such as {quoted[1]}.\nInstruction:"
+        listed = "\n".join(f"{place}. {text}" for place, text in enumerate(self.baselines().values(), 1))
+        head = f"Instructions for rewriting sentences such as {quoted[0]} as sentences such as {quoted[1]}:"
+        return f"{head}\n{listed}\n{len(self.baselines()) + 1}."
 
     def baselines(self) -> dict[str, str]:
         """A hand-written prompt and an instruction, by direction."""
         return {"manual": self.data.manual, "instructions": self.data.instruction}
+
+    def drafts(self) -> tuple[str, ...]:
+        """Common ways to ask for another style."""
+        source, target = self.data.styles
+        return tuple(frame.format(source=source, target=target) for frame in DRAFTS)
 
     def sent(self, prompt: Prompt) -> dict[str, Any]:
         """The exact text around an input, and the model; the messages where its server only chats."""
@@ -304,19 +362,39 @@ class StyleTransferTask(Task):
         pairs = [(request.text, text) for request, one in zip(requests, made, strict=True) for text in one.texts]
         contents = iter(self._judges.content([source for source, _ in pairs], [text for _, text in pairs]))
         styles = iter(self._judges.style([text for _, text in pairs]))
+        gains = self.settings.reward == "gain"
+        befores = self._judges.style([request.text for request in requests]) if gains else [0.0] * len(requests)
         judged: list[tuple[list[Rewrite], str | None]] = []
-        for one in made:
+        for request, one, before in zip(requests, made, befores, strict=True):
             rewrites = []
             for text in one.texts:
                 content, style = next(contents), next(styles)
-                rewrites.append(
-                    Rewrite(text, 100 * content, 100 * style, joint(content, style)) if text else Rewrite("", 0, 0, 0)
-                )
+                worth = joint(content, style)
+                if gains:
+                    worth = 0.0 if unchanged(request.text, text) else gain(content, style, before)
+                rewrites.append(Rewrite(text, 100 * content, 100 * style, worth) if text else Rewrite("", 0, 0, 0))
             failure = one.failure or (None if any(one.texts) else "every output is empty")
             judged.append((rewrites, failure))
         return judged
 
+    def _block_rows(self) -> dict[str, tuple[str, int, int]]:
+        """Blocks of the sources of train, then of dev: split, first and last place. None where each step draws."""
+        found: dict[str, tuple[str, int, int]] = {}
+        size = self.settings.first_block
+        for split in ("train", "dev") if self.settings.draw == "fixed" else ():
+            count = len(self.sources.get(split, ()))
+            found |= {f"{split}-{begin + 1}-{end}": (split, begin, end) for begin, end in spans(count, size)}
+            size = max(size, count)
+        return found
+
+    def _base(self, split: str) -> str:
+        """The split that a block is part of; a split itself."""
+        return self._rows[split][0] if split in self._rows else split
+
     def _sources(self, split: str) -> tuple[str, ...]:
+        if split in self._rows:
+            base, begin, end = self._rows[split]
+            return self.sources[base][begin:end]
         if split not in self.sources:
             raise SettingError(f"this task has no split '{split}'; {did_you_mean(split, self.sources)}")
         return self.sources[split]
@@ -326,7 +404,15 @@ class StyleTransferTask(Task):
 
     def _blocks(self, split: str) -> int:
         dev = self.settings.dev_bootstraps
-        return {"train": self.settings.bootstraps, "dev": dev or self.settings.bootstraps}.get(split, 1)
+        return {"train": self.settings.bootstraps, "dev": dev or self.settings.bootstraps}.get(self._base(split), 1)
+
+
+def _best(source: str, rewrites: Sequence[Rewrite]) -> Rewrite:
+    """The output that is worth most; of equal ones the one with more content and style, a copy of the source last."""
+    filled = [one for one in rewrites if one.text]
+    if not filled:
+        return rewrites[0]
+    return max(filled, key=lambda one: (one.score, not unchanged(source, one.text), one.content + one.style))
 
 
 def _fitting(data: StyleData, generator: Generator) -> dict[str, tuple[str, ...]]:

@@ -1,0 +1,77 @@
+"""Variations of prompts that people wrote: other endings and middles by the frozen LM, of any length up to a limit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from pinprompt.english import dictionary_words
+from pinprompt.policy.writer import Writer
+from pinprompt.seeds import derive
+from pinprompt.values import Prompt
+
+HOLE = 3
+"""Words that an infilling takes out at the most; it puts in one to as many."""
+MORE = 4
+"""Words by which another ending may be longer than the one that it replaces."""
+MARKS = ".:!?"
+
+
+def variations(writer: Writer, texts: Sequence[str], count: int, seed: int, temperature: float = 1.0) -> list[Prompt]:
+    """Up to `count` distinct prompts, the texts in turn: infillings and endings, those that keep the constraints."""
+    random = torch.Generator().manual_seed(derive(seed, "variations", *texts))
+    known = set(texts)
+    texts = [text for text in texts if len(text.split()) > 1]
+    if not texts or not count:
+        return []
+    draws = torch.rand(count, 3, generator=random, dtype=torch.float64).tolist()
+    plans = [_plan(texts[place % len(texts)], place // len(texts) % 2 == 0, *draw) for place, draw in enumerate(draws)]
+    encode, longest = writer.vocabulary.tokens.encode, writer.length - 1
+    starts = [tuple(encode(" " + head)) if head else () for head, _, _ in plans]
+    fitting = [place for place, start in enumerate(starts) if len(start) < longest]
+    if not fitting:
+        return []
+    ends = [min(longest, len(starts[place]) + plans[place][1]) for place in fitting]
+    middles = writer.lm_continue([starts[place] for place in fitting], ends, random, temperature)
+    found: dict[str, Prompt] = {}
+    for place, middle in zip(fitting, middles, strict=True):
+        text = f"{middle.text}{plans[place][2]}".strip()
+        if texts[place % len(texts)][0].isupper():
+            text = text[:1].upper() + text[1:]
+        made = as_prompt(writer, text)
+        if made is not None and made.text not in known:
+            found.setdefault(made.text, made)
+    return list(found.values())
+
+
+def as_prompt(writer: Writer, text: str) -> Prompt | None:
+    """A text as a prompt of the writer; None where it is too long or breaks a constraint."""
+    made = writer.prompt(writer.vocabulary.tokens.encode(" " + text))
+    fits = 0 < len(made.ids) < writer.length  # the state after the last token is needed too
+    return made if fits and allowed(writer, made) else None
+
+
+def allowed(writer: Writer, prompt: Prompt) -> bool:
+    """True where a prompt that the masks did not lead to keeps the constraints."""
+    rules = writer.vocabulary.constraints
+    spelled = rules.charset != "letters" or prompt.text.replace(" ", "").isalpha()
+    known = not rules.dictionary or dictionary_words(prompt.text) == 1
+    return spelled and known and writer.vocabulary.obeys(prompt.ids)
+
+
+def _plan(text: str, infill: bool, where: float, width: float, length: float) -> tuple[str, int, str]:
+    """What stays before the new words, how many new words there are, and what follows them."""
+    words = text.split()
+    if infill:
+        hole = 1 + int(width * min(HOLE, len(words) - 1))
+        begin = int(where * (len(words) - hole + 1))
+        rest = " ".join(words[begin + hole :])
+        tail = f" {rest}" if rest else _mark(text)
+        return " ".join(words[:begin]), 1 + int(length * HOLE), tail
+    kept = 1 + int(where * (len(words) - 1))
+    return " ".join(words[:kept]), 1 + int(length * (len(words) - kept + MORE)), _mark(text)
+
+
+def _mark(text: str) -> str:
+    return text[-1] if text[-1] in MARKS else ""

@@ -1,0 +1,119 @@
+"""Does the race for instructions beat hand-written prompts? Both directions of a pair of styles, several seeds.
+
+Run it from the project's root; it appends a row for each cell and skips those that are there:
+    .venv/bin/python tools/search_trials/style_trials.py build/trials/style.jsonl --seeds 13 21
+    .venv/bin/python tools/search_trials/style_trials.py build/trials/style.jsonl --table
+A cell is a direction and a seed. The found prompt and both hand-written ones rewrite the same 50 test texts with the
+same draws; the best of 4 outputs by the search's judges is measured by the report's judges. The table has J of each and
+the paired difference with a bootstrap over cells and texts. Single words are not measured, which a report would do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+DIRECTIONS = ("negative-to-positive", "positive-to-negative")
+HAND = ("manual", "instructions")
+
+
+def main() -> None:
+    """Run the missing cells, or print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("rows", type=Path)
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--dataset", default="vader-products")
+    parser.add_argument("--data", default=None, help="The dataset's folder, where no package has it.")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[13, 21])
+    parser.add_argument("--calls", type=int, default=800)
+    asked = parser.parse_args()
+    known = [json.loads(line) for line in asked.rows.read_text("utf-8").splitlines()] if asked.rows.exists() else []
+    if asked.table:
+        table(known)
+        return
+    asked.rows.parent.mkdir(parents=True, exist_ok=True)
+    done = {(row["dataset"], row["direction"], row["seed"]) for row in known}
+    tasks: dict[str, Any] = {}
+    for seed in asked.seeds:
+        for direction in DIRECTIONS:
+            if (asked.dataset, direction, seed) not in done:
+                row = cell(asked.dataset, asked.data, direction, seed, asked.calls, tasks)
+                with asked.rows.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(row) + "\n")
+
+
+def cell(
+    dataset: str, data: str | None, direction: str, seed: int, calls: int, tasks: dict[str, Any]
+) -> dict[str, Any]:
+    """One search, and its answer beside the hand-written prompts on test."""
+    from pinprompt.recipe import recipe as recipes
+    from pinprompt.run import build, running
+    from pinprompt.values import Prompt
+
+    chosen = {"kind": "style-transfer", "dataset": dataset, "direction": direction, "model": "smollm2"}
+    tree = {"profile": "quick", "seed": seed, "task": {**chosen, "test_samples": 4}, "budget": {"calls": calls}}
+    if data is not None:
+        tree["task"]["data"] = data  # type: ignore[index]
+    recipe = recipes.resolve(tree)
+    if direction not in tasks:
+        tasks[direction] = build.build_task(recipe, "cpu")
+    task = tasks[direction]
+    with tempfile.TemporaryDirectory() as folder:
+        result = running.run(recipe, folder, task=task, threads=1, report=False)
+    row: dict[str, Any] = {
+        "dataset": dataset, "direction": direction, "seed": seed, "calls": result.calls,
+        "found_by": result.data["found_by"], "source": result.top[0]["source"], "top": result.top,
+    }  # fmt: skip
+    found: dict[str, Any] = {}
+    for name, text in {"found": result.prompt, **task.baselines()}.items():
+        if text not in found:
+            evaluation = task.evaluate(Prompt(text), "test", seed)
+            found[text] = {
+                "prompt": text, **evaluation.metrics, "rows": evaluation.rows, "outcomes": evaluation.outcomes["j"],
+                "rewrites": evaluation.tables["rewrites"][:5],
+            }  # fmt: skip
+        row[name] = found[text]
+    return row
+
+
+def table(rows: Sequence[dict[str, Any]]) -> None:
+    """Print J by set and direction, and the paired differences."""
+    print("| data | direction | cells | manual | instructions | found | hand-written kept | copies (%) |")
+    print("|---|---|---:|---:|---:|---:|---:|---:|")
+    for dataset in dict.fromkeys(row["dataset"] for row in rows):
+        for direction in DIRECTIONS:
+            own = [row for row in rows if (row["dataset"], row["direction"]) == (dataset, direction)]
+            if own:
+                means = [float(np.mean([row[name]["j"] for row in own])) for name in (*HAND, "found")]
+                kept = sum(row["source"] in HAND for row in own)
+                copies = float(np.mean([row["found"]["copies"] for row in own]))
+                shown = " | ".join(f"{mean:.1f}" for mean in means)
+                print(f"| {dataset} | {direction} | {len(own)} | {shown} | {kept} | {copies:.0f} |")
+        own = [row for row in rows if row["dataset"] == dataset]
+        for name in (*HAND, "the better one"):
+            print(f"\n{dataset}, found less {name}: {difference(own, name)}")
+
+
+def difference(rows: Sequence[dict[str, Any]], name: str) -> str:
+    """The mean paired difference in J over cells, with a 95 % interval by a bootstrap over cells and their texts."""
+    gaps = []
+    for row in rows:
+        rival = max(HAND, key=lambda one: row[one]["j"]) if name == "the better one" else name
+        gaps.append(np.subtract(row["found"]["outcomes"], row[rival]["outcomes"]))
+    random = np.random.default_rng(0)
+    means = []
+    for _ in range(2000):
+        cells = random.integers(len(gaps), size=len(gaps))
+        means.append(np.mean([gaps[c][random.integers(len(gaps[c]), size=len(gaps[c]))].mean() for c in cells]))
+    low, high = np.quantile(means, [0.025, 0.975])
+    return f"{np.mean([gap.mean() for gap in gaps]):+.1f} [{low:+.1f}, {high:+.1f}] ({len(gaps)} cells)"
+
+
+if __name__ == "__main__":
+    main()
