@@ -86,7 +86,7 @@ class Book:
         except BudgetSpent as spent:
             for prompt, one in zip(prompts, spent.scores, strict=False):
                 self._enter(prompt, one.score.value, heats=len(one.means))
-            raise
+            raise BudgetSpent(str(spent), scores=[one.score for one in spent.scores]) from None
         known = len(self._trials)
         for prompt, one in zip(prompts, raced, strict=True):
             self._enter(prompt, one.score.value, heats=len(one.means))
