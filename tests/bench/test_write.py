@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 
 from pinprompt.bench.write import SUPPORT, measure, plain, random_backbone, sparsified
-from pinprompt.recipe.sections import PolicySettings
+from pinprompt.policy import vocabulary
+from pinprompt.policy.backbone import BLOCK, Backbone
+from pinprompt.recipe.sections import Constraints, PolicySettings
 
 
 def test_the_policy_has_begun_to_sparsify() -> None:
@@ -22,6 +25,23 @@ def test_the_plain_way_writes_from_the_same_policy() -> None:
     without = plain(writer, 3000, torch.Generator().manual_seed(1), 100)
     for token in set(with_tree) | set(without):
         assert abs(with_tree.count(token) - without.count(token)) / 3000 < 0.06
+
+
+@pytest.mark.parametrize("length", [4, 64])
+def test_blocks_and_partition_change_no_token(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against the whole product and the selection of all k, over a vocabulary of more than two blocks."""
+
+    def written() -> tuple[list[tuple[int, ...]], list[float]]:
+        settings = PolicySettings(k=1000, hidden=16, length=length, constraints=Constraints(stable=False))
+        made = sparsified(backbone, settings).sample(4, torch.Generator().manual_seed(3))
+        return [prompt.ids for prompt in made.prompts], made.support
+
+    backbone = random_backbone(2 * BLOCK + 500)
+    quick = written()
+    assert len(set(quick[0])) > 1
+    monkeypatch.setattr(Backbone, "over_vocabulary", lambda self, states: states @ self.head.T)
+    monkeypatch.setattr(vocabulary, "_kth_largest", lambda z, k: z.topk(k, -1).values.amin(-1, keepdim=True))
+    assert written() == quick
 
 
 def test_the_report_has_its_rows(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from pathlib import Path
@@ -17,7 +18,7 @@ from transformers import PreTrainedTokenizerFast
 from pinprompt.english import FUNCTION_WORDS
 from pinprompt.errors import SettingError
 from pinprompt.policy.backbone import Backbone
-from pinprompt.policy.vocabulary import Vocabulary
+from pinprompt.policy.vocabulary import Vocabulary, _kth_largest
 from pinprompt.recipe.sections import Constraints
 
 SENTENCES = ["The film was great and the cat sat on a mat in New York.", "a terrible word, the worst of old York"] * 3
@@ -324,3 +325,10 @@ def test_words_are_not_repeated_but_function_words_are(tokenizer: Any) -> None:
     assert allowed[the]
     assert vocabulary.obeys((the, cat, the))
     assert not vocabulary.obeys((cat, the, cat))
+
+
+@pytest.mark.parametrize("k", [1, 3, 8])
+def test_the_filters_threshold_is_the_kth_largest_with_ties_and_shut_tokens(k: int) -> None:
+    rows = [[3.0, 1.0, 3.0, 2.0, -5.0, 0.0, 2.0, 7.0], [-math.inf, 1.0, -math.inf, 0.5, 0.5, 0.5, -math.inf, 2.0]]
+    expected = [[sorted(row, reverse=True)[k - 1]] for row in rows]
+    assert _kth_largest(torch.tensor(rows), k).tolist() == expected

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from pinprompt.cli import app
 from pinprompt.errors import SettingError
 from pinprompt.models import sources
 from pinprompt.recipe.recipe import resolve
@@ -63,6 +66,37 @@ def test_a_dry_run_counts_calls_and_multiplications() -> None:
     figures = rough(resolve({"method": "random", "task": style, "random": random, "policy": {"model": "?"}}), speed=1e9)
     assert figures["calls"] == 10 * 3 * 4 * 2 + 2 * 5 * 4
     assert figures["minutes"] is None, "the size of the model is not known"
+
+
+def test_a_dry_run_reads_whole_inputs_with_masked_models_and_counts_the_money_of_a_server() -> None:
+    task = {"kind": "classification", "dataset": "sst-2", "model": "roberta-large"}
+    masked = resolve({"method": "manual", "task": task, "policy": {"length": 5}})
+    # 64 calls of 64 tokens of input, 5 of the prompt and 4 around them through 355 million parameters.
+    assert rough(masked, speed=1e9)["minutes"] == pytest.approx(64 * 73 * 0.355 / 60)
+    prices = {"m": {"input": 2.0, "output": 10.0}}
+    server = {"method": "manual", "task": {**task, "model": "remote:m"}, "policy": {"length": 5}}
+    priced = rough(resolve({**server, "budget": {"prices": prices}}), speed=1e9)
+    assert priced["tokens"] == 64 * 73 + 64
+    assert priced["money"] == pytest.approx((64 * 73 * 2 + 64 * 10) / 1e6)
+    assert priced["minutes"] is None, "nobody here knows how fast the server is"
+    assert rough(resolve(server), speed=1e9)["money"] is None
+    assert any("needs gradients" in told for told in missing(resolve({**server, "method": "pez"}), Known()))
+
+
+def test_a_dry_run_for_other_workers_says_how_long_they_take_and_what_they_cost(tmp_path: Path) -> None:
+    path = tmp_path / "two.toml"
+    path.write_text(
+        'name = "two"\n[base]\nmethod = "manual"\n[base.task]\nkind = "classification"\nmodel = "smollm2"\n'
+        '[base.policy]\nlength = 5\n[grid.task]\ndataset = ["rotten-tomatoes", "vader-tweets"]\n'
+    )
+    asked = ["sweep", str(path), "--dry-run", "--json", "--tflops", "0.002", "--workers", "2", "--per-hour", "30"]
+    told = json.loads(CliRunner().invoke(app, asked).stdout)
+    # Each has 64 calls of 9 tokens through 135 million parameters; 0.002 TFLOP are a billion multiplications.
+    one = 64 * 9 * 0.135 / 60
+    assert told["minutes"] == pytest.approx(2 * one)
+    assert told["elapsed_minutes"] == pytest.approx(one)
+    assert told["rent"] == pytest.approx(2 * one / 60 * 30)
+    assert "tokens" not in told
 
 
 @pytest.mark.parametrize(
