@@ -70,7 +70,7 @@ audit: .venv/dev.done
 	$(BIN)/python tools/audit.py
 
 # Every bench in a process of its own; writes the tables of docs/benchmarks.md. A quarter of an hour on two quiet cores.
-bench: .venv/core.done
+bench: .venv/dev.done
 	$(BIN)/python tools/benchmarks.py
 
 # Executes the notebook of examples/ with the real model and keeps its outputs; a few minutes.

@@ -149,7 +149,7 @@ def measured(name: str, threads: int) -> dict[str, Any]:
     command = [sys.executable, "-m", "pinprompt.cli", "bench", name, "--json", "--threads", str(threads)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise SystemExit(f"bench {name} failed: {done.stderr.strip() or done.stdout.strip()}")
+        raise RuntimeError(f"bench {name} failed: {done.stderr.strip() or done.stdout.strip()}")
     took = {"load_before": before, "load_after": load(), "took": round(time.monotonic() - began)}
     return {"figures": json.loads(done.stdout), "threads": threads, "machine": machine(), **took}
 
@@ -206,18 +206,25 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1), help="threads of each bench")
     options = parser.parse_args()
     found: dict[str, Any] = {}
+    failures: list[str] = []
     if options.source:
         found = json.loads(options.source.read_text("utf-8"))
     else:
         for name in options.only:
             print(f"{name}: {BENCHES[name]} (load {load()})", flush=True)
-            found[name] = measured(name, options.threads)
+            try:
+                found[name] = measured(name, options.threads)
+            except RuntimeError as error:
+                failures.append(str(error))
+                continue
             KEPT.parent.mkdir(exist_ok=True)
             KEPT.write_text(json.dumps(found, indent=1), "utf-8")
-            # Written at once: a later bench that fails costs nothing that was measured.
+            # Written at once: an interruption costs nothing that was measured.
             PAGE.write_text(written(PAGE.read_text("utf-8"), {name: found[name]}), "utf-8")
         print(f"{sum(one['took'] for one in found.values())} s in all; {PAGE.relative_to(ROOT)} and {KEPT} written")
     PAGE.write_text(written(PAGE.read_text("utf-8"), found), "utf-8")
+    if failures:
+        raise SystemExit("\n".join(failures))
 
 
 if __name__ == "__main__":

@@ -66,3 +66,30 @@ def test_the_machine_is_described(tool: Any) -> None:
     assert on["cpu"]
     assert on["cores"] >= 1
     assert "." in on["torch"]
+
+
+def test_a_bench_that_fails_does_not_stop_the_others(
+    tool: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("".join(f"<!-- bench {name} -->\n<!-- end {name} -->\n" for name in ("clip", "neighbour")), "utf-8")
+
+    def measured(name: str, threads: int) -> dict[str, Any]:
+        if name == "clip":
+            raise RuntimeError("bench clip failed: no pictures here")
+        return found({"slowdown": 3.25})
+
+    for name, value in {
+        "ROOT": tmp_path,
+        "PAGE": page,
+        "KEPT": tmp_path / "b" / "kept.json",
+        "measured": measured,
+    }.items():
+        monkeypatch.setattr(tool, name, value)
+    monkeypatch.setattr("sys.argv", ["benchmarks.py", "--only", "clip", "neighbour"])
+    with pytest.raises(SystemExit, match="no pictures here"):
+        tool.main()
+    assert "| slowdown beside a busy core | 3.2 |" in page.read_text("utf-8")
+    monkeypatch.setattr("sys.argv", ["benchmarks.py", "--from", str(tmp_path / "b" / "kept.json")])
+    tool.main()
+    assert page.read_text("utf-8").count("A CPU") == 1
