@@ -256,7 +256,10 @@ def test_a_damaged_file_is_found_and_repaired(models: Path, torn: Path, whole: P
     run(models, torn, notes=notes, resume=True)
     assert told(torn) == told(whole)
     if changed and not (damage == "gone" and name in ("environment.json", "checkpoint/state.json")):
-        assert any(Path(name).name in note for note in notes), notes
+        said = [Path(name).name]
+        if name == "environment.json":  # what still is JSON after the damage reads like another machine's
+            said.append("something is different")
+        assert any(word in note for note in notes for word in said), notes
 
 
 @pytest.mark.parametrize(
