@@ -19,6 +19,7 @@ from pinprompt.methods import race as race_module
 from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.methods.race import Runner, cut, plan, prune, race, race_cost
 from pinprompt.methods.selection import chances_of_best
+from pinprompt.policy.backbone import Backbone
 from pinprompt.recipe.sections import RaceSettings
 from pinprompt.tasks.protocol import Task
 from pinprompt.values import Evaluation, Prompt, Score
@@ -361,6 +362,20 @@ def test_in_another_language_there_are_no_stock_phrases(tmp_path: Path) -> None:
     texts = {text for text, _ in task.asked}
     assert texts
     assert not any(text.lower().startswith(("w4 w5", "w3 w3")) for text in texts)
+
+
+def test_in_another_language_the_cap_for_english_is_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Backbone, "perplexity", lambda self, text: 401.0)  # just above the default
+    for language, cap, raced in (("de", 400.0, True), ("de", 300.0, False), ("en", 400.0, False)):
+        task = Noisy()
+        task.language = language
+        settings = SETTINGS.model_copy(update={"max_perplexity": cap})
+        if raced:
+            outcome, _ = run(task, tmp_path / f"{language}{cap}", settings, calls=300)
+            assert any(one.source == "pool" for one in outcome.candidates)
+        else:
+            with pytest.raises(SettingError, match=r"race\.max_perplexity"):
+                run(task, tmp_path / f"{language}{cap}", settings, calls=300)
 
 
 def test_screening_can_be_switched_off(tmp_path: Path) -> None:

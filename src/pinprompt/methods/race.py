@@ -65,7 +65,7 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
     hand = [Runner(Prompt(text), name) for name, text in task.baselines().items() if name != "in-context"]
     costs = [task.calls(block) for block in blocks]
     if task.language != "en":
-        settings = settings.model_copy(update={"heads": (), "openers": (), "cores": ()})
+        settings = settings.model_copy(update={"heads": (), "openers": (), "cores": (), **_uncapped(settings)})
     rounds, count = plan(costs, search.evaluator.budget.settings.calls, len(hand), settings)
     drafts, texts = task.drafts(), [runner.prompt.text for runner in hand]
     candidates = drafted(made, settings, drafts, texts, count, search.seed) if drafts else []
@@ -103,6 +103,12 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
     except BudgetSpent:
         stopped = "budget"
     return _outcome(search, made, settings, runners, stopped, steps, extras)
+
+
+def _uncapped(settings: RaceSettings) -> dict[str, None]:
+    """No cap on perplexity where the default was left: it was chosen for English, and lets little else pass."""
+    default = RaceSettings.model_fields["max_perplexity"].default
+    return {"max_perplexity": None} if settings.max_perplexity == default else {}
 
 
 def plan(costs: Sequence[int], calls: int | None, hand: int, settings: RaceSettings) -> tuple[int, int]:
