@@ -150,10 +150,13 @@ def _report(recipe: Recipe, task: Task) -> list[_Asked]:
             prompt is not found if not evaluation else split == "dev" and recipe.task.kind == "classification"
         ):
             continue  # it follows from these scores
-        calls = task.evaluation_cost(prompt, split)[0] if evaluation else task.calls(split)
+        most = (task.calls(split), *task.tokens(prompt, split))
+        calls, tokens_in, tokens_out = task.evaluation_cost(prompt, split) if evaluation else most
+        if task.billed is None:  # what nobody bills is booked at its most
+            asked.append(_Asked(calls, tokens_in, tokens_out))
+            continue
         share = calls / max(1, task.calls(split))
-        tokens_in, tokens_out = task.likely_tokens(prompt, split)
-        asked.append(_Asked(calls, tokens_in * share, tokens_out * share))
+        asked.append(_Asked(calls, *(likely * share for likely in task.likely_tokens(prompt, split))))
     return asked
 
 
@@ -293,7 +296,8 @@ def _tokens_and_money(recipe: Recipe, task: Task, calls: int, report: Sequence[_
     tokens_in, tokens_out = (amount * prompts for amount in task.likely_tokens(typical, "train"))
     tokens_in += sum(asked.tokens_in for asked in report)
     tokens_out += sum(asked.tokens_out for asked in report)
-    figures: dict[str, Any] = {"tokens": round(tokens_in + tokens_out), "most_tokens": round(most)}
+    likely = round(tokens_in + tokens_out)
+    figures: dict[str, Any] = {"tokens": likely, "most_tokens": max(likely, round(most))}
     if task.billed is not None:
         price = recipe.budget.prices.get(task.billed)
         money = None if price is None else (tokens_in * price.input + tokens_out * price.output) / 1e6
