@@ -94,7 +94,7 @@ def tickets(*more: object) -> list[object]:
 def styles(*more: object) -> list[object]:
     files = ["--source", "casual.txt", "--target", "formal.txt"]
     # An encoder with random weights tells no styles apart; the judge is used all the same.
-    return ["restyle", *files, "--force-judge", "--test-rows", 10, "--no-memo", *more]
+    return ["restyle", *files, "--method", "pin", "--force-judge", "--test-rows", 10, "--no-memo", *more]
 
 
 def compare(asked: list[object]) -> None:

@@ -82,8 +82,9 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
 
     def tell(block: str) -> None:
         nonlocal steps
-        _tell(search, steps, block, runners)
-        steps += 1
+        if runners:  # else `_alone` says why there is nothing to tell
+            _tell(search, steps, block, runners)
+            steps += 1
 
     try:
         vary = partial(variations, made, count=count, seed=search.seed, temperature=settings.temperature)
