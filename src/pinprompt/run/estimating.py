@@ -423,7 +423,7 @@ def check_budget(recipe: Recipe, task: Task) -> str:
         costs, hand = race_costs(task)
         blocks, count = plan(costs, calls, hand, recipe.race)
         share = sum(costs[:blocks]) / sum(costs)
-        what = f"race begins with {count} prompts and chooses by {share:.0%} of the rows: a less certain choice"
+        what = f"race begins with {count} prompts and chooses by {100 * share:.0f} % of the rows: a less certain choice"
     elif METHODS[recipe.method].kind == "rl":
         needed = _before_learning(recipe.q_learning)
         what = f"{recipe.method} learns nothing before it has scored {needed} prompts, and they pay for about "
