@@ -29,7 +29,9 @@ def load_causal_lm(name: str, device: str = "cpu", precision: Precision | None =
     The same model asked for again while it is in use is the same object: a writer that is the task model as well takes
     neither time nor memory.
     """
-    asked = (name, resolve(name).revision, device, trusted(), _dtype(precision, device), precision == "int8")
+    source = resolve(name)
+    where = (name, source.revision, str(source.path))  # another cache may hold another model of the same name
+    asked = (*where, device, trusted(), _dtype(precision, device), precision == "int8")
     model = _OPEN.get(asked)
     if model is None:
         model, tokenizer = _load("AutoModelForCausalLM", name, device, precision)
