@@ -195,6 +195,15 @@ def test_another_machine_is_said_aloud_and_added(models: Path, torn: Path, monke
     assert after == {**before, "resumed_on": [{"cpu": "ANOTHER"}]}
 
 
+def test_a_note_on_another_machine_is_short(models: Path, torn: Path) -> None:
+    kept = json.loads((torn / "environment.json").read_text())
+    (torn / "environment.json").write_text(json.dumps({**kept, "cpu": "x" * 100_000}))
+    notes: list[str] = []
+    run(models, torn, notes=notes, resume=True)
+    assert any("something is different (cpu xxx" in note for note in notes)
+    assert sum(map(len, notes)) < 2000
+
+
 def test_a_deleted_lock_lets_no_second_writer_in(tmp_path: Path) -> None:
     with RunFolder(tmp_path / "run"):
         (tmp_path / "run" / ".lock").unlink()

@@ -260,7 +260,7 @@ def _said(before: Any, now: Any) -> str:
     if isinstance(before, dict) and isinstance(now, dict):
         return ", ".join(f"{name} {_said(before.get(name), value)}" for name, value in now.items()
                          if before.get(name) != value)  # fmt: skip
-    return f"{'unknown' if before is None else before} -> {now}"
+    return f"{'unknown' if before is None else str(before)[:80]} -> {now}"  # the file may be a stranger's
 
 
 def _search(method: Callable[[Search], Outcome], search: Search, told: Sequence[str]) -> Outcome:
