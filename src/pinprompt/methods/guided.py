@@ -102,6 +102,7 @@ class _Run:
             self.hinted = bool(hints) and len(hints) <= left / 2
             if self.hinted:
                 search.evaluator.charge(len(hints))
+            self.book.remember(0, self._state())  # a budget may end the search before its first step
         if self.hinted:
             pieces = self.writer.vocabulary.tokens.pieces
             known = [hints.get(piece.strip().lower(), float("-inf")) for piece in pieces]
