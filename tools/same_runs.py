@@ -37,7 +37,9 @@ from pinprompt.run import running
 COMPARED = (
     "recipe.toml", "events.jsonl", "scores.jsonl", "prompts.csv", "checkpoint/trials.jsonl", "result.json", "report.html",
 )  # fmt: skip
-TIMES = ("seconds", "search_seconds", "report_seconds", "started", "finished", "id", "run_id", "folder")
+VARYING = ("seconds", "search_seconds", "report_seconds", "run", "crc")  # times, and the run's own number
+TIMED = re.compile("time|seconds|run id|minutes")
+"""Lines of report.html that say how long something took, or when."""
 
 
 def main() -> int:
@@ -164,14 +166,16 @@ def plain(path: Path) -> str | None:
     if not path.exists():
         return None
     text = path.read_text("utf-8")
-    if path.name == "result.json":
+    if path.suffix == ".json":
         return json.dumps(_without_times(json.loads(text)), indent=1)
-    return text
+    if path.suffix == ".jsonl":
+        return "\n".join(json.dumps(_without_times(json.loads(line))) for line in text.splitlines())
+    return "\n".join(line for line in text.splitlines() if path.suffix != ".html" or not TIMED.search(line))
 
 
 def _without_times(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _without_times(part) for key, part in value.items() if key not in TIMES}
+        return {key: _without_times(part) for key, part in value.items() if key not in VARYING}
     return [_without_times(part) for part in value] if isinstance(value, list) else value
 
 
