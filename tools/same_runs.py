@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "toys")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "toys")]  # the tiny models are those of the tests
+# ruff: noqa: E402
 
 import torch
 from baseline_toys import answering
@@ -35,8 +36,14 @@ from pinprompt.recipe import recipe as recipes
 from pinprompt.run import running
 
 COMPARED = (
-    "recipe.toml", "events.jsonl", "scores.jsonl", "prompts.csv", "checkpoint/trials.jsonl", "result.json", "report.html",
-)  # fmt: skip
+    "recipe.toml",
+    "events.jsonl",
+    "scores.jsonl",
+    "prompts.csv",
+    "checkpoint/trials.jsonl",
+    "result.json",
+    "report.html",
+)
 VARYING = ("seconds", "search_seconds", "report_seconds", "run", "crc")  # times, and the run's own number
 TIMED = re.compile("time|seconds|run id|minutes")
 """Lines of report.html that say how long something took, or when."""
@@ -71,7 +78,15 @@ def trees(models: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     models.mkdir(parents=True, exist_ok=True)
     fewer: dict[str, Any] = {
         "race": {"written": 60, "max_perplexity": None, "words": 2, "batch": 3, "least": 3},
-        "q_learning": {"prompts": 4, "steps": 12, "finalists": 3, "eval_every": 3, "warmup": 4, "batch": 8, "updates": 2},
+        "q_learning": {
+            "prompts": 4,
+            "steps": 12,
+            "finalists": 3,
+            "eval_every": 3,
+            "warmup": 4,
+            "batch": 8,
+            "updates": 2,
+        },
         "random": {"prompts": 24, "batch": 4, "finalists": 3},
         "beam": {"prompts": 24, "batch": 4, "finalists": 3},
         "guided": {"beams": 2, "tokens": 4, "rounds": 1, "finalists": 3},
@@ -81,13 +96,18 @@ def trees(models: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         "pez": {"steps": 6, "eval_every": 2},
     }
     for row in METHODS.values():
-        more = {"method": row.name, "task": {"first_block": 2, "manual": "It was", "instruction": "the answer is one word"}, "budget": {"calls": 120}}
+        more = {
+            "method": row.name,
+            "task": {"first_block": 2, "manual": "It was", "instruction": "the answer is one word"},
+            "budget": {"calls": 120},
+        }
         sections = {row.section: fewer[row.section]} if row.section else {}
         yield f"labels-{row.name}", recipes.merge(settings_of(models, **more), sections)
     for method in ("pin", "random"):
         heats = {"method": method, "task": {"first_block": 2, "calibrate": "batch"}, "scoring": {"race": 2}}
-        yield f"heats-{method}", recipes.merge(
-            settings_of(models, **heats), {"budget": {"calls": 90}, **_of(method, fewer)}
+        yield (
+            f"heats-{method}",
+            recipes.merge(settings_of(models, **heats), {"budget": {"calls": 90}, **_of(method, fewer)}),
         )
     yield "masked-pin", masked(models, {"method": "pin", **_of("pin", fewer)})
     for method in ("race", "pin", "random"):

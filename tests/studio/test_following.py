@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pinprompt.scoring import journal
 from pinprompt.studio import following
 from pinprompt.studio.following import ScoredPrompts, Tail
-from pinprompt.tasks import metrics
+from pinprompt.tasks import label_scores
 from pinprompt.values import Score
 
 
@@ -112,8 +112,8 @@ def test_packed_rows_keep_who_is_right(rows: int, classes: int, seed: int, even:
         raw = np.round(raw * 3) / 3 + 1e-9
     probabilities = raw / raw.sum(axis=1, keepdims=True)
     labels = source.integers(0, classes, rows)
-    predicted = metrics.predictions(probabilities, labels)
-    packed = np.frombuffer(bytes.fromhex(metrics.packed(probabilities, predicted)), dtype=np.uint8)
+    predicted = label_scores.predictions(probabilities, labels)
+    packed = np.frombuffer(bytes.fromhex(label_scores.packed(probabilities, predicted)), dtype=np.uint8)
     levels = packed.reshape(rows, classes).astype(int)
     assert (levels.argmax(axis=1) == predicted).all()
     others = levels.copy()

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from pinprompt.run import build, running
-from pinprompt.tasks import calibration
+from pinprompt.tasks import label_scores
 from pinprompt.values import Prompt
 
 BUDGETS = (600, 1000, 1600, 6400)
@@ -33,16 +33,16 @@ def rows_of(folder: Path, task: Any) -> Iterator[dict[str, Any]]:
     for line in (folder / "scores.jsonl").read_text("utf-8").splitlines():
         row = json.loads(line)
         if row.get("kind") == "score" and row["split"] == "train" and row.get("answers"):
-            logs = calibration.unpack_rows(base64.b64decode(row["answers"]), len(task.labels))
+            logs = label_scores.unpack_rows(base64.b64decode(row["answers"]), len(task.labels))
             scored.setdefault(row["text"], logs)
     texts = list(scored)
     targets = task.targets("train")
     worth: dict[str, dict[str, float]] = {"raw": {}, "calibrated": {}}
     offsets: dict[str, tuple[float, ...]] = {}
     for text, logs in scored.items():
-        offsets[text] = tuple(map(float, calibration.batch_offsets(logs, targets, task.prior)))
+        offsets[text] = tuple(map(float, label_scores.batch_offsets(logs, targets, task.prior)))
         worth["raw"][text] = task.score_of(np.exp(logs), "train").value
-        worth["calibrated"][text] = task.score_of(calibration.calibrated(logs, offsets[text]), "train").value
+        worth["calibrated"][text] = task.score_of(label_scores.calibrated(logs, offsets[text]), "train").value
     tested: dict[str, dict[str, float]] = {}
     for budget in BUDGETS:
         count = (budget - FINALISTS * task.calls("dev")) // task.calls("train")

@@ -15,9 +15,9 @@ from pinprompt.errors import ModelError, SettingError, did_you_mean
 from pinprompt.models.label_text import Frame
 from pinprompt.recipe.task_sections import ClassificationSettings, ModelSettings, RemoteSettings
 from pinprompt.seeds import derive
-from pinprompt.tasks import calibration, label_reports, metrics, prompts
-from pinprompt.tasks.calibration import CONTENT_FREE, Calibrator, Measured, probabilities_of
+from pinprompt.tasks import label_models, label_scores, prompts
 from pinprompt.tasks.label_models import manual_of, open_label_model
+from pinprompt.tasks.label_scores import CONTENT_FREE, Calibrator, Measured, probabilities_of
 from pinprompt.tasks.labelled_data import LabelledData, blocks_of_rows, load_data
 from pinprompt.tasks.prompts import Template, whole
 from pinprompt.tasks.protocol import Task
@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # the models bring torch and transformers, which are imported
 
 _SHOWN = 5  # lines of texts that were cut, as a note names them
 _ROWS_KEPT = 4096  # probabilities of one prompt that are kept for people to look at
-_METRICS = {"accuracy": metrics.accuracy, "macro_f1": metrics.macro_f1}
+_METRICS = {"accuracy": label_scores.accuracy, "macro_f1": label_scores.macro_f1}
 
 
 class ClassificationTask(Task):
@@ -153,7 +153,7 @@ class ClassificationTask(Task):
         """The reward of every row of a split, by a score's answers and offsets."""
         if not score.answers:
             return []
-        logs = calibration.unpack_rows(score.answers, len(self.labels))
+        logs = label_scores.unpack_rows(score.answers, len(self.labels))
         return [float(value) for value in self._rewards(probabilities_of(logs, score.offsets), split)]
 
     def pooled(self, scores: Sequence[Score]) -> list[float]:
@@ -161,7 +161,7 @@ class ClassificationTask(Task):
         names = self.blocks[: len(scores)]
         if not all(score.answers for score in scores):  # one that failed has no rows: it counts as it was scored
             return [score.value for score, name in zip(scores, names, strict=True) for _ in self.block_rows[name]]
-        logs = np.concatenate([calibration.unpack_rows(score.answers, len(self.labels)) for score in scores])
+        logs = np.concatenate([label_scores.unpack_rows(score.answers, len(self.labels)) for score in scores])
         targets = np.concatenate([self._targets[name] for name in names])
         offsets = scores[0].offsets
         if self.calibration == "batch":
@@ -177,7 +177,7 @@ class ClassificationTask(Task):
             place: logs
             for score, name in zip(scores, self.blocks, strict=False)
             for place, logs in zip(
-                self.block_rows[name], calibration.unpack_rows(score.answers, len(self.labels)), strict=True
+                self.block_rows[name], label_scores.unpack_rows(score.answers, len(self.labels)), strict=True
             )
         }
         offsets = scores[0].offsets if scores else ()
@@ -215,7 +215,7 @@ class ClassificationTask(Task):
         """The evaluation by a score's answers, which are the model's own; its calls were the score's."""
         if not score.answers or score.failures or (self.calibrates and not score.offsets):
             return None
-        logs = calibration.unpack_rows(score.answers, len(self.labels))
+        logs = label_scores.unpack_rows(score.answers, len(self.labels))
         return replace(self._judged(logs, Measured(score.offsets), split, seed), calls=0)
 
     def _evaluated(self, prompt: Prompt, split: str, seed: int) -> Evaluation:
@@ -227,7 +227,7 @@ class ClassificationTask(Task):
         offsets = self._offsets(prompts, split, answers)
         return [self._judged(logs, own, split, seed) for logs, own in zip(answers, offsets, strict=True)]
 
-    def _judged(self, logs: metrics.Floats, measured: Measured, split: str, seed: int) -> Evaluation:
+    def _judged(self, logs: label_scores.Floats, measured: Measured, split: str, seed: int) -> Evaluation:
         """The metrics of label log-probabilities [N, C], with the raw figures beside the calibrated ones."""
         raw = self.evaluation_of(np.exp(logs), split, seed)
         if not self.calibrates:
@@ -241,14 +241,14 @@ class ClassificationTask(Task):
             tables={**found.tables, "calibration": self._calibrator.facts(measured.values)},
         )
 
-    def evaluation_of(self, probabilities: metrics.Floats, split: str, seed: int = 0) -> Evaluation:
+    def evaluation_of(self, probabilities: label_scores.Floats, split: str, seed: int = 0) -> Evaluation:
         """The metrics of label probabilities [N, C], however they were made."""
         targets, classes = self._targets[split], len(self.labels)
-        predicted = metrics.predictions(probabilities, targets)
-        table = metrics.confusion(targets, predicted, classes)
+        predicted = label_scores.predictions(probabilities, targets)
+        table = label_scores.confusion(targets, predicted, classes)
         tables = {
-            "confusion": {"labels": label_reports.displayed(self), "counts": table.tolist()},
-            "examples": label_reports.examples(self, probabilities, predicted, split),
+            "confusion": {"labels": label_models.displayed(self), "counts": table.tolist()},
+            "examples": label_models.examples(self, probabilities, predicted, split),
             "notes": list(self.notes),
         }
         return Evaluation(
@@ -259,7 +259,7 @@ class ClassificationTask(Task):
             },
             rows=len(targets),
             calls=len(targets) * self.model.sequences,
-            intervals=metrics.intervals(targets, predicted, classes, _METRICS, derive(seed, "bootstrap")),
+            intervals=label_scores.intervals(targets, predicted, classes, _METRICS, derive(seed, "bootstrap")),
             tables=tables,
             outcomes={"accuracy": tuple((predicted == targets).astype(float).tolist())},
         )
@@ -363,36 +363,36 @@ class ClassificationTask(Task):
             self._inputs[split] = self.model.prepare(texts, keep=True)
         return self._inputs[split]
 
-    def targets(self, split: str) -> metrics.Ints:
+    def targets(self, split: str) -> label_scores.Ints:
         """The class number of every row of a split."""
         self._known(split)
         return self._targets[split]
 
-    def score_of(self, probabilities: metrics.Floats, split: str) -> Score:
+    def score_of(self, probabilities: label_scores.Floats, split: str) -> Score:
         """The task's score of label probabilities [N, C], however they were made, with its details."""
         targets, classes = self._targets[split], len(self.labels)
-        predicted = metrics.predictions(probabilities, targets)
-        table = metrics.confusion(targets, predicted, classes)
+        predicted = label_scores.predictions(probabilities, targets)
+        table = label_scores.confusion(targets, predicted, classes)
         details = {
-            "accuracy": float(np.mean(metrics.correct(probabilities, targets))),
-            "gap": float(np.mean(metrics.gaps(probabilities, targets))),
-            "log_likelihood": float(np.mean(metrics.log_likelihood(probabilities, targets))),
-            "balanced_accuracy": metrics.balanced_accuracy(table),
-            "label_entropy": metrics.label_entropy(table),
+            "accuracy": float(np.mean(label_scores.correct(probabilities, targets))),
+            "gap": float(np.mean(label_scores.gaps(probabilities, targets))),
+            "log_likelihood": float(np.mean(label_scores.log_likelihood(probabilities, targets))),
+            "balanced_accuracy": label_scores.balanced_accuracy(table),
+            "label_entropy": label_scores.label_entropy(table),
         }
         value = float(np.mean(self._rewards(probabilities, split)))
-        rows = metrics.packed(probabilities, predicted) if probabilities.size <= _ROWS_KEPT else ""
+        rows = label_scores.packed(probabilities, predicted) if probabilities.size <= _ROWS_KEPT else ""
         return Score(value, calls=len(targets) * self.model.sequences, details=details, rows=rows)
 
     def sent(self, prompt: Prompt) -> dict[str, Any]:
         """The exact text around an input, the label words with their tokens, the offsets, and the model."""
-        return label_reports.sent(self, prompt)
+        return label_models.sent(self, prompt)
 
     def shown_rows(self) -> dict[str, Any]:
         """The examples as a page can show them beside what each prompt makes of them, and which rows a block has."""
-        return label_reports.shown_rows(self)
+        return label_models.shown_rows(self)
 
-    def _score(self, logs: metrics.Floats, measured: Measured, split: str) -> Score:
+    def _score(self, logs: label_scores.Floats, measured: Measured, split: str) -> Score:
         """The score of label log-probabilities [N, C], with the raw figures beside the calibrated ones."""
         score = self.score_of(probabilities_of(logs, measured.values), split)
         details = dict(score.details)
@@ -403,22 +403,22 @@ class ClassificationTask(Task):
             score,
             calls=score.calls + measured.calls,
             details=details,
-            answers=calibration.pack_rows(logs),
+            answers=label_scores.pack_rows(logs),
             offsets=measured.values,
         )
 
-    def _offsets(self, prompts: Sequence[Prompt], split: str, answers: Sequence[metrics.Floats]) -> list[Measured]:
+    def _offsets(self, prompts: Sequence[Prompt], split: str, answers: Sequence[label_scores.Floats]) -> list[Measured]:
         """The label offsets of each prompt, with what it took to measure them."""
 
-        def ask(unknown: Sequence[Prompt], free: bool) -> list[metrics.Floats]:
+        def ask(unknown: Sequence[Prompt], free: bool) -> list[label_scores.Floats]:
             return self._ask(unknown, self._free if free else self._inputs["train"])
 
         return self._calibrator.offsets(prompts, split, answers, split in self.blocks, ask, self.model.sequences)
 
-    def _ask(self, prompts: Sequence[Prompt], inputs: Inputs) -> list[metrics.Floats]:
+    def _ask(self, prompts: Sequence[Prompt], inputs: Inputs) -> list[label_scores.Floats]:
         """Label log-probabilities [N, C] of each prompt."""
         framed = [self.framed(prompt.text) for prompt in prompts]
-        found: dict[Frame, metrics.Floats] = {}
+        found: dict[Frame, label_scores.Floats] = {}
         for template in dict.fromkeys(template for _, template in framed):
             frames = [frame for frame, own in framed if own is template or own == template]
             words = None if template == self.template else self.model.words_for(template.frame("it"))
@@ -438,16 +438,16 @@ class ClassificationTask(Task):
             return None
         return f"the prompt takes {size} tokens, which leaves no room for a text in the window of {encoder.window}"
 
-    def _rewards(self, probabilities: metrics.Floats, split: str) -> metrics.Floats:
+    def _rewards(self, probabilities: label_scores.Floats, split: str) -> label_scores.Floats:
         return self._rewarded(probabilities, self._targets[split])
 
-    def _rewarded(self, probabilities: metrics.Floats, targets: metrics.Ints) -> metrics.Floats:
+    def _rewarded(self, probabilities: label_scores.Floats, targets: label_scores.Ints) -> label_scores.Floats:
         settings = self.settings
         if settings.reward == "accuracy":
-            return metrics.correct(probabilities, targets).astype(np.float64)
+            return label_scores.correct(probabilities, targets).astype(np.float64)
         if settings.reward == "log-likelihood":
-            return metrics.log_likelihood(probabilities, targets)
-        return metrics.gap_reward(probabilities, targets, settings.weight_wrong, settings.weight_right)
+            return label_scores.log_likelihood(probabilities, targets)
+        return label_scores.gap_reward(probabilities, targets, settings.weight_wrong, settings.weight_right)
 
     def _manual(self) -> tuple[str, Template]:
         return manual_of(self.settings, self.data, self.template, self.model.kind)

@@ -1,23 +1,28 @@
-"""The model that labels texts, opened for a task: here or behind an API, with its template and its label words."""
+"""The model that labels texts: opened here or behind an API, and what reports and other tools show of it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pinprompt.errors import ModelError
+from pinprompt.models.wheels import ALIASES
 from pinprompt.recipe.task_sections import ClassificationSettings, ModelSettings, RemoteSettings
 from pinprompt.remote.client import is_remote
 from pinprompt.remote.labels import open_classifier
-from pinprompt.tasks import label_words, prompts
+from pinprompt.tasks import labelled_data, prompts
 from pinprompt.tasks.labelled_data import LabelledData
 from pinprompt.tasks.prompts import Template, parse
+from pinprompt.values import Prompt
 
 if TYPE_CHECKING:  # the models bring torch and transformers, which are imported when a task is built
     from pinprompt.models.causal_labels import CausalLabels
     from pinprompt.models.masked_labels import MaskedLabels
+    from pinprompt.tasks.classification import ClassificationTask
+    from pinprompt.tasks.label_scores import Floats, Ints
 
     LabelModel = CausalLabels | MaskedLabels
 
@@ -49,7 +54,7 @@ def manual_of(
     """The hand-written prompt of a task, with the template that it was written for."""
     own = settings.manual
     if own is None and data.card is None:
-        own = label_words.fitting_prompt(list(data.words.values()), settings.label_column, data.language)
+        own = labelled_data.fitting_prompt(list(data.words.values()), settings.label_column, data.language)
     return prompts.manual_prompt(data.card, template, kind, own)
 
 
@@ -67,7 +72,7 @@ def _with_words(settings: ClassificationSettings, data: LabelledData, model: Any
         inputs = model.prepare([row.text for row in rows])
         logs = model.log_probs([template.frame(frame)], inputs, ids)[0].double().numpy()
         targets = np.array([list(words).index(row.label) for row in rows], dtype=np.int64)
-        words = label_words.chosen(data.proposed, candidates, logs, targets)
+        words = labelled_data.chosen(data.proposed, candidates, logs, targets)
         model.words = model.words_for(template.frame("it"), words)
         tried = f", the best of {len(candidates)} words on {len(rows)} training rows"
     pairs = ", ".join(f"{label}={word}" for label, word in words.items())
@@ -119,3 +124,79 @@ def _open_model(
             tokens=models.tokens,
         )  # fmt: skip
     return model, template, sources.resolve(settings.model).revision
+
+
+_SHOWN = 5  # examples right, and as many wrong, that a report shows
+
+
+def sent(task: ClassificationTask, prompt: Prompt) -> dict[str, Any]:
+    """The exact text around an input, the label words with their tokens, the offsets, and the model."""
+    frame, template = task.framed(prompt.text)
+    sides, mask = {"before": frame.before, "after": frame.after}, task.model.mask_token
+    if frame.mask is not None:
+        side, place = frame.mask
+        sides[side] = sides[side][:place] + mask + sides[side][place:]
+    words = task.model.words if template == task.template else task.model.words_for(template.frame("it"))
+    chat: dict[str, Any] = {}
+    if task.billed is not None:
+        server: Any = task.model
+        chat = {"way": server.way, "messages": [], "word_ids": {}, "source": "remote"}
+        if server.way != "completions":
+            chat["messages"] = server.messages(f"{sides['before']}{{text}}{sides['after']}")
+    name = task.settings.model
+    source = "alias" if name in ALIASES else "gguf" if name.lower().endswith(".gguf") else "hub"
+    return {
+        **sides,
+        "template": task.template.source,
+        "mask": mask,
+        "words": dict(task.data.words),
+        "word_ids": {label: list(ids) for label, ids in zip(task.labels, words.ids, strict=True)},
+        "offsets": dict(zip(task.labels, prompt.offsets, strict=True)) if prompt.offsets else {},
+        "model": name,
+        "revision": task.revision,
+        "kind": task.model.kind,
+        "source": "folder" if Path(name).is_dir() else source,
+        **chat,
+    }
+
+
+def shown_rows(task: ClassificationTask) -> dict[str, Any]:
+    """The examples as a page can show them beside what each prompt makes of them, and which rows a block has."""
+    splits: list[str] = [split for split in ("train", "dev") if split in task.splits]
+    places = [(split, row) for split in splits for row in range(len(task.targets(split)))]
+    at = {place: number for number, place in enumerate(places)}
+    rows = [(task.data.splits[split][row].text, int(task.targets(split)[row])) for split, row in places]
+    return {
+        "labels": displayed(task),
+        "rows": [{"text": text, "label": label} for text, label in rows],
+        "splits": {
+            **{split: [number for (own, _), number in at.items() if own == split] for split in splits},
+            **{name: [at[place] for place in block] for name, block in task.block_rows.items()},
+        },
+    }
+
+
+def examples(task: ClassificationTask, probabilities: Floats, predicted: Ints, split: str) -> list[dict[str, Any]]:
+    """A few rows of a split that were labelled right, then a few that were labelled wrong."""
+    rows, targets = task.data.splits[split], task.targets(split)
+    right = [row for row in range(len(rows)) if predicted[row] == targets[row]]
+    wrong = [row for row in range(len(rows)) if predicted[row] != targets[row]]
+    return [
+        {
+            "text": rows[row].text,
+            "label": _display(task, rows[row].label),
+            "predicted": _display(task, task.labels[int(predicted[row])]),
+            "probability": float(probabilities[row][int(predicted[row])]),
+        }
+        for row in (*right[:_SHOWN], *wrong[:_SHOWN])
+    ]
+
+
+def displayed(task: ClassificationTask) -> list[str]:
+    """The labels as people read them."""
+    return [_display(task, label) for label in task.labels]
+
+
+def _display(task: ClassificationTask, label: str) -> str:
+    """A label as people read it: its word, where the label itself is only a number."""
+    return task.data.words[label] if label.lstrip("-").isdigit() else label

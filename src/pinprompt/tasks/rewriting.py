@@ -1,22 +1,42 @@
-"""Rewrites of single texts by a found prompt, with the judges of the report; works without the texts of the run."""
+"""Rewrites and their worth: the model that writes them, the judges of a run, and the numbers of style transfer.
+
+A rewriter works on single texts with the judges that a run kept, without the run's texts. Content, style (one judge for
+the search, another for the report) and fluency are judged; the metrics are pure arithmetic on those judgements.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from pinprompt.errors import DataError, SettingError
-from pinprompt.judges.content import ContentJudge
-from pinprompt.judges.style import StyleJudge
+import numpy as np
+
+from pinprompt.errors import DataError, RunError, SettingError
+from pinprompt.judges.content import Alignment, BertScore, ContentJudge, baseline_of
+from pinprompt.judges.encoder import Encoder
+from pinprompt.judges.fluency import Acceptability, FluencyJudge, LanguageModel, PerplexityFluency
+from pinprompt.judges.style import (
+    Classifier,
+    Embedding,
+    Features,
+    NamedStyle,
+    StyleJudge,
+    Together,
+    Words,
+    train_style,
+    trained_from,
+    trained_values,
+)
 from pinprompt.models.generator import Generator, Request
-from pinprompt.models.loading import load_causal_lm
+from pinprompt.models.loading import load_causal_lm, load_encoder, load_sequence_classifier
+from pinprompt.models.sources import resolve
 from pinprompt.recipe.task_sections import RemoteSettings, StyleTransferSettings
 from pinprompt.remote.client import is_remote, open_client
 from pinprompt.remote.generator import RemoteGenerator
 from pinprompt.seeds import derive
-from pinprompt.tasks.style_judges import kept_content, kept_style
-from pinprompt.tasks.style_metrics import gain, joint
+from pinprompt.tasks.style_data import StyleData
 
 
 class Rewrite(NamedTuple):
@@ -109,3 +129,254 @@ def kept_rewriter(
     model, tokenizer = load_causal_lm(settings.model, device)
     generator = local_generator(settings, model, tokenizer, lower)
     return Rewriter(generator, content, style, settings.test_samples, settings.reward)
+
+
+TRAINED = "trained"
+PERPLEXITY = "perplexity"
+CALIBRATION = 100
+"""Target texts that the perplexity of a fluent text is measured on."""
+
+
+@dataclass
+class StyleJudges:
+    """The judges of one run, and what they are, for the report."""
+
+    content: ContentJudge
+    reference: ContentJudge
+    """BERTScore, for outputs against human rewrites."""
+    style: StyleJudge
+    test_style: StyleJudge
+    lm: LanguageModel
+    texts: list[str]
+    """Human texts in the target style, to calibrate fluency on."""
+    acceptability: Acceptability | None = None
+    _fluency: FluencyJudge | None = field(default=None, init=False, repr=False)
+
+    @property
+    def fluency(self) -> FluencyJudge:
+        """Made when it is first asked: the search does without it."""
+        if self._fluency is None:
+            self._fluency = self.acceptability or PerplexityFluency.calibrated(self.lm, self.texts)
+        return self._fluency
+
+    def names(self) -> dict[str, str]:
+        """Who judged what. Numbers of runs whose judges differ are not comparable."""
+        return {
+            "content": self.content.name,
+            "references": self.reference.name,
+            "style (search)": self.style.name,
+            "style (report)": self.test_style.name,
+            "fluency": self.acceptability.name if self.acceptability else self.fluency.name,
+            "perplexity": self.lm.name,
+        }
+
+
+def build_judges(
+    settings: StyleTransferSettings, data: StyleData, device: str, task_lm: LanguageModel | None
+) -> StyleJudges:
+    """Load and train the judges; the report's style judge too, so that a refusal comes before the search.
+
+    A task model that tells no probabilities (`task_lm` is None) leaves perplexity to `settings.fluency_model`.
+    """
+    encoder = _encoder(settings, device)
+    first, second = data.halves
+    known: dict[str, Classifier] = {}
+    lm = task_lm
+    if settings.fluency_model is not None:
+        lm = LanguageModel(*load_causal_lm(settings.fluency_model, device), name=_named(settings.fluency_model))
+    if lm is None:
+        raise SettingError("a model behind an API gives no perplexity; name a local one as task.fluency_model")
+    read = Embedding(_layer(encoder, settings.style_layer))
+    search = _style(settings, data, settings.style, settings.style_label, known, read, first, device)
+    wide = Together([read, Words()])
+    label = settings.test_style_label if settings.test_style_label is not None else settings.style_label
+    report = _style(settings, data, settings.test_style, label, known, wide, second, device)
+    layered = _layer(encoder, settings.encoder_layer)
+    bertscore = BertScore(layered, _baseline(settings, data, layered))
+    acceptability = None
+    if settings.fluency != PERPLEXITY:
+        acceptability = Acceptability(_classifier(settings.fluency, device, known), settings.fluency_label)
+    return StyleJudges(
+        content=Alignment(layered) if settings.content == "alignment" else bertscore,
+        reference=bertscore,
+        style=search,
+        test_style=report,
+        lm=lm,
+        texts=second[1][:CALIBRATION],
+        acceptability=acceptability,
+    )
+
+
+def keep_judges(judges: StyleJudges) -> dict[str, Any]:
+    """The content judge and the report's style judge as JSON values, for `kept_content` and `kept_style`."""
+    style = judges.test_style
+    reference = judges.reference
+    return {
+        "baseline": reference.baseline if isinstance(reference, BertScore) else 0.0,
+        "style": {"label": style.label} if isinstance(style, NamedStyle) else trained_values(style),
+    }
+
+
+def kept_content(settings: StyleTransferSettings, kept: Mapping[str, Any], device: str) -> ContentJudge:
+    """The content judge of a finished run."""
+    layered = _layer(_encoder(settings, device), settings.encoder_layer)
+    if settings.content == "alignment":
+        return Alignment(layered)
+    baseline = kept.get("baseline")
+    if not isinstance(baseline, int | float) or not 0 <= baseline < 1:
+        raise RunError(f"judges.json has no baseline of the content judge between 0 and 1: {baseline!r:.40}")
+    return BertScore(layered, float(baseline))
+
+
+def kept_style(settings: StyleTransferSettings, kept: Mapping[str, Any], device: str) -> StyleJudge:
+    """The report's style judge of a finished run."""
+    values = kept.get("style")
+    if not isinstance(values, Mapping):
+        raise RunError("judges.json has no style judge; run the search again with --force")
+    if settings.test_style != TRAINED:
+        return NamedStyle(_classifier(settings.test_style, device, {}), str(values.get("label")))
+    read = Embedding(_layer(_encoder(settings, device), settings.style_layer))
+    return trained_from(values, read)
+
+
+def _encoder(settings: StyleTransferSettings, device: str) -> Encoder:
+    return Encoder(*load_encoder(settings.encoder, device), name=_named(settings.encoder))
+
+
+def _layer(encoder: Encoder, layer: int) -> Encoder:
+    """The same encoder read at another layer; vectors of the last layer are shared by all judges."""
+    if layer == -1:
+        return encoder
+    return Encoder(encoder.model, encoder.tokenizer, name=f"{encoder.name} layer {layer}", layer=layer)
+
+
+def _baseline(settings: StyleTransferSettings, data: StyleData, encoder: Encoder) -> float:
+    if settings.baseline is not None:
+        return settings.baseline
+    texts = [*data.halves[0][0], *data.sources["train"], *data.sources["dev"]][:400]
+    return baseline_of(encoder, texts, settings.split)
+
+
+def _style(
+    settings: StyleTransferSettings,
+    data: StyleData,
+    name: str,
+    label: str | None,
+    known: dict[str, Classifier],
+    features: Features,
+    texts: tuple[list[str], list[str]],
+    device: str,
+) -> StyleJudge:
+    if name == TRAINED:
+        return train_style(*texts, features, settings.split, force=settings.force_judge)
+    classifier = _classifier(name, device, known)
+    if label is not None:
+        return NamedStyle(classifier, label)
+    for guess in (data.styles[1], data.label):
+        try:
+            return NamedStyle(classifier, guess)
+        except SettingError:
+            continue
+    raise SettingError(
+        f"which label of the style judge '{name}' is the target style '{data.styles[1]}'? Its labels: "
+        f"{', '.join(classifier.labels)}; name one as style_label"
+    )
+
+
+def _classifier(name: str, device: str, known: dict[str, Classifier]) -> Classifier:
+    if name not in known:
+        known[name] = Classifier(*load_sequence_classifier(name, device), name=_named(name))
+    return known[name]
+
+
+def _named(name: str) -> str:
+    """A model's name with its revision: judges of one name and different weights are different judges."""
+    return f"{name}@{resolve(name).revision[:8]}"
+
+
+_RESAMPLES = 1000
+
+
+def joint(content: float, style: float) -> float:
+    """What one output is worth, 0 to 100: the mean of content and style (each 0 to 1), as the released code has it.
+
+    The paper's text says their sum; a factor of two is the reward scale's business.
+    """
+    return 50.0 * (content + style)
+
+
+def gain(content: float, style: float, before: float) -> float:
+    """What one output is worth, 0 to 100: its content times what its style gains over that of the source.
+
+    A copy gains nothing, whatever the judge thinks of the source, and a text of another content keeps nothing.
+    """
+    return 100.0 * content * max(0.0, style - before)
+
+
+def best_of_blocks(values: Sequence[float], blocks: int) -> tuple[float, list[int]]:
+    """The mean over consecutive blocks of the best value of each, and their places."""
+    if not values or len(values) % blocks:
+        raise ValueError(f"{len(values)} values cannot be cut into {blocks} equal blocks")
+    size = len(values) // blocks
+    places = [max(range(block * size, (block + 1) * size), key=lambda place: values[place]) for block in range(blocks)]
+    return sum(values[place] for place in places) / blocks, places
+
+
+def corpus(content: Sequence[float], style: Sequence[float], fluent: Sequence[float]) -> dict[str, float]:
+    """Content, style, fluency, J and GM in percent, over one output per source.
+
+    J is the mean of the three sentence by sentence multiplied; GM the geometric mean of the three corpus scores.
+    `style` and `fluent` are 0 or 1 as published (predicted or not), `content` is between.
+    """
+    c, s, f = (np.asarray(part, dtype=np.float64) for part in (content, style, fluent))
+    means = [100 * float(part.mean()) for part in (c, s, f)]
+    return {
+        "content": means[0],
+        "style": means[1],
+        "fluency": means[2],
+        "j": 100 * float((c * s * f).mean()),
+        "gm": math.exp(sum(map(math.log, means)) / 3) if min(means) > 0 else 0.0,
+    }
+
+
+def corpus_intervals(
+    content: Sequence[float], style: Sequence[float], fluent: Sequence[float], seed: int
+) -> dict[str, tuple[float, float]]:
+    """95 % bootstrap intervals of `corpus`, over sources."""
+    parts = np.stack([np.asarray(part, dtype=np.float64) for part in (content, style, fluent)])
+    rows = _resampled(parts.shape[1], seed)
+    means = 100 * parts[:, rows].mean(-1)
+    joints = 100 * parts.prod(0)[rows].mean(-1)
+    geometric = np.cbrt(means.prod(0))
+    named = dict(zip(("content", "style", "fluency", "j", "gm"), (*means, joints, geometric), strict=True))
+    return {name: _ends(values) for name, values in named.items()}
+
+
+def mean_intervals(values: Mapping[str, Sequence[float]], seed: int) -> dict[str, tuple[float, float]]:
+    """95 % bootstrap intervals of plain means over sources."""
+    return {
+        name: _ends(np.asarray(column, dtype=np.float64)[_resampled(len(column), seed)].mean(-1))
+        for name, column in values.items()
+    }
+
+
+def sentence_bleu(texts: Sequence[str], references: Sequence[str]) -> list[float] | None:
+    """Sentence BLEU of each text against its reference, 0 to 100; None where sacrebleu is not installed."""
+    try:
+        import sacrebleu
+    except ImportError:
+        return None
+    return [
+        float(sacrebleu.sentence_bleu(text, [reference]).score)
+        for text, reference in zip(texts, references, strict=True)
+    ]
+
+
+def _resampled(count: int, seed: int) -> np.ndarray:
+    random = np.random.Generator(np.random.Philox(derive(seed, "bootstrap")))
+    return random.integers(0, count, (_RESAMPLES, count))
+
+
+def _ends(values: np.ndarray) -> tuple[float, float]:
+    low, high = np.quantile(values, [0.025, 0.975])
+    return float(low), float(high)

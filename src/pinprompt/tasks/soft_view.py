@@ -13,7 +13,7 @@ from pinprompt.values import Evaluation, Score
 
 if TYPE_CHECKING:
     from pinprompt.tasks.classification import ClassificationTask
-    from pinprompt.tasks.metrics import Floats
+    from pinprompt.tasks.label_scores import Floats
 
 _BATCH = 32
 

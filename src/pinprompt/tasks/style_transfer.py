@@ -20,18 +20,24 @@ from pinprompt.recipe.task_sections import RemoteSettings, StyleTransferSettings
 from pinprompt.remote.client import is_remote
 from pinprompt.seeds import derive
 from pinprompt.tasks.protocol import Task, spans
-from pinprompt.tasks.rewriting import Rewrite, Rewriter, local_generator, open_server, unchanged
-from pinprompt.tasks.style_data import StyleData, style_data
-from pinprompt.tasks.style_judges import StyleJudges, build_judges, keep_judges
-from pinprompt.tasks.style_metrics import (
+from pinprompt.tasks.rewriting import (
+    Rewrite,
+    Rewriter,
+    StyleJudges,
     best_of_blocks,
+    build_judges,
     corpus,
     corpus_intervals,
     gain,
     joint,
+    keep_judges,
+    local_generator,
     mean_intervals,
+    open_server,
     sentence_bleu,
+    unchanged,
 )
+from pinprompt.tasks.style_data import StyleData, style_data
 from pinprompt.values import Evaluation, Meter, Prompt, Score
 
 SHOWN = 100

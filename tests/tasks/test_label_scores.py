@@ -1,4 +1,4 @@
-"""Label offsets: worked by hand, as properties, and through the task, the evaluator and the verbs."""
+"""Numbers of labels: rewards, metrics and intervals by hand; calibration on small models, in runs and in journals."""
 
 from __future__ import annotations
 
@@ -19,10 +19,58 @@ from pinprompt.scoring.evaluator import Evaluator
 from pinprompt.scoring.journal import Journal, pack_score, unpack_score
 from pinprompt.scoring.memo import Memo
 from pinprompt.seeds import derive
-from pinprompt.tasks import calibration
+from pinprompt.tasks import label_scores
 from pinprompt.tasks.classification import ClassificationTask
 from pinprompt.tasks.protocol import check_task
 from pinprompt.values import Prompt
+
+P = np.array([[0.7, 0.2, 0.1], [0.3, 0.6, 0.1], [0.4, 0.4, 0.2]])
+Y = np.array([0, 0, 1])
+
+
+def test_gap_reward_by_hand() -> None:
+    assert label_scores.gaps(P, Y) == pytest.approx([0.5, -0.3, 0.0])
+    assert label_scores.gap_reward(P, Y, 180, 200) == pytest.approx([100.0, -54.0, 0.0])
+    assert label_scores.correct(P, Y).tolist() == [True, False, False]
+
+
+def test_a_tie_is_never_a_win() -> None:
+    even = np.array([[0.5, 0.5], [0.5, 0.5]])
+    labels = np.array([0, 1])
+    assert label_scores.gap_reward(even, labels, 180, 200).tolist() == [0.0, 0.0]
+    assert label_scores.predictions(even, labels).tolist() == [1, 0]
+
+
+def test_log_likelihood_stays_finite() -> None:
+    found = label_scores.log_likelihood(np.array([[0.0, 1.0]]), np.array([0]))
+    assert np.isfinite(found).all()
+    assert found[0] < -700
+
+
+def test_confusion_and_macro_f1_against_sklearn() -> None:
+    sklearn = pytest.importorskip("sklearn.metrics")
+    rng = np.random.default_rng(0)
+    y, p = rng.integers(0, 4, 200), rng.integers(0, 4, 200)
+    table = label_scores.confusion(y, p, 4)
+    assert table.tolist() == sklearn.confusion_matrix(y, p).tolist()
+    assert label_scores.macro_f1(table) == pytest.approx(sklearn.f1_score(y, p, average="macro"))
+    assert label_scores.accuracy(table) == pytest.approx(sklearn.accuracy_score(y, p))
+
+
+def test_intervals_against_the_binomial() -> None:
+    y = np.zeros(400, dtype=np.int64)
+    p = np.array([0] * 300 + [1] * 100)
+    found = label_scores.intervals(y, p, 2, {"accuracy": label_scores.accuracy}, seed=3)
+    spread = 1.96 * np.sqrt(0.75 * 0.25 / 400)
+    assert found["accuracy"] == pytest.approx((0.75 - spread, 0.75 + spread), abs=0.01)
+    assert found == label_scores.intervals(y, p, 2, {"accuracy": label_scores.accuracy}, seed=3)
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_is_not_a_number_is_packed_as_no_probability() -> None:
+    rows = np.array([[np.nan, np.nan], [0.25, 0.75]])
+    assert label_scores.packed(rows, np.array([0, 1])) == "0100" + "40be"  # 64 and 190 of 254; a prediction stands out
+
 
 FLAT = np.array([0.5, 0.5])
 GOOD = ["the story felt good", "a truly wonderful drama", "this film was great", "a big heart", "a drama felt good"]
@@ -66,16 +114,16 @@ def raw_logs(folder: Path, split: str, **more: Any) -> np.ndarray:
 
 def test_batch_offsets_by_hand() -> None:
     logs = np.log([[0.8, 0.2], [0.5, 0.5]])
-    offsets = calibration.batch_offsets(logs, np.array([0, 1]), FLAT)
+    offsets = label_scores.batch_offsets(logs, np.array([0, 1]), FLAT)
     # The mean difference of the two classes is (log 4 + log 1) / 2 = log 2, half of it on either side.
     assert offsets == pytest.approx([np.log(2) / 2, -np.log(2) / 2], abs=1e-6)
-    found = calibration.calibrated(logs, offsets)
+    found = label_scores.calibrated(logs, offsets)
     assert found == pytest.approx(np.array([[2 / 3, 1 / 3], [1 / 3, 2 / 3]]), abs=1e-5)
 
 
 def test_content_free_offsets_by_hand() -> None:
-    offsets = calibration.content_free_offsets(np.log([[0.9, 0.1], [0.6, 0.4]]), FLAT)
-    found = calibration.calibrated(np.log([[0.6, 0.4]]), offsets)
+    offsets = label_scores.content_free_offsets(np.log([[0.9, 0.1], [0.6, 0.4]]), FLAT)
+    found = label_scores.calibrated(np.log([[0.6, 0.4]]), offsets)
     assert found[0] == pytest.approx([0.8 / 2.4, 1.6 / 2.4], abs=1e-5)
 
 
@@ -87,26 +135,26 @@ def test_a_prompts_liking_for_a_label_does_not_change_what_it_says(classes: int)
     logs -= np.log(np.exp(logs).sum(axis=1, keepdims=True))
     liking = random.normal(size=classes) * 5
     flat = np.full(classes, 1 / classes)
-    plain = calibration.calibrated(logs, calibration.batch_offsets(logs, labels, flat))
-    biased = calibration.calibrated(logs + liking, calibration.batch_offsets(logs + liking, labels, flat))
+    plain = label_scores.calibrated(logs, label_scores.batch_offsets(logs, labels, flat))
+    biased = label_scores.calibrated(logs + liking, label_scores.batch_offsets(logs + liking, labels, flat))
     assert biased == pytest.approx(plain, abs=1e-5)
     prior = random.dirichlet(np.ones(classes) * 3)
-    moved = calibration.batch_offsets(logs, labels, prior)
-    even = calibration.batch_offsets(logs, labels, flat)
-    odds = calibration.calibrated(logs, moved) / calibration.calibrated(logs, even) / prior
+    moved = label_scores.batch_offsets(logs, labels, prior)
+    even = label_scores.batch_offsets(logs, labels, flat)
+    odds = label_scores.calibrated(logs, moved) / label_scores.calibrated(logs, even) / prior
     assert odds == pytest.approx(np.repeat(odds[:, :1], classes, axis=1), rel=1e-4)
 
 
 def test_a_class_with_more_rows_weighs_no_more() -> None:
     one = np.log([[0.9, 0.1], [0.3, 0.7]])
     many = np.concatenate([np.repeat(one[:1], 9, axis=0), one[1:]])
-    offsets = calibration.batch_offsets(many, np.array([0] * 9 + [1]), FLAT)
-    assert offsets == pytest.approx(calibration.batch_offsets(one, np.array([0, 1]), FLAT), abs=1e-6)
+    offsets = label_scores.batch_offsets(many, np.array([0] * 9 + [1]), FLAT)
+    assert offsets == pytest.approx(label_scores.batch_offsets(one, np.array([0, 1]), FLAT), abs=1e-6)
 
 
 def test_answers_come_back_as_they_were() -> None:
     logs = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32).astype(np.float64)
-    assert (calibration.unpack_rows(calibration.pack_rows(logs), 3) == logs).all()
+    assert (label_scores.unpack_rows(label_scores.pack_rows(logs), 3) == logs).all()
 
 
 @pytest.mark.parametrize("model", ["llama", "roberta"])

@@ -13,7 +13,7 @@ from pinprompt.recipe import recipe as recipes
 from pinprompt.recipe.task_sections import ClassificationSettings
 from pinprompt.run import running
 from pinprompt.tasks.classification import ClassificationTask
-from pinprompt.tasks.label_words import chosen, fitting_prompt, proposed
+from pinprompt.tasks.labelled_data import chosen, fitting_prompt, proposed
 
 
 @pytest.mark.parametrize(

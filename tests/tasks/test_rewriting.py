@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pinprompt.tasks.style_metrics import (
+from pinprompt.tasks.rewriting import (
     best_of_blocks,
     corpus,
     corpus_intervals,
