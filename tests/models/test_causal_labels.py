@@ -90,11 +90,18 @@ def test_a_score_is_the_same_bits_when_nodes_are_forgotten() -> None:
 def test_prompts_are_read_in_as_many_passes_as_their_lengths_and_number_need() -> None:
     model, tokenizer = make("llama")
     rows = [tokenizer(text)["input_ids"] for text in TEXTS]
-    paths = [(300, 301), (300, 302, 303), (304,), (305, 306, 307, 308, 309), (300, 301)]
+    paths = [
+        (300, 301, 302, 303),
+        (300, 302, 303, 304),
+        (304,),
+        (305, 306, 307, 308, 309),
+        (300, 301, 302, 303),
+        (5, 6, 7, 8),
+    ]
     behind = WholePrompts(model, rows, 8, tokens=2 * 4 * len(rows), limit=1 << 30)
     assert (behind.groups(4), behind.groups(8)) == (2, 1)
     answers = behind.logits(paths, [5, 6, 7])
-    assert behind.passes == 3  # two of up to four tokens (three prompts, two at a time), one of up to eight
+    assert behind.passes == 4  # two of four tokens (three prompts, two at a time), one of one token, one of five
     assert torch.equal(answers[0], answers[4])
     with pytest.raises(MemoryError):
         WholePrompts(model, rows, 8, tokens=64, limit=1000)

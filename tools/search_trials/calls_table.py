@@ -1,61 +1,131 @@
-"""The table of the experiment on calls: test accuracy by set and method, and paired differences over sets and splits.
+"""The experiment on calls: finished cells are collected in one CSV file, and its tables and figure are made from that.
 
-Run it from the project's root after recipes/small/calls.toml, calls-rivals.toml and smaller_budgets.py:
-    .venv/bin/python tools/search_trials/calls_table.py runs/calls runs/calls-rivals build/trials/smaller-budgets.jsonl
-A fourth argument is a file for the figure: accuracy against calls, a line a method, over the cells that all lines have.
+Run it from the project's root after recipes/small/calls.toml, calls-rivals.toml, calls-ablation.toml and
+smaller_budgets.py; cells that the file has already are kept, so that it can grow over several sessions:
+    .venv/bin/python tools/search_trials/calls_table.py docs/results/calls.csv --runs runs/calls runs/calls-rivals \
+        runs/calls-ablation --smaller build/trials/smaller-budgets.jsonl --figure docs/figures/calls/accuracy-calls.svg
 A cell is a set and a split. Hand-written prompts are measured by every run of `race`; "best hand-written" is the one of
 manual and instructions that is better on dev, so that no test row chooses. Intervals are Student's t over cells.
 """
 
 from __future__ import annotations
 
+import argparse
+import csv
 import json
 import math
-import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from pinprompt.run import running
+
 TUNED = ("rotten-tomatoes", "vader-editorials")
+RACE = "race, 1,000 calls"
+HAND = (
+    "manual, raw",
+    "manual, calibrated",
+    "instructions, raw",
+    "instructions, calibrated",
+    "best hand-written, calibrated",
+)
 T95 = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26, 11: 2.20, 14: 2.14, 19: 2.09}
+FIELDS = ("row", "dataset", "split", "accuracy", "perplexity", "slor", "dictionary_words", "precision", "prompt")
 
-Cells = dict[str, dict[tuple[str, int], float]]
-
-
-def results(folder: Path) -> Iterator[dict[str, Any]]:
-    """The results of the finished runs below a folder, with their budget of calls."""
-    for path in sorted(folder.glob("*/result.json")):
-        yield json.loads(path.read_text("utf-8"))
+Row = dict[str, Any]
+Cells = dict[str, dict[tuple[str, int], Row]]
 
 
-def read(runs: Path, rivals: Path, smaller: Path | None) -> tuple[Cells, dict[str, list[dict[str, Any]]]]:
-    """Test accuracy by row of the table and cell, and the readability of what each row found."""
-    cells: Cells = defaultdict(dict)
-    read_by: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for result in results(runs):
-        cell = (result["dataset"], result["split"])
-        calls = 600 if result["calls"] <= 600 else 1000 if result["calls"] <= 1000 else 1600
-        cells[f"race, {calls:,} calls"][cell] = result["test"]["accuracy"]
-        read_by[f"race, {calls:,} calls"].append(result["readability"])
-        hand = result["baselines"]
-        for name, row in hand.items():
-            cells[f"{name}, raw"][cell] = row["test"]["raw_accuracy"]
-            cells[f"{name}, calibrated"][cell] = row["test"]["accuracy"]
-        best = max(hand.values(), key=lambda row: row["dev"]["accuracy"])
-        cells["best hand-written, calibrated"][cell] = best["test"]["accuracy"]
-    for result in results(rivals):
-        name = f"{result['method']}, raw, 6,400 calls"
-        cells[name][(result["dataset"], result["split"])] = result["test"]["accuracy"]
-        read_by[name].append(result["readability"])
-    for line in smaller.read_text("utf-8").splitlines() if smaller else ():
+def rows_of(folder: Path) -> Iterator[Row]:
+    """What a finished run says: the row of its method, and the rows of the hand-written prompts beside a race."""
+    result = json.loads((folder / "result.json").read_text("utf-8"))
+    recipe = running.recipe_of(folder).model_dump(mode="json")
+    cell = {"dataset": result["dataset"], "split": result["split"], "precision": recipe["models"]["precision"]}
+    name, read = row_name(recipe), result["readability"]
+    yield {
+        **cell, "row": name, "accuracy": result["test"]["accuracy"], "prompt": result["prompt"],
+        **{fact: read.get(fact) for fact in ("perplexity", "slor", "dictionary_words")},
+    }  # fmt: skip
+    if name != RACE:
+        return
+    hand = result["baselines"]
+    for own, row in hand.items():
+        for way, metric in (("raw", "raw_accuracy"), ("calibrated", "accuracy")):
+            yield {**cell, "row": f"{own}, {way}", "accuracy": row["test"][metric], "prompt": row["prompt"]}
+    best = max(hand.values(), key=lambda row: row["dev"]["accuracy"])
+    yield {**cell, "row": HAND[-1], "accuracy": best["test"]["accuracy"], "prompt": best["prompt"]}
+
+
+def row_name(recipe: Mapping[str, Any]) -> str:
+    """The row of a run in the tables: its method, what differs from that method's defaults, its budget."""
+    method, race, scoring = recipe["method"], recipe["race"], recipe["scoring"]
+    raw = recipe["task"]["calibrate"] == "none"
+    said = [method]
+    if method == "race":
+        said += ["no calibration"] if raw else []
+        said += ["no racing"] if race["keep"] == 1.0 else []
+        said += ["no screening"] if not race["screen"] else []
+        said += ["no stock phrases"] if not race["cores"] else []
+    else:
+        said.append("raw" if raw else "calibrated")
+        said += ["raced"] if scoring["race"] else []
+        said += ["chosen by all rows"] if scoring["choose"] == "rows" else []
+    return ", ".join([*said, f"{recipe['budget']['calls']:,} calls"])
+
+
+def smaller_rows(path: Path) -> Iterator[Row]:
+    """What smaller budgets of the rivals would have chosen, as smaller_budgets.py writes it."""
+    for line in path.read_text("utf-8").splitlines():
         row = json.loads(line)
+        # What a method that learns would have found with calibrated scores is another run, not another choice.
         if (row["way"], row["budget"]) != ("raw", 6400) and (row["method"] == "random" or row["way"] == "raw"):
             name = f"{row['method']}, {row['way']}, {row['budget']:,} calls"
-            cells[name][(row["dataset"], row["split"])] = row["accuracy"]
-    return cells, read_by
+            yield {
+                "row": name, "dataset": row["dataset"], "split": row["split"], "accuracy": row["accuracy"],
+                "prompt": row["prompt"], "precision": row["precision"],
+            }  # fmt: skip
+
+
+def collect(path: Path, runs: Sequence[Path], smaller: Path | None) -> list[Row]:
+    """All cells: those of the file and those of finished runs, which replace them; written back to the file."""
+    found: dict[tuple[str, str, int, str], Row] = {}
+
+    def take(row: Row) -> None:
+        found[(row["row"], row["dataset"], int(row["split"]), row["precision"])] = row
+
+    if path.exists():
+        with path.open(encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                take({**row, "split": int(row["split"]), "accuracy": float(row["accuracy"])})
+    for folder in runs:
+        for done in sorted(folder.glob("*/result.json")):
+            for row in rows_of(done.parent):
+                take(row)
+    for row in smaller_rows(smaller) if smaller else ():
+        take(row)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = [found[key] for key in sorted(found)]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({field: "" if row.get(field) is None else row[field] for field in FIELDS} for row in rows)
+    return rows
+
+
+def table(rows: Sequence[Row]) -> Cells:
+    """Rows of the tables with their cells, in the order in which they are shown."""
+    cells: Cells = defaultdict(dict)
+    for row in rows:
+        cells[row["row"]][(row["dataset"], row["split"])] = row
+
+    def place(name: str) -> tuple[bool, bool, str, int, str]:
+        calls = int(name.rpartition(", ")[2].removesuffix(" calls").replace(",", "")) if name.endswith(" calls") else 0
+        return name != RACE, name not in HAND, name.split(", ")[0], calls, name
+
+    return {name: cells[name] for name in sorted(cells, key=place)}
 
 
 def interval(values: Sequence[float]) -> str:
@@ -68,63 +138,85 @@ def interval(values: Sequence[float]) -> str:
 
 
 def draw(cells: Cells, path: Path) -> None:
-    """Accuracy against calls on the sets that were not tuned on; a dotted line is what costs no call."""
+    """Accuracy against calls on the sets that were not tuned on, over the cells that all lines have."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    lines: dict[str, dict[int, dict[tuple[str, int], float]]] = defaultdict(dict)
+    lines: dict[str, dict[int, dict[tuple[str, int], Row]]] = defaultdict(dict)
     for name, row in cells.items():
-        method, _, calls = name.rpartition(", ")
-        if calls.endswith(" calls"):
-            lines[method][int(calls.removesuffix(" calls").replace(",", ""))] = row
-    free = cells["best hand-written, calibrated"]
+        if name.endswith(" calls"):
+            words = name.removesuffix(" calls").split(", ")
+            method, calls = ", ".join(words[:-1]), words[-1]
+            if len(words) <= 3 and "no " not in method:
+                lines[method][int(calls.replace(",", ""))] = row
+    free = cells[HAND[-1]]
     every = [row for by_calls in lines.values() for row in by_calls.values()]
     common = sorted(cell for cell in free if cell[0] not in TUNED and all(cell in row for row in every))
     axes = pyplot.figure(figsize=(6, 4), layout="constrained").add_subplot()
     for method, by_calls in lines.items():
-        points = [(calls, 100 * np.mean([row[cell] for cell in common])) for calls, row in sorted(by_calls.items())]
+        points = [(calls, mean(row, common)) for calls, row in sorted(by_calls.items())]
         axes.plot(*zip(*points, strict=True), marker="o", label=method)
-    level = 100 * float(np.mean([free[cell] for cell in common]))
-    axes.axhline(level, linestyle=":", color="grey", label="best hand-written, calibrated")
+    axes.axhline(mean(free, common), linestyle=":", color="grey", label=HAND[-1])
     axes.set(xscale="log", xlabel="calls", ylabel=f"test accuracy (%), mean of {len(common)} cells")
     axes.set_xticks([600, 1000, 1600, 6400], ["600", "1,000", "1,600", "6,400"])
     axes.minorticks_off()
     axes.legend()
     path.parent.mkdir(parents=True, exist_ok=True)
-    pyplot.savefig(path)
+    pyplot.savefig(path, metadata={"Date": None})
 
 
-def main(runs: Path, rivals: Path, smaller: Path | None, figure: Path | None) -> None:
-    """Print the tables as Markdown, and draw the figure if a file is given for it."""
-    cells, read_by = read(runs, rivals, smaller)
-    if figure is not None:
-        draw(cells, figure)
+def mean(row: Mapping[tuple[str, int], Row], cells: Sequence[tuple[str, int]]) -> float:
+    """Mean accuracy in percent over cells."""
+    return 100 * float(np.mean([row[cell]["accuracy"] for cell in cells]))
+
+
+def show(cells: Cells) -> None:
+    """Print the tables as Markdown."""
     sets = sorted({cell[0] for row in cells.values() for cell in row}, key=lambda name: (name in TUNED, name))
-    print(
-        "| |", " | ".join(f"{name}{' (tuned on)' if name in TUNED else ''}" for name in sets), "| perplexity | words |"
-    )
-    print("|---|" + "---|" * (len(sets) + 2))
+    titles = [f"{name}{' (tuned on)' if name in TUNED else ''}" for name in sets]
+    print("| |", " | ".join(titles), "| perplexity | SLOR | words |")
+    print("|---|" + "---|" * (len(sets) + 3))
     for name, row in cells.items():
         shown = []
         for dataset in sets:
-            values = [100 * value for (own, _), value in row.items() if own == dataset]
+            values = [100 * found["accuracy"] for (own, _), found in row.items() if own == dataset]
             error = f" ± {np.std(values, ddof=1) / math.sqrt(len(values)):.1f}" if len(values) > 1 else ""
             shown.append(f"{np.mean(values):.1f}{error} ({len(values)})" if values else "")
-        facts = read_by.get(name, [])
-        perplexity = f"{np.exp(np.mean([math.log(fact['perplexity']) for fact in facts])):.0f}" if facts else ""
-        words = f"{100 * np.mean([fact['dictionary_words'] for fact in facts]):.0f} %" if facts else ""
-        print(f"| {name} | {' | '.join(shown)} | {perplexity} | {words} |")
+        print(f"| {name} | {' | '.join([*shown, *readability(list(row.values()))])} |")
     print("\n| race at 1,000 calls less ..., on sets that were not tuned on | cells | difference, 95 % interval |")
     print("|---|---|---|")
-    ours = cells["race, 1,000 calls"]
+    ours = cells[RACE]
     for name, row in cells.items():
-        gaps = [ours[cell] - row[cell] for cell in row if cell in ours and cell[0] not in TUNED]
+        gaps = [ours[cell]["accuracy"] - row[cell]["accuracy"] for cell in row if cell in ours and cell[0] not in TUNED]
         if gaps and row is not ours:
             print(f"| {name} | {len(gaps)} | {interval(gaps)} |")
 
 
+def readability(rows: Sequence[Row]) -> list[str]:
+    """Perplexity (geometric mean), SLOR and the share of dictionary words of what a row found."""
+    rows = [row for row in rows if row.get("perplexity")]
+    if not rows:
+        return ["", "", ""]
+    perplexity = math.exp(np.mean([math.log(float(row["perplexity"])) for row in rows]))
+    words = 100 * np.mean([float(row["dictionary_words"]) for row in rows])
+    return [f"{perplexity:,.0f}", f"{np.mean([float(row['slor']) for row in rows]):.2f}", f"{words:.0f} %"]
+
+
+def main() -> None:
+    """Collect the cells, print the tables, and draw the figure if a file is given for it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cells", type=Path, help="The CSV file of all cells.")
+    parser.add_argument("--runs", type=Path, nargs="*", default=[], help="Folders of finished sweeps.")
+    parser.add_argument("--smaller", type=Path, help="What smaller_budgets.py wrote.")
+    parser.add_argument("--figure", type=Path, help="Draw accuracy against calls into this file.")
+    asked = parser.parse_args()
+    cells = table(collect(asked.cells, asked.runs, asked.smaller))
+    show(cells)
+    if asked.figure is not None:
+        draw(cells, asked.figure)
+
+
 if __name__ == "__main__":
-    given = [Path(word) for word in sys.argv[1:5]]
-    main(given[0], given[1], *[*given[2:], None, None][:2])
+    main()

@@ -44,12 +44,15 @@ def rows_of(folder: Path, task: Any) -> Iterator[dict[str, Any]]:
         worth["raw"][text] = task.score_of(np.exp(logs), "train").value
         worth["calibrated"][text] = task.score_of(label_scores.calibrated(logs, offsets[text]), "train").value
     tested: dict[str, dict[str, float]] = {}
+    finals: dict[str, Any] = {}
     for budget in BUDGETS:
         count = (budget - FINALISTS * task.calls("dev")) // task.calls("train")
         for way in ("raw", "calibrated"):
             best = sorted(texts[:count], key=lambda text: -worth[way][text])[:FINALISTS]
-            scores = task.score([Prompt(text, offsets=offsets[text]) for text in best], split="dev")
-            dev = [score.details["raw_score"] if way == "raw" else score.value for score in scores]
+            new = [text for text in best if text not in finals]
+            scores = task.score([Prompt(text, offsets=offsets[text]) for text in new], split="dev") if new else []
+            finals |= dict(zip(new, scores, strict=True))
+            dev = [finals[text].details["raw_score"] if way == "raw" else finals[text].value for text in best]
             chosen = best[int(np.argmax(dev))]
             if chosen not in tested:
                 tested[chosen] = dict(task.evaluate(Prompt(chosen, offsets=offsets[chosen]), "test").metrics)
@@ -68,6 +71,7 @@ def main(runs: Path, out: Path) -> None:
         calibrated = recipe.model_copy(update={"task": settings.model_copy(update={"calibrate": "batch"})})
         task = build.build_task(calibrated, "cpu")
         facts = {"method": recipe.method, "dataset": settings.dataset, "split": settings.split}
+        facts["precision"] = recipe.models.precision
         lines = [json.dumps({**facts, **row}) + "\n" for row in rows_of(folder, task)]
         with out.open("a", encoding="utf-8") as handle:
             handle.writelines(lines)

@@ -29,8 +29,8 @@ from pinprompt.models.label_text import (
     window_of,
     words_after,
 )
-from pinprompt.models.shared_prefixes import SLOT_BYTES, SharedPrefixes, TokenPath
-from pinprompt.models.whole_prompts import CHUNK, WholePrompts
+from pinprompt.models.shared_prefixes import ROWS, SLOT_BYTES, SharedPrefixes, TokenPath
+from pinprompt.models.whole_prompts import CHUNK, TOKENS, WholePrompts
 
 BATCH = 32
 DEPTH = 32  # tokens of prompt and label word for which room is kept behind each text
@@ -91,11 +91,11 @@ class CausalLabels(LocalLabels):
         strict: bool = False,
         share: bool = True,
         read: Literal["prompts", "prefixes"] = "prompts",
-        tokens: int = 256,
+        tokens: int | None = None,
     ) -> None:
         """`frame` is any frame of the template (words follow it); `share` keeps texts that stand before the prompt.
 
-        `read` says how prompts are read behind texts that are kept, and `tokens` how large a pass is.
+        `read` says how prompts are read behind texts that are kept, and `tokens` how large a pass is at least.
         """
         self.model, self.tokenizer = model, tokenizer
         self.encoder = WindowEncoder(tokenizer, window_of(model, tokenizer), closing=False)
@@ -103,7 +103,8 @@ class CausalLabels(LocalLabels):
         # Texts are kept for one template only, always the same one: which way a prompt is read must not depend on what
         # was scored before it.
         self._kept = frame.before if share else None
-        self._prefixes, self._tokens = read == "prefixes", tokens
+        self._prefixes = read == "prefixes"
+        self._tokens = tokens or (ROWS if self._prefixes else TOKENS)
         self._shareable: bool | None = None
         self._pasts: OrderedDict[TokenPath, torch.Tensor] = OrderedDict()
         self._pad = next(i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id, 0) if i is not None)

@@ -1,8 +1,8 @@
 """Many prompts behind the same texts: the texts are read once, and each prompt is read whole in one pass.
 
-A pass has some prompts beside all texts, n tokens deep: a matrix product then has a few hundred rows, which is where a
-CPU is near its limit. Its shape depends on the texts and on the prompt's own length alone, so that what a prompt gets
-is the same bits whatever else is in the pass. Prompts that begin alike share nothing here (`shared_prefixes` does
+A pass has prompts of one length beside all texts: one where that makes large matrix products already, else a few. Its
+shape depends on the texts and on that length alone, so that what a prompt gets is the same bits whatever else is in
+the pass. Prompts that begin alike share nothing here (`shared_prefixes` does
 that, one token at a time, which pays where a policy writes the same few beginnings again and again).
 """
 
@@ -18,7 +18,7 @@ from pinprompt.models.batches import logits_of
 from pinprompt.models.kv_slots import FixedLayer, read_many, row_attention, token_bytes
 from pinprompt.models.shared_prefixes import TokenPath
 
-STEP = 4  # prompts are filled up to a multiple of this many tokens, so that those of like length share passes
+TOKENS = 64  # of a pass at least: larger ones are hardly faster, and prompts of one length that fill them are few
 CHUNK = 32  # texts at a time where they are not kept
 
 
@@ -37,7 +37,7 @@ class WholePrompts:
     """Answers after prompts behind a fixed list of texts; `depth` is the longest prompt, `tokens` those of a pass."""
 
     def __init__(self, model: Any, texts: Sequence[Sequence[int]], depth: int, *, tokens: int, limit: int) -> None:
-        self.model, self.depth, self.tokens, self.rows = model, -(-depth // STEP) * STEP, tokens, len(texts)
+        self.model, self.depth, self.tokens, self.rows = model, depth, tokens, len(texts)
         self._sizes = torch.tensor([len(ids) for ids in texts], device=model.device)
         self._longest = int(self._sizes.max())
         # Long texts leave room for fewer prompts beside them.
@@ -46,7 +46,7 @@ class WholePrompts:
             raise MemoryError("the texts' keys and values are too large to be kept")
         pasts = read_many(model, texts)
         layers, two, heads, _, width = pasts[0].shape
-        shape = (layers, two, self.groups(STEP) * self.rows, heads, self._longest + self.depth, width)
+        shape = (layers, two, self.groups(1) * self.rows, heads, self._longest + self.depth, width)
         # Zeros, not empty memory: masked columns weigh exactly nothing only as long as they are finite.
         self._store = pasts[0].new_zeros(shape)
         for row, past in enumerate(pasts):
@@ -63,7 +63,7 @@ class WholePrompts:
         found: dict[TokenPath, torch.Tensor] = {}
         by_depth: dict[int, list[TokenPath]] = {}
         for path in dict.fromkeys(paths):
-            by_depth.setdefault(-(-len(path) // STEP) * STEP, []).append(path)
+            by_depth.setdefault(len(path), []).append(path)
         for depth, members in by_depth.items():
             size = self.groups(depth)
             for start in range(0, len(members), size):
@@ -78,10 +78,9 @@ class WholePrompts:
         size = self.groups(depth)
         filled = [*paths, *[paths[0]] * (size - len(paths))]
         device, rows, end = self._store.device, size * self.rows, self._longest + depth
-        ids = torch.tensor([[*path, *[path[-1]] * (depth - len(path))] for path in filled], device=device)
-        lengths = torch.tensor([len(path) for path in filled], device=device).repeat_interleave(self.rows)
+        ids = torch.tensor(filled, device=device)
         layers = [_Behind(part[0, :rows, :, :end], part[1, :rows, :, :end], self._longest) for part in self._store]
-        places = lengths[:, None] - last + torch.arange(last, device=device)
+        places = (depth - last + torch.arange(last, device=device)).expand(rows, -1)
         with torch.no_grad(), row_attention(self.model):
             answer = logits_of(
                 self.model,

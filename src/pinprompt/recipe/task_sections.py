@@ -227,7 +227,13 @@ class ModelSettings(Section):
         description="How a causal model reads prompts behind a text: whole, or token by token so that prompts which "
         "begin alike share their beginning (pays where a policy writes few beginnings).",
     )
-    tokens: int = Field(256, ge=1, le=65536, description="Tokens (or rows of one token) in a pass of a causal model.")
+    tokens: int | None = Field(
+        None,
+        ge=1,
+        le=65536,
+        description="Tokens in a pass of a causal model, where one prompt has fewer; none: 64, or 256 with "
+        "`read = \"prefixes\"`.",
+    )
 
 
 class RemoteSettings(Section):
