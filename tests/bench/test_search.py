@@ -12,8 +12,8 @@ from pinprompt.api import bench
 from pinprompt.bench import search, step
 from pinprompt.bench.write import random_backbone
 from pinprompt.errors import SettingError
-from pinprompt.models.causal_labels import CausalLabels
-from pinprompt.models.whole_prompts import WholePrompts
+from pinprompt.models.continuations import WholePrompts
+from pinprompt.models.labels import CausalLabels
 from pinprompt.recipe.recipe import resolve
 
 

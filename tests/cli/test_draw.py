@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 from pinprompt.cli import app
 from pinprompt.models.clip import load_clip
 from tests.cli.inversion_runs import invert, picture
-from tests.models import test_diffusion
+from tests.models import test_images
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRAWING = {"images": 2, "steps": 2, "size": 32}
-pipeline = test_diffusion.folder
+pipeline = test_images.folder
 
 
 @pytest.fixture(scope="module")

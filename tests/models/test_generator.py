@@ -15,10 +15,10 @@ from style_toys import VOCABULARY, causal_lm, save, tokenizer
 
 from pinprompt.bench.generate import measure
 from pinprompt.errors import ModelError, SettingError
-from pinprompt.models import kv_slots as slots_module
+from pinprompt.models import passes as slots_module
 from pinprompt.models.generator import Generator, Request, new_tokens, tidy
-from pinprompt.models.kv_slots import Slots, read
 from pinprompt.models.loading import load_causal_lm
+from pinprompt.models.passes import Slots, read
 
 KINDS = ("llama", "gpt2", "opt")
 

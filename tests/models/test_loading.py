@@ -10,8 +10,8 @@ import torch
 from label_toys import TEXTS, WORDS, make, save
 
 from pinprompt.errors import ModelError
-from pinprompt.models.causal_labels import CausalLabels
 from pinprompt.models.label_text import Frame
+from pinprompt.models.labels import CausalLabels
 from pinprompt.models.loading import Int8Linear, load_causal_lm, lowered
 
 FRAMES = [Frame("", prompt) for prompt in (" It was", " the answer is", " It felt truly")]

@@ -25,7 +25,7 @@ from pinprompt.errors import NotAgreed, PinpromptError, RunError, SettingError
 from pinprompt.files import write_json
 from pinprompt.judges.vision import VisionJudge
 from pinprompt.models.sources import kind_of
-from pinprompt.policy.bans import banned_phrases, seal
+from pinprompt.policy.words import banned_phrases, seal
 from pinprompt.recipe import recipe as recipes
 from pinprompt.recipe.sections import Constraints
 from pinprompt.records.compare import compare

@@ -21,8 +21,7 @@ from transformers import (
 from pinprompt.bench.write import random_backbone
 from pinprompt.data.readers import Example
 from pinprompt.methods.protocol import Outcome, Search
-from pinprompt.models.causal_labels import CausalLabels
-from pinprompt.models.masked_labels import MaskedLabels
+from pinprompt.models.labels import CausalLabels, MaskedLabels
 from pinprompt.policy.writer import Writer
 from pinprompt.recipe.sections import BudgetSettings, PolicySettings
 from pinprompt.recipe.task_sections import ClassificationSettings

@@ -12,6 +12,13 @@ WORDS += ["very", "nice", "awful", "we", "they", "it", "a"]
 MARKS = ['"', ".", "!", "?"]
 SPECIAL = ["[UNK]", "[PAD]", "[BOS]", "[EOS]"]
 VOCABULARY = [*SPECIAL, *MARKS, *WORDS]
+SOURCE = [
+    f"the {thing} was {how} {word}"
+    for thing in ("food", "place")
+    for how in ("very", "a", "is")
+    for word in ("bad", "awful", "hate")
+]
+TARGET = [text.replace("bad", "good").replace("awful", "nice").replace("hate", "love") for text in SOURCE]
 
 
 def tokenizer(wrap: bool = False, vocabulary: list[str] = VOCABULARY) -> Any:

@@ -23,10 +23,10 @@ def measure(model: str = "smollm2", inputs: int = 32, prompts: int = 32, device:
     """Prompts per second for each stage of savings, their ratio, and the largest difference of a probability."""
     import torch
 
-    from pinprompt.models.causal_labels import CausalLabels
+    from pinprompt.models.continuations import SharedPrefixes
     from pinprompt.models.label_text import Frame
+    from pinprompt.models.labels import CausalLabels
     from pinprompt.models.loading import load_causal_lm
-    from pinprompt.models.shared_prefixes import SharedPrefixes
 
     lm, tokenizer = load_causal_lm(model, device)
     texts = _texts(inputs)
@@ -89,8 +89,8 @@ def _gradient_speedup(labels: Any, texts: Sequence[str]) -> float:
     """A gradient at prompt vectors after texts that were read once, against one through the whole strings."""
     import torch
 
-    from pinprompt.models.batches import logits_of
-    from pinprompt.models.causal_labels import around_vectors
+    from pinprompt.models.labels import around_vectors
+    from pinprompt.models.passes import logits_of
 
     sides: list[tuple[list[int], list[int]]] = [(ids, []) for ids in labels.encoder.ids(texts)]
     start = labels.model.get_input_embeddings().weight[: len(_SUPPORT)].detach()
@@ -115,7 +115,7 @@ def _plain(labels: Any, texts: Sequence[str], frame: Any) -> Any:
     """Label probabilities as the released code has them: every position, the whole vocabulary, one padded batch."""
     import torch
 
-    from pinprompt.models.causal_labels import padded
+    from pinprompt.models.labels import padded
 
     rows = labels.encoder.ids([frame.around(text)[0] for text in texts])
     given, sizes = padded(rows, 0, labels.model.device)
@@ -151,7 +151,7 @@ def _lower(lm: Any, tokenizer: Any, texts: Sequence[str], frames: Sequence[Any])
     import torch
 
     from pinprompt.errors import PinpromptError
-    from pinprompt.models.causal_labels import CausalLabels
+    from pinprompt.models.labels import CausalLabels
     from pinprompt.models.loading import lowered
 
     try:

@@ -20,7 +20,7 @@ from pinprompt.values import Event
 PARTS = (
     ("start", "pinprompt.run.build", "build_task"),
     ("start", "pinprompt.run.build", "build_writer"),
-    ("score", "pinprompt.models.causal_labels.CausalLabels", "log_probs"),
+    ("score", "pinprompt.models.labels.CausalLabels", "log_probs"),
     ("write", "pinprompt.policy.writer.Writer", "_write"),
     ("write", "pinprompt.policy.writer.Writer", "states"),
     ("perplexity", "pinprompt.policy.backbone.Backbone", "likelihoods"),
@@ -79,14 +79,12 @@ class _Clock:
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         """Within this, the parts are timed and the tokens of scoring counted."""
-        from pinprompt.models import shared_prefixes, whole_prompts
 
         with contextlib.ExitStack() as stack:
             for phase, owner, name in PARTS:
                 stack.enter_context(_wrapped(owner, name, partial(self._timed, phase)))
-            stack.enter_context(_wrapped("pinprompt.models.whole_prompts.WholePrompts", "_pass", self._pass))
-            for room in (whole_prompts, shared_prefixes):
-                stack.enter_context(_wrapped(room.__name__, "read_many", self._texts))
+            stack.enter_context(_wrapped("pinprompt.models.continuations.WholePrompts", "_pass", self._pass))
+            stack.enter_context(_wrapped("pinprompt.models.continuations", "read_many", self._texts))
             yield
 
     def _timed(self, phase: str, run: Callable[..., Any]) -> Callable[..., Any]:

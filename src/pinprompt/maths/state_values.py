@@ -11,7 +11,6 @@ from torch import Tensor
 
 from pinprompt.errors import PinpromptError
 from pinprompt.maths import entropy as entropies
-from pinprompt.maths import priors as relative
 
 # Q of taken tokens and values of many states, without a tensor of states x vocabulary.
 
@@ -35,7 +34,7 @@ def kept_value(
     entropy: entropies.Entropy,
     rows: int = 128,
     bias: float = 0.0,
-    priors: Sequence[relative.Prior] | None = None,
+    priors: Sequence[entropies.Prior] | None = None,
 ) -> Tensor:
     """The value of each state over the tokens it keeps, `rows` states at a time, without a gradient.
 
@@ -63,7 +62,7 @@ def kept_value(
             # V(z + b) = V(z) + b for both entropies, so the bias need not touch every token.
             if priors is not None:
                 some = [*priors[start:stop], *[priors[stop - 1]] * (rows - (stop - start))]
-                values[start:stop] = relative.values(z, some, entropy)[: stop - start] + bias
+                values[start:stop] = entropies.values(z, some, entropy)[: stop - start] + bias
                 continue
             kept = z[: stop - start]
             if masks is not None:
@@ -139,7 +138,7 @@ def differentiable_value(
     entropy: entropies.Entropy,
     rows: int = 32,
     bias: float = 0.0,
-    priors: Sequence[relative.Prior] | None = None,
+    priors: Sequence[entropies.Prior] | None = None,
 ) -> Tensor:
     """`kept_value`, differentiable in hat_e; what RLPrompt's path-consistency losses need.
 
@@ -161,7 +160,7 @@ class _Value(torch.autograd.Function):
         masks: Masks,
         entropy: entropies.Entropy,
         rows: int,
-        priors: Sequence[relative.Prior] | None,
+        priors: Sequence[entropies.Prior] | None,
     ) -> Tensor:
         values, directions = hat_e.new_empty(len(hat_e)), torch.empty_like(hat_e)
         for start in range(0, len(hat_e), rows):
@@ -169,8 +168,8 @@ class _Value(torch.autograd.Function):
             z = hat_e[start:stop] @ head.T
             if priors is not None:
                 some = priors[start:stop]
-                values[start:stop] = relative.values(z, some, entropy)
-                directions[start:stop] = relative.policies(z, some, entropy) @ head
+                values[start:stop] = entropies.values(z, some, entropy)
+                directions[start:stop] = entropies.policies(z, some, entropy) @ head
                 continue
             mask = None if masks is None else mask_rows(masks, start, stop, len(head)).to(z.device)
             values[start:stop] = entropies.value(z, entropy, mask)

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from pinprompt.errors import BudgetSpent, SettingError
-from pinprompt.methods.heats import Heats, Raced, score_whole
 from pinprompt.methods.protocol import Candidate, Outcome, Search
+from pinprompt.methods.selection import Heats, Raced, score_whole
 from pinprompt.seeds import derive
 from pinprompt.values import Event, Prompt, Score
 

@@ -30,9 +30,8 @@ from numpy.typing import NDArray
 
 from pinprompt.errors import BudgetSpent, SettingError
 from pinprompt.maths.gaussian_process import kernel, posterior
-from pinprompt.methods.heats import asked
 from pinprompt.methods.protocol import Candidate, Finalist, Outcome, Search
-from pinprompt.methods.selection import chances_of_best
+from pinprompt.methods.selection import asked, chances_of_best
 from pinprompt.methods.variations import allowed, as_prompt, variations
 from pinprompt.policy.writer import Writer
 from pinprompt.recipe.sections import RaceSettings

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from pinprompt.errors import ModelError, SettingError
-from pinprompt.models.kv_slots import Slots, check, read, window
+from pinprompt.models.passes import Slots, check, read, window
 
 TEMPLATE = '{prompt} "{text}" "'
 _ENDS = frozenset('".!?')

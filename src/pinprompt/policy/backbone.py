@@ -18,7 +18,7 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicS
 
 from pinprompt.errors import ModelError, SettingError
 from pinprompt.models.cache import home, place
-from pinprompt.policy.bans import Mask
+from pinprompt.policy.words import Mask
 from pinprompt.seeds import derive
 
 CACHED_FROM = 5000

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pinprompt.maths.priors import Prior
+from pinprompt.maths.entropy import Prior
 from pinprompt.policy.reader import Prefix, Reader
 
 Keep = Callable[[Sequence[Prefix], Tensor], Tensor]

@@ -16,9 +16,8 @@ from torch import Tensor
 from pinprompt.english import FUNCTION_WORDS, is_word
 from pinprompt.errors import SettingError
 from pinprompt.policy.backbone import Backbone, Tokens
-from pinprompt.policy.bans import Mask, Pattern, Phrases, banned_phrases, wordlike
 from pinprompt.policy.reader import Prefix
-from pinprompt.policy.required import Need, Required
+from pinprompt.policy.words import Mask, Need, Pattern, Phrases, Required, banned_phrases, wordlike
 from pinprompt.recipe.sections import Constraints
 
 # The ignorable set of a prefix: everything but the k likeliest of the tokens that may be written there (F_I).

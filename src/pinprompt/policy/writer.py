@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from pinprompt.errors import SettingError
-from pinprompt.maths.entropy import Entropy, policy, value
-from pinprompt.maths.priors import largest, policies, values
+from pinprompt.maths.entropy import Entropy, largest, policies, policy, value, values
 from pinprompt.policy.adapter import Adapter
 from pinprompt.policy.backbone import Backbone, log_unigrams
 from pinprompt.policy.prefix_tree import PrefixTree

@@ -232,7 +232,7 @@ class ModelSettings(Section):
         ge=1,
         le=65536,
         description="Tokens in a pass of a causal model, where one prompt has fewer; none: 64, or 256 with "
-        "`read = \"prefixes\"`.",
+        '`read = "prefixes"`.',
     )
 
 

@@ -85,7 +85,7 @@ class RemoteWords:
 
 
 class RemoteClassifier:
-    """Label probabilities of a model behind an API, with the interface of `models.causal_labels.CausalLabels`."""
+    """Label probabilities of a model behind an API, with the interface of `models.labels.CausalLabels`."""
 
     kind = "causal"
     mask_token = ""

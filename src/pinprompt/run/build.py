@@ -160,10 +160,9 @@ def build_evaluator(
 ) -> Evaluator:
     """The way from prompts to scores, at the place where the run folder's checkpoint left it."""
     from pinprompt.models.sources import home
-    from pinprompt.scoring.answers import Answers
     from pinprompt.scoring.budget import Budget
     from pinprompt.scoring.evaluator import Evaluator
-    from pinprompt.scoring.journal import Journal
+    from pinprompt.scoring.journal import Answers, Journal
     from pinprompt.scoring.memo import Memo
 
     settings = recipe.scoring
@@ -239,7 +238,7 @@ def environment(device: str, threads: int) -> dict[str, Any]:
     """What a reader needs to know of the machine, for environment.json and the report."""
     import torch
 
-    from pinprompt.policy.bans import seal
+    from pinprompt.policy.words import seal
 
     packages = ("pinprompt", "torch", "transformers", "tokenizers", "numpy", "safetensors")
     versions, banned = {}, seal()

@@ -224,8 +224,7 @@ def draw(
 ) -> Result:  # fmt: skip
     """Draw pictures for the prompt of an inversion run (extra `diffusion`) and put them into its result and report."""
     from pinprompt.files import write_atomically, write_json
-    from pinprompt.models.diffusion import load_painter
-    from pinprompt.models.images import data_uri
+    from pinprompt.models.images import data_uri, load_painter
     from pinprompt.records.report import write_report
 
     build.set_threads(threads)

@@ -23,10 +23,9 @@ from typing import Any
 from pinprompt.errors import BudgetSpent, RunError, SettingError, TaskError, did_you_mean
 from pinprompt.files import dumps
 from pinprompt.scoring import journal
-from pinprompt.scoring.answers import Answers
 from pinprompt.scoring.budget import Amounts, Budget, Reservation
 from pinprompt.scoring.executors import Executor, Inline
-from pinprompt.scoring.journal import Journal, Row
+from pinprompt.scoring.journal import Answers, Journal, Row
 from pinprompt.scoring.ledger import Billing, Known, Question, Table
 from pinprompt.scoring.memo import Memo
 from pinprompt.seeds import derive

@@ -1,23 +1,32 @@
-"""The journal of a run: every score that was obtained, one JSON line each, so that a killed run pays for nothing twice.
+"""The journals of a run: every score that it obtained and every request that it sent; nothing is paid for twice.
 
-Two files, both append-only while the run works. `scores.jsonl` holds the rows in the order in which the run obtained
-them; a checkpoint remembers how many there were. `scores.spare.jsonl` holds rows that a kill left *after* the last
-checkpoint: paid for, but not yet part of the resumed run's history. On resuming such rows are first copied to the spare
-file and synced, and only then cut off the journal; a kill between the two leaves them in both, which does no harm,
-since spare rows are only ever looked up. So no sequence of kills loses a row, or counts one twice.
+Scores, one JSON line each, are in two files, both append-only while the run works. `scores.jsonl` holds the rows in the
+order in which the run obtained them; a checkpoint remembers how many there were. `scores.spare.jsonl` holds rows that a
+kill left *after* the last checkpoint: paid for, but not yet part of the resumed run's history. On resuming such rows
+are first copied to the spare file and synced, and only then cut off the journal; a kill between the two leaves them in
+both, which does no harm, since spare rows are only ever looked up. So no sequence of kills loses a row, or counts one
+twice.
+
+`answers.jsonl` grows with every request of a task whose model is behind an API. A row `send` stands before the request
+is made, with the most that it can take; a row `took` after it, with what it did take; a row `answer` has the answer
+itself, by a hash of its question. A killed process leaves requests without a `took`: they count at their most. All of
+the file counts, whatever the checkpoint says, since what was sent was sent; and an answer that is in it is never asked
+for again in the run, whether a killed session asked for it or an earlier score of the same prompt on the same text.
 """
 
 from __future__ import annotations
 
 import base64
 import math
+import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pinprompt.errors import RunError, TaskError
 from pinprompt.files import AppendOnly, checksum, dumps, object_of, sealed_line, unsealed, whole_lines
+from pinprompt.scoring.budget import Amounts, Budget
 from pinprompt.values import Evaluation, Score, pack_outcomes
 
 # Scores and evaluations as plain JSON values, and back: what the journal and the memo keep.
@@ -271,3 +280,113 @@ def _open_to_append(path: Path) -> AppendOnly:
     except OSError as error:
         raise RunError(f"{path} cannot be written: {error.strerror}; make room or choose another folder") from None
     return AppendOnly(path, line=sealed_line)
+
+
+class Answers:
+    """Implements `values.Meter` for one run: counts on a budget, keeps in a file."""
+
+    def __init__(self, journal: Journal, budget: Budget, model: str) -> None:
+        self.budget, self.model = budget, model
+        self.limited = True
+        """False while a report is made, which no clock ends."""
+        self.lost = 0
+        """Calls that may be billed and gave no answer."""
+        self.untold = 0
+        """Calls whose tokens the server did not tell: they count at their most."""
+        self._journal = journal
+        self._lock = threading.Lock()
+        self._flights: dict[int, Amounts] = {}
+        self._known: dict[str, tuple[Any, int, int]] = {}
+        self._next = 0
+
+    def restore(self) -> None:
+        """Take in what earlier sessions sent and got."""
+        try:
+            self._take(self._journal.good_rows())
+        except (KeyError, TypeError, ValueError, ArithmeticError) as error:
+            raise RunError(
+                f"{self._journal.path} cannot be read ({error!r}); start the run again with --force"
+            ) from error
+
+    @property
+    def problems(self) -> list[str]:
+        """Rows of the file that could not be used."""
+        return self._journal.problems
+
+    def recall(self, question: str) -> tuple[Any, int, int] | None:
+        """The answer that a question had before in this run."""
+        with self._lock:
+            return self._known.get(question)
+
+    def keep(self, question: str, answer: Any, tokens_in: int, tokens_out: int) -> None:
+        """Write an answer down."""
+        self._write(lambda: {"kind": "answer", "key": question, "answer": answer, "tokens": [tokens_in, tokens_out]})
+        with self._lock:
+            self._known[question] = (answer, tokens_in, tokens_out)
+
+    def sending(self, calls: int, tokens_in: int, tokens_out: int) -> int:
+        """Write a request down before it is sent; ServerDown where it would go beyond a limit."""
+        flight = self.budget.send(calls, tokens_in, tokens_out, self.model)
+
+        def row() -> Row:
+            number, self._next = self._next, self._next + 1
+            self._flights[number] = flight
+            return {"kind": "send", "number": number, "most": [calls, tokens_in, tokens_out]}
+
+        return int(self._write(row)["number"])
+
+    def ended(self, number: int, calls: int, tokens_in: int, tokens_out: int, how: str = "told") -> None:
+        """Write down what a request took, and how that is known."""
+        with self._lock:
+            flight = self._flights.pop(number)
+        self.budget.land(flight, self._amounts(calls, tokens_in, tokens_out))
+        took = [calls, tokens_in, tokens_out]
+        self._write(lambda: {"kind": "took", "number": number, "took": took, "how": how})
+        with self._lock:
+            self._tally(how, calls)
+
+    def seconds_left(self) -> float | None:
+        """What is left of the minutes, while they count."""
+        return self.budget.seconds_left() if self.limited else None
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._journal.close()
+
+    def _amounts(self, calls: int, tokens_in: int, tokens_out: int) -> Amounts:
+        return Amounts(calls, tokens_in, tokens_out, self.budget.price(self.model, tokens_in, tokens_out))
+
+    def _tally(self, how: str, calls: int) -> None:
+        self.lost += calls if how == "lost" else 0
+        self.untold += calls if how == "untold" else 0
+
+    def _write(self, row: Callable[[], Row]) -> Row:
+        with self._lock:
+            made = row()
+            self._journal.append([made])
+        return made
+
+    def _take(self, rows: list[Row]) -> None:
+        """Count an earlier session's requests and keep its answers."""
+        open_: dict[int, list[int]] = {}
+        sent = Amounts()
+        for row in rows:
+            if row["kind"] == "answer":
+                tokens_in, tokens_out = map(int, row["tokens"])
+                self._known[str(row["key"])] = (row["answer"], tokens_in, tokens_out)
+                continue
+            number = int(row["number"])
+            calls, tokens_in, tokens_out = map(int, row["most" if row["kind"] == "send" else "took"])
+            if min(number, calls, tokens_in, tokens_out) < 0:
+                raise ValueError("a negative number")
+            if row["kind"] == "send":
+                open_[number] = [calls, tokens_in, tokens_out]
+                self._next = max(self._next, number + 1)
+                continue
+            open_.pop(number, None)
+            sent.add(self._amounts(calls, tokens_in, tokens_out))
+            self._tally(str(row["how"]), calls)
+        for calls, tokens_in, tokens_out in open_.values():
+            sent.add(self._amounts(calls, tokens_in, tokens_out))
+            self._tally("lost", calls)
+        self.budget.sent = sent

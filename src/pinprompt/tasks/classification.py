@@ -24,7 +24,7 @@ from pinprompt.tasks.protocol import Task
 from pinprompt.values import Evaluation, Meter, Prompt, Score
 
 if TYPE_CHECKING:  # the models bring torch and transformers, which are imported when a task is built
-    from pinprompt.models.causal_labels import Inputs
+    from pinprompt.models.labels import Inputs
     from pinprompt.tasks.label_models import LabelModel
     from pinprompt.tasks.soft_view import SoftView
 

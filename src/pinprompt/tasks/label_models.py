@@ -19,8 +19,7 @@ from pinprompt.tasks.prompts import Template, parse
 from pinprompt.values import Prompt
 
 if TYPE_CHECKING:  # the models bring torch and transformers, which are imported when a task is built
-    from pinprompt.models.causal_labels import CausalLabels
-    from pinprompt.models.masked_labels import MaskedLabels
+    from pinprompt.models.labels import CausalLabels, MaskedLabels
     from pinprompt.tasks.classification import ClassificationTask
     from pinprompt.tasks.label_scores import Floats, Ints
 
@@ -106,7 +105,7 @@ def _open_model(
     probe = template.frame("it")
     model: LabelModel
     if kind == "masked":
-        from pinprompt.models.masked_labels import MaskedLabels
+        from pinprompt.models.labels import MaskedLabels
 
         # A dataset's published way of writing its words counts with its published template only.
         published = data.card is not None and not settings.words and source == data.card.template(kind)
@@ -114,7 +113,7 @@ def _open_model(
         lm, tokenizer = loading.load_masked_lm(settings.model, device, precision=models.precision)
         model = MaskedLabels(lm, tokenizer, data.words, probe, strict=settings.strict_words, spaced=spaced)
     else:
-        from pinprompt.models.causal_labels import CausalLabels
+        from pinprompt.models.labels import CausalLabels
 
         lm, tokenizer = loading.load_causal_lm(settings.model, device, precision=models.precision)
         names = [name for name, _ in template.parts]

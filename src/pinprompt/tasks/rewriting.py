@@ -14,11 +14,19 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from pinprompt.errors import DataError, RunError, SettingError
-from pinprompt.judges.content import Alignment, BertScore, ContentJudge, baseline_of
-from pinprompt.judges.encoder import Encoder
-from pinprompt.judges.fluency import Acceptability, FluencyJudge, LanguageModel, PerplexityFluency
-from pinprompt.judges.style import (
+from pinprompt.judges.frozen import (
+    Acceptability,
+    Alignment,
+    BertScore,
     Classifier,
+    ContentJudge,
+    Encoder,
+    FluencyJudge,
+    LanguageModel,
+    PerplexityFluency,
+    baseline_of,
+)
+from pinprompt.judges.style import (
     Embedding,
     Features,
     NamedStyle,

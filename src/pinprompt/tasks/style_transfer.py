@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from pinprompt.errors import DataError, SettingError, did_you_mean
-from pinprompt.judges.fluency import LanguageModel
+from pinprompt.judges.frozen import LanguageModel
 from pinprompt.models.generator import Generator, Request
 from pinprompt.models.loading import load_causal_lm
 from pinprompt.models.sources import resolve

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from pinprompt.errors import ModelError, SettingError
 from pinprompt.methods.baselines.soft_prompt import soft_prompt
 from pinprompt.methods.protocol import Outcome, Search
-from pinprompt.models.causal_labels import CausalLabels
+from pinprompt.models.labels import CausalLabels
 from pinprompt.recipe.sections import PolicySettings, SoftPromptSettings
 from pinprompt.recipe.task_sections import ClassificationSettings
 from pinprompt.tasks.classification import ClassificationTask

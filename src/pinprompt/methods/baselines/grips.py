@@ -15,8 +15,7 @@ from pinprompt.methods.baselines.grips_phrases import chunker_named, load_functi
 from pinprompt.methods.bookkeeping import Book
 from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.policy.backbone import Backbone
-from pinprompt.policy.bans import Pattern, Phrases, banned_phrases
-from pinprompt.policy.required import Word
+from pinprompt.policy.words import Pattern, Phrases, Word, banned_phrases
 from pinprompt.policy.writer import Writer
 from pinprompt.recipe.sections import Constraints, GripsSettings
 from pinprompt.values import Prompt, Score

@@ -1,18 +1,29 @@
-"""Encoders and what is judged with them: vectors of a text alone, alignment and BERTScore worked by hand."""
+"""Frozen judges: vectors of a text alone, alignment and BERTScore worked by hand, classifiers by name, and fluency."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from style_toys import causal_lm, encoder, save, tokenizer
+from style_toys import SOURCE, TARGET, causal_lm, encoder, save, tokenizer
 
-from pinprompt.judges.content import Alignment, BertScore, baseline_of
-from pinprompt.judges.encoder import Encoder, Remembered
-from pinprompt.models.batches import passes
+from pinprompt.errors import SettingError
+from pinprompt.judges.frozen import (
+    Acceptability,
+    Alignment,
+    BertScore,
+    Classifier,
+    Encoder,
+    LanguageModel,
+    PerplexityFluency,
+    Remembered,
+    baseline_of,
+)
 from pinprompt.models.loading import load_encoder
+from pinprompt.models.passes import passes
 
 TEXTS = ["the food was good", "we hate it", "", "very nice", "they love the very very nice place and it is good ."]
 
@@ -115,3 +126,56 @@ def test_a_question_is_asked_once_until_memory_is_full() -> None:
     assert asked == ["aa", "b", "ccc"]
     assert judge(["dddd", "b"]) == [4, 1]
     assert asked == ["aa", "b", "ccc", "dddd", "b"]
+
+
+def test_probabilities_are_the_models_own(classifier: Classifier) -> None:
+    texts = ["the food was bad", "we love it", "", "very " * 200]
+    found = classifier.probabilities(texts)
+    for text, row in zip(texts[:3], found, strict=False):
+        inputs = classifier.tokenizer(text, return_tensors="pt")
+        inputs.pop("token_type_ids", None)
+        with torch.no_grad():
+            expected = torch.softmax(classifier.model(**inputs).logits[0], -1).numpy()
+        assert np.allclose(row, expected, atol=1e-5)
+    assert np.allclose(found.sum(1), 1)
+    assert np.array_equal(classifier.probabilities(texts[1:2]), found[1:2])
+
+
+def test_a_label_is_found_by_name_and_by_number(classifier: Classifier) -> None:
+    assert [classifier.place(label) for label in ("Positive", "LABEL_1", "1", "negative")] == [1, 1, 1, 0]
+    with pytest.raises(SettingError, match="did you mean 'positive'"):
+        classifier.place("positif")
+
+
+def test_likelihoods_are_the_language_models_own() -> None:
+    model, tok = causal_lm("gpt2"), tokenizer()
+    lm = LanguageModel(model, tok, rows=4)
+    texts = ["the food was good .", "nice", ""]
+    found = lm.nll(texts)
+    for text, (total, count) in zip(texts[:2], found, strict=False):
+        ids = tok(text)["input_ids"]
+        with torch.no_grad():
+            loss = model(torch.tensor([[2, *ids]]), labels=torch.tensor([[-100, *ids]])).loss
+        assert count == len(ids)
+        assert total / count == pytest.approx(float(loss), abs=1e-4)
+    assert found[2] == (0.0, 0)
+    assert lm.perplexities(texts)[2] == math.inf
+    assert lm.corpus_perplexity(texts) == pytest.approx(math.exp((found[0][0] + found[1][0]) / 6))
+    assert lm.corpus_perplexity([""]) == math.inf
+
+
+def test_fluent_is_what_is_no_more_surprising_than_nine_in_ten() -> None:
+    lm = LanguageModel(causal_lm("gpt2"), tokenizer())
+    texts = SOURCE[:10]
+    judge = PerplexityFluency.calibrated(lm, texts)
+    assert sum(judge(texts)) == 9
+    assert judge([""]) == [0.0]
+    assert PerplexityFluency.calibrated(lm, [""])(["nice"]) == [0.0]
+
+
+def test_acceptability_is_the_likeliest_label(classifier: Classifier) -> None:
+    texts = [*SOURCE[:5], *TARGET[:5], ""]
+    expected = [float(row[0] > row[1]) for row in classifier.probabilities(texts)]
+    assert Acceptability(classifier, "0")(texts) == [*expected[:-1], 0.0]
+    with pytest.raises(SettingError, match="no label"):
+        Acceptability(classifier, "fluent")

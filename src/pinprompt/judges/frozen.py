@@ -1,0 +1,323 @@
+"""Judges that nobody trains here: frozen encoders, classifiers and language models, and what they say of a rewrite.
+
+How much of a text's content another text keeps, from 0 to 1: tokens of each are aligned with tokens of the other. Is a
+text fluent? An acceptability classifier says so where one is named, else its perplexity under a language model. Answers
+are remembered: prompts become similar, so judges are often asked the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+import torch
+
+from pinprompt.errors import SettingError, did_you_mean
+from pinprompt.models.passes import pad_of, passes, window_of
+from pinprompt.seeds import derive
+
+# Frozen encoders: a text as the vectors of its tokens, which depend on the text alone and not on the rest of the batch.
+
+
+@dataclass
+class Encoder:
+    """Vectors of a text's tokens, special tokens left out; the latest texts are kept."""
+
+    model: Any
+    tokenizer: Any
+    name: str = ""
+    layer: int = -1
+    """Which hidden layer is read; -1 is the last."""
+    rows: int = 32
+    """Rows of every pass."""
+    keep: int = 8192
+    """How many texts stay in memory."""
+    _known: OrderedDict[str, np.ndarray] = field(default_factory=OrderedDict, init=False, repr=False)
+
+    def tokens(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Vectors [n, d] of each text's tokens, of length 1; a text without tokens has n = 0. Long texts are cut."""
+        wanted = list(dict.fromkeys(texts))
+        found = {text: self._known[text] for text in wanted if text in self._known}
+        found.update(self._encode([text for text in wanted if text not in found]))
+        for text in wanted:
+            self._known[text] = found[text]
+            self._known.move_to_end(text)
+        while len(self._known) > self.keep:
+            self._known.popitem(last=False)
+        return [found[text] for text in texts]
+
+    def pooled(self, texts: Sequence[str]) -> np.ndarray:
+        """The mean [N, d] of each text's token vectors; zeros for a text without tokens."""
+        parts = self.tokens(texts)
+        return np.stack([part.mean(0) if len(part) else np.zeros(part.shape[1], part.dtype) for part in parts])
+
+    def _encode(self, texts: list[str]) -> dict[str, np.ndarray]:
+        window, pad = window_of(self.model.config, self.tokenizer), pad_of(self.tokenizer)
+        read = [
+            self.tokenizer(text, truncation=True, max_length=window, return_special_tokens_mask=True) for text in texts
+        ]
+        found: dict[str, np.ndarray] = {}
+        for places, ids, mask in passes([row["input_ids"] for row in read], self.rows, window, pad):
+            states = self._states(ids, mask)
+            for state, place in zip(states, places, strict=False):
+                kept = state[: len(read[place]["input_ids"])][np.array(read[place]["special_tokens_mask"]) == 0]
+                found[texts[place]] = kept / np.maximum(np.linalg.norm(kept, axis=1, keepdims=True), 1e-12)
+        return found
+
+    def _states(self, ids: torch.Tensor, mask: torch.Tensor) -> np.ndarray:
+        device = self.model.device
+        with torch.no_grad():
+            answer = self.model(
+                input_ids=ids.to(device), attention_mask=mask.to(device), output_hidden_states=self.layer != -1
+            )
+        states = answer.last_hidden_state if self.layer == -1 else answer.hidden_states[self.layer]
+        array: np.ndarray = states.float().cpu().numpy()
+        return array
+
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Remembered(Generic[K]):
+    """A judge of many questions at once that is asked each question once, as long as memory is not full."""
+
+    def __init__(self, judge: Callable[[list[K]], Sequence[float]], most: int = 500_000) -> None:
+        self._judge, self._most = judge, most
+        self._known: dict[K, float] = {}
+
+    def __call__(self, questions: Sequence[K]) -> list[float]:
+        """The answers in order. An answer depends on its question alone, so forgetting changes nothing but the cost."""
+        new = [question for question in dict.fromkeys(questions) if question not in self._known]
+        if len(self._known) + len(new) > self._most:
+            self._known.clear()
+            new = list(dict.fromkeys(questions))
+        if new:
+            self._known.update(zip(new, map(float, self._judge(new)), strict=True))
+        return [self._known[question] for question in questions]
+
+
+class ContentJudge(Protocol):
+    """Texts in, numbers from 0 to 1 out; a pair's number depends on that pair alone."""
+
+    name: str
+
+    def __call__(self, sources: Sequence[str], texts: Sequence[str]) -> list[float]:
+        """How much of `sources[i]` is kept in `texts[i]`; an empty text keeps nothing."""
+
+
+def f1(precision: float, recall: float) -> float:
+    """The harmonic mean; 0 where both are 0 or less."""
+    total = precision + recall
+    return 2 * precision * recall / total if total > 0 and min(precision, recall) > 0 else 0.0
+
+
+def two_way(source: np.ndarray, text: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Each text token's best cosine in the source, and each source token's best cosine in the text."""
+    cosines = text @ source.T
+    return cosines.max(1), cosines.max(0)
+
+
+@dataclass
+class TokenMatching:
+    """The F1 of tokens matched in both directions; each pair of texts is judged once."""
+
+    encoder: Encoder
+    name: str = field(default="", kw_only=True)
+
+    def __post_init__(self) -> None:
+        self.name = self.name or self._describe()
+        self._ask = Remembered(self._judge)
+
+    def __call__(self, sources: Sequence[str], texts: Sequence[str]) -> list[float]:
+        return self._ask(list(zip(sources, texts, strict=True)))
+
+    def _describe(self) -> str:
+        raise NotImplementedError
+
+    def _judge(self, pairs: list[tuple[str, str]]) -> list[float]:
+        raise NotImplementedError
+
+
+class Alignment(TokenMatching):
+    """The alignment of the CTC metrics (Deng et al. 2021): is each token of either text found in the other?
+
+    A token's confidence is its best cosine, at least 0. Both directions are averaged over tokens and combined by their
+    harmonic mean.
+    """
+
+    def _describe(self) -> str:
+        return f"alignment({self.encoder.name})"
+
+    def _judge(self, pairs: list[tuple[str, str]]) -> list[float]:
+        return _f1_of(self.encoder, pairs, least=0.0)
+
+
+@dataclass
+class BertScore(TokenMatching):
+    """BERTScore-F1 (Zhang et al. 2020) by greedy matching, without idf weights; below 0 counts as 0.
+
+    With a `baseline` b, F is rescaled to (F - b) / (1 - b), so that unrelated texts are near 0.
+    """
+
+    baseline: float = 0.0
+
+    def _describe(self) -> str:
+        return f"bertscore({self.encoder.name}, baseline {self.baseline:.3f})"
+
+    def _judge(self, pairs: list[tuple[str, str]]) -> list[float]:
+        raw = _f1_of(self.encoder, pairs)
+        return [min(max((value - self.baseline) / (1 - self.baseline), 0.0), 1.0) for value in raw]
+
+
+def baseline_of(encoder: Encoder, texts: Sequence[str], seed: int, pairs: int = 200) -> float:
+    """What unrelated texts score: the mean F1 of random pairs of different texts; 0 where there are too few."""
+    distinct = list(dict.fromkeys(texts))
+    if len(distinct) < 10:
+        return 0.0
+    random = np.random.Generator(np.random.Philox(derive(seed, "content baseline")))
+    chosen = [random.choice(len(distinct), 2, replace=False) for _ in range(pairs)]
+    return float(np.mean(_f1_of(encoder, [(distinct[one], distinct[other]) for one, other in chosen])))
+
+
+def _f1_of(encoder: Encoder, pairs: list[tuple[str, str]], least: float = -1.0) -> list[float]:
+    """F1 of the two-way alignment of (source, text) pairs; 0 where either has no tokens."""
+    sources, texts = encoder.tokens([source for source, _ in pairs]), encoder.tokens([text for _, text in pairs])
+    answers = []
+    for source, text in zip(sources, texts, strict=True):
+        if not len(source) or not len(text):
+            answers.append(0.0)
+            continue
+        forward, backward = two_way(source, text)
+        answers.append(f1(float(forward.clip(least, 1).mean()), float(backward.clip(least, 1).mean())))
+    return answers
+
+
+@dataclass
+class Classifier:
+    """A frozen sequence classifier: texts in, probabilities of its labels out."""
+
+    model: Any
+    tokenizer: Any
+    name: str = ""
+    rows: int = 32
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels in the order of the model's outputs."""
+        names = self.model.config.id2label
+        return [str(names[place]) for place in sorted(names)]
+
+    def place(self, label: str) -> int:
+        """A label's place, by its name (any case), as LABEL_n, or as a number."""
+        for place, known in enumerate(self.labels):
+            if label.strip().lower() in (known.lower(), f"label_{place}", str(place)):
+                return place
+        raise SettingError(f"the classifier '{self.name}' has no label '{label}'; {did_you_mean(label, self.labels)}")
+
+    def probabilities(self, texts: Sequence[str]) -> np.ndarray:
+        """Probabilities [N, labels]; long texts are cut to the model's window."""
+        window, pad = window_of(self.model.config, self.tokenizer), pad_of(self.tokenizer)
+        read = [self.tokenizer(text, truncation=True, max_length=window)["input_ids"] for text in texts]
+        found = np.zeros((len(texts), len(self.labels)))
+        device = self.model.device
+        for places, ids, mask in passes(read, self.rows, window, pad):
+            with torch.no_grad():
+                logits = self.model(input_ids=ids.to(device), attention_mask=mask.to(device)).logits
+            logits = logits[: len(places)].float().cpu().double()
+            # A single output is the log-odds of the second of two labels.
+            odds = torch.cat([-logits, logits], 1) / 2 if logits.shape[1] == 1 else logits
+            found[places] = torch.softmax(odds, -1).numpy()[:, : found.shape[1]]
+        return found
+
+
+class FluencyJudge(Protocol):
+    """Texts in, 1 (fluent) or 0 out; an empty text is not fluent."""
+
+    name: str
+
+    def __call__(self, texts: Sequence[str]) -> list[float]: ...
+
+
+@dataclass
+class Acceptability:
+    """Fluent is what a classifier finds acceptable."""
+
+    classifier: Classifier
+    label: str
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        self._place = self.classifier.place(self.label)
+        self.name = self.name or f"acceptability({self.classifier.name}: {self.classifier.labels[self._place]})"
+
+    def __call__(self, texts: Sequence[str]) -> list[float]:
+        likeliest = self.classifier.probabilities(texts).argmax(1)
+        return [float(bool(text) and likely == self._place) for text, likely in zip(texts, likeliest, strict=True)]
+
+
+@dataclass
+class LanguageModel:
+    """Negative log-likelihoods of texts under a frozen causal LM."""
+
+    model: Any
+    tokenizer: Any
+    name: str = ""
+    rows: int = 8
+
+    def nll(self, texts: Sequence[str]) -> list[tuple[float, int]]:
+        """Each text's total negative log-likelihood at the start of a line, and its number of tokens.
+
+        After a line break, not at the start of a document: many LMs give a plain sentence little chance there, and
+        tell sentences from shuffled words less well (docs/notebook.md).
+        """
+        window, pad = window_of(self.model.config, self.tokenizer), pad_of(self.tokenizer)
+        first = self.tokenizer.bos_token_id
+        start = [pad if first is None else first, *self.tokenizer("\n", add_special_tokens=False)["input_ids"]]
+        read = [self.tokenizer(text, add_special_tokens=False)["input_ids"][: window - len(start)] for text in texts]
+        found: list[tuple[float, int]] = [(0.0, 0)] * len(texts)
+        device = self.model.device
+        for places, ids, mask in passes([[*start, *row] for row in read], self.rows, window, pad):
+            with torch.no_grad():
+                logits = self.model(input_ids=ids.to(device), attention_mask=mask.to(device)).logits
+            for row, place in enumerate(places):
+                count = len(read[place])
+                if count:
+                    logs = torch.log_softmax(logits[row, len(start) - 1 :][:count].float(), -1).cpu()
+                    taken = logs.gather(1, torch.tensor(read[place])[:, None])
+                    found[place] = (-float(taken.double().sum()), count)
+        return found
+
+    def perplexities(self, texts: Sequence[str]) -> list[float]:
+        """Each text's perplexity; infinite for a text without tokens."""
+        return [math.exp(min(total / count, 700.0)) if count else math.inf for total, count in self.nll(texts)]
+
+    def corpus_perplexity(self, texts: Sequence[str]) -> float:
+        """Of all texts together, per token; infinite where there is no token."""
+        parts = self.nll(texts)
+        count = sum(count for _, count in parts)
+        return math.exp(min(sum(total for total, _ in parts) / count, 700.0)) if count else math.inf
+
+
+@dataclass
+class PerplexityFluency:
+    """Fluent is what has no higher perplexity than nine in ten of the target style's own sentences."""
+
+    lm: LanguageModel
+    threshold: float
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        self.name = self.name or f"perplexity({self.lm.name}) <= {self.threshold:.1f}"
+
+    @classmethod
+    def calibrated(cls, lm: LanguageModel, texts: Sequence[str], quantile: float = 0.9) -> PerplexityFluency:
+        """The threshold is that quantile of the perplexity of these (human) texts."""
+        known = [value for value in lm.perplexities(texts) if math.isfinite(value)]
+        return cls(lm, float(np.quantile(known, quantile)) if known else 0.0)
+
+    def __call__(self, texts: Sequence[str]) -> list[float]:
+        return [float(value <= self.threshold) for value in self.lm.perplexities(texts)]
