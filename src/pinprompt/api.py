@@ -37,8 +37,8 @@ from pinprompt.values import Listener
 if TYPE_CHECKING:
     from pinprompt.methods.table import MethodRow
     from pinprompt.records.compare import Comparison
+    from pinprompt.run.folder import Verification
     from pinprompt.run.judging import Judgement
-    from pinprompt.run.verifying import Verification
     from pinprompt.sweeps import Swept
 
 __all__ = [
@@ -276,7 +276,7 @@ def open(run: Path | str) -> dict[str, Any]:
 def verify(runs: Sequence[Path | str] | Path | str) -> list[Verification]:
     """Are run folders (or those below a folder) what their runs wrote? Looks at every checksum, changes nothing."""
     from pinprompt.records.entries import find_runs
-    from pinprompt.run.verifying import verify as verify_run
+    from pinprompt.run.folder import verify as verify_run
 
     given = [runs] if isinstance(runs, str | Path) else list(runs)
     return [verify_run(path) for path in dict.fromkeys(path for run in given for path in find_runs(run) or [Path(run)])]

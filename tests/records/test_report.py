@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pinprompt.records.charts import compact, decades, interval_chart, nice_ticks, stacked_bar
 from pinprompt.records.reading import RunRecord, read_run
 from pinprompt.records.report import render, write_report
-from pinprompt.records.report_extras import pareto
+from pinprompt.records.report_parts import pareto
 from pinprompt.records.wording import metric
 
 

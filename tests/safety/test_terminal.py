@@ -69,7 +69,7 @@ def test_colours_of_ours_stay_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_bar_shows_words_as_text(words: str) -> None:
     from rich.console import Console as Rich
 
-    from pinprompt.cli.progress import _escaped
+    from pinprompt.cli.shown import _escaped
 
     out = io.StringIO()
     shown: Any = _escaped(words)

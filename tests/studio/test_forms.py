@@ -11,7 +11,7 @@ import pytest
 from typer.main import get_command
 
 from pinprompt.cli import app
-from pinprompt.studio import intake, orders
+from pinprompt.studio import intake
 from pinprompt.studio.guard import Refused
 
 
@@ -102,7 +102,7 @@ def parsed(command: str) -> dict[str, Any]:
 def test_the_command_says_what_the_form_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = kept(tmp_path / "runs", "my text,label\na,1\nb,0\nc,1\nd,0\n", "tickets 2.csv")
-    order = orders.order(
+    order = intake.order(
         tmp_path / "runs",
         {"kind": "classify", "train": path.name, "text_column": "my text", "label_column": "label",
          "words": {"1": "great one", "0": "-bad"}, "model": "gpt2", "calls": "500", "minutes": "2.5", "seed": "3",
@@ -123,21 +123,21 @@ def test_the_command_says_what_the_form_says(tmp_path: Path, monkeypatch: pytest
 
 def test_nothing_is_said_that_the_form_leaves_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    order = orders.order(tmp_path, {"kind": "classify", "dataset": "rotten-tomatoes", "calls": "", "charset": ""})
+    order = intake.order(tmp_path, {"kind": "classify", "dataset": "rotten-tomatoes", "calls": "", "charset": ""})
     assert order.command == "pinprompt classify rotten-tomatoes --out rotten-tomatoes"
     (tmp_path / "rotten-tomatoes").mkdir()
-    again = orders.order(tmp_path, {"kind": "classify", "dataset": "rotten-tomatoes"})
+    again = intake.order(tmp_path, {"kind": "classify", "dataset": "rotten-tomatoes"})
     assert again.command.endswith("--out rotten-tomatoes-2")
 
 
 def test_a_style_and_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names = [kept(tmp_path, f"{word}\n", f"{word}.txt", "lines").name for word in ("sad", "glad")]
-    found = parsed(orders.order(tmp_path, {"kind": "restyle", "source": names[0], "target": names[1]}).command)
+    found = parsed(intake.order(tmp_path, {"kind": "restyle", "source": names[0], "target": names[1]}).command)
     assert (found["source"].name, found["target"].name) == (names[0], names[1])
     assert str(found["out"]) == "sad-to-glad"
     picture = intake.keep(tmp_path, "picture", "sun.png", b"x").name
-    order = orders.order(tmp_path, {"kind": "invert", "pictures": [picture], "model": "emoji-clip"})
+    order = intake.order(tmp_path, {"kind": "invert", "pictures": [picture], "model": "emoji-clip"})
     found = parsed(order.command)
     assert ([path.name for path in found["images"]], found["model"]) == ([picture], "emoji-clip")
 
@@ -157,26 +157,26 @@ def test_a_style_and_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 )
 def test_what_cannot_be_done_is_said(tmp_path: Path, form: dict[str, Any], said: str) -> None:
     with pytest.raises(Refused, match=said):
-        orders.order(tmp_path, form)
+        intake.order(tmp_path, form)
 
 
 def test_a_word_is_added_to_those_that_are_banned_already(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     recipe = {"policy": {"constraints": {"banned": ["bad"], "required": ["film"]}}}
-    order = orders.variation(tmp_path, tmp_path / "run", recipe, {"what": "banned", "word": "awful"})
+    order = intake.variation(tmp_path, tmp_path / "run", recipe, {"what": "banned", "word": "awful"})
     found = parsed(order.command)
     assert found["sets"] == ['policy.constraints.banned=["bad", "awful"]']
     assert str(found["out"]) == "run-without-awful"
     for word in ("", "two words", "x" * 61):
         with pytest.raises(Refused, match="Give one word"):
-            orders.variation(tmp_path, tmp_path / "run", recipe, {"what": "banned", "word": word})
+            intake.variation(tmp_path, tmp_path / "run", recipe, {"what": "banned", "word": word})
 
 
 def test_the_defaults_on_the_page_are_those_of_the_command_line() -> None:
     from pinprompt.recipe import recipe as recipes
     from pinprompt.recipe.presets import default_method
 
-    for kind, task in orders.TASKS.items():
+    for kind, task in intake.TASKS.items():
         recipe = recipes.resolve({"method": default_method(task, "quick"), "profile": "quick", "task": {"kind": task}})
-        assert orders.defaults()[kind]["length"] == recipe.policy.length
-    assert json.dumps(orders.defaults())
+        assert intake.defaults()[kind]["length"] == recipe.policy.length
+    assert json.dumps(intake.defaults())

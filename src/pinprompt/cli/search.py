@@ -159,8 +159,7 @@ def _search(
 ) -> None:
     """Resolve what was asked for, run it with progress, show what came out; `source` is the file that has the tree."""
     from pinprompt import api
-    from pinprompt.cli.progress import Progress
-    from pinprompt.cli.shown import shown_estimate, shown_result
+    from pinprompt.cli.shown import Progress, shown_estimate, shown_result
     from pinprompt.recipe import recipe as recipes
     from pinprompt.run import consent
     from pinprompt.run.running import near

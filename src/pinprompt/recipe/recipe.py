@@ -1,10 +1,15 @@
-"""A run's settings as one frozen object: from TOML and `--set a.b=c`, resolved over presets, back to TOML."""
+"""A run's settings as one frozen object: from TOML and `--set a.b=c`, resolved over presets, back to TOML.
+
+TOML may be anybody's, so it is read in bounded time: by the standard library's reader, behind checks of what would
+exhaust it.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
+import tomllib
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +21,7 @@ from pydantic.fields import FieldInfo
 
 from pinprompt.errors import SettingError, did_you_mean
 from pinprompt.methods.table import METHODS, SECTIONS
-from pinprompt.recipe import presets, sections, task_sections, toml
+from pinprompt.recipe import presets, sections, task_sections
 from pinprompt.recipe.sections import Section
 
 TaskSettings = Annotated[
@@ -133,7 +138,7 @@ def read_toml(path: Path | str) -> dict[str, Any]:
     if len(data) > LARGEST:
         raise SettingError(f"{path} is more than {LARGEST:,} bytes long; a recipe is a small TOML file")
     try:
-        return toml.parse(data.decode("utf-8"))
+        return parse_toml(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise SettingError(f"{path} is not valid TOML: {str(error)[:300]}") from None
 
@@ -146,7 +151,7 @@ def parse_overrides(overrides: list[str]) -> dict[str, Any]:
         if not equals or not path.strip():
             raise SettingError(f"'{override}' is not a setting: write section.name=value, such as policy.k=256")
         try:
-            value = toml.parse(f"value = {text}")["value"]
+            value = parse_toml(f"value = {text}")["value"]
         except (ValueError, RecursionError):
             value = text
         for name in reversed(path.strip().split(".")):
@@ -285,3 +290,59 @@ def _known_names() -> set[str]:
     """Every name that a recipe may hold: sections and settings, the task's without their kind."""
     plain = {f"task.{path.partition(').')[2]}" if ")." in path else path for path, *_ in fields()}
     return plain | set(Recipe.model_fields)
+
+
+MOST_PARTS = 16
+"""Parts of a dotted key: the reader's time grows with their square, and the deepest setting has four."""
+LARGEST_NUMBER = 2**63
+"""TOML's integers have 64 bits; Python reads any, and fails later where it has to write them."""
+
+_TOKEN = re.compile(
+    r'"""(?:[^"\\]|\\.|"{1,2}(?!"))*+"{3,5}|\'\'\'(?:[^\']|\'{1,2}(?!\'))*+\'{3,5}'  # texts of several lines
+    r'|(?P<part>"(?!"")(?:[^"\\\n]|\\.)*+"|\'(?!\'\')[^\'\n]*+\'|[\w-]+)'  # parts of keys, and plain values
+    r"|(?P<dot>\.)|(?P<space>[ \t]+)|\#[^\n]*|[^\"'\w.\- \t#]+",
+    re.DOTALL,
+)
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The tree of a TOML text; ValueError or RecursionError where it is none, or has what no recipe has."""
+    if _longest_key(text) > MOST_PARTS:
+        raise ValueError(f"a key has more than {MOST_PARTS} parts")
+    tree = tomllib.loads(text)
+    _check_numbers(tree)
+    return tree
+
+
+def _longest_key(text: str) -> int:
+    """The most parts that are joined by dots anywhere outside texts and comments."""
+    longest = parts = place = 0
+    joined = False
+    while place < len(text):
+        token = _TOKEN.match(text, place)
+        if token is None:
+            return longest  # a text that does not end: the reader stops there too
+        place = token.end()
+        kind = token.lastgroup
+        if kind == "part":
+            parts = parts + 1 if joined else 1
+            longest, joined = max(longest, parts), False
+        elif kind == "dot":
+            joined = True
+        elif kind != "space":
+            parts, joined = 0, False
+    return longest
+
+
+def _check_numbers(tree: dict[str, Any]) -> None:
+    """Level by level, since a stranger may have nested it deeply."""
+    level: list[Any] = [tree]
+    while level:
+        inner: list[Any] = []
+        for one in level:
+            for value in one.values() if isinstance(one, dict) else one:
+                if isinstance(value, dict | list):
+                    inner.append(value)
+                elif isinstance(value, int) and not -LARGEST_NUMBER <= value < LARGEST_NUMBER:
+                    raise ValueError("an integer has more than 64 bits")
+        level = inner

@@ -17,7 +17,7 @@ from typing import Any
 
 from pinprompt.errors import RunError
 from pinprompt.files import DEPTH, MEBI, is_deep, loads
-from pinprompt.recipe import toml
+from pinprompt.recipe.recipe import parse_toml
 from pinprompt.records import identity as identities
 
 LIMITS = {  # the greatest size that is read; result.json may carry pictures
@@ -227,7 +227,7 @@ def _json(folder: Path, name: str) -> dict[str, Any]:
 
 def _toml(folder: Path, text: str) -> dict[str, Any]:
     try:
-        value = toml.parse(text)
+        value = parse_toml(text)
     except (ValueError, RecursionError) as error:
         what = str(error)[:200] or type(error).__name__
         raise RunError(f"{folder / 'recipe.toml'} is not a recipe ({what}).") from None

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pinprompt.files import write_atomically
-from pinprompt.records import report_extras, report_parts
+from pinprompt.records import report_parts, usage
 from pinprompt.records.identity import refresh
 from pinprompt.records.reading import WITH_TEXTS, RunRecord, mapping, read_run
 from pinprompt.records.wording import text
@@ -79,7 +79,7 @@ def contents(record: RunRecord) -> dict[str, Any]:
     from markupsafe import Markup
 
     # What is marked as safe is SVG that charts.py wrote, in which every text is escaped.
-    curves = [dict(part, svg=Markup(part["svg"])) for part in report_extras.curves(record)]  # nosec B704
+    curves = [dict(part, svg=Markup(part["svg"])) for part in report_parts.curves(record)]  # nosec B704
     scores = report_parts.scores(record)
     private = record.result.get("private") is True
     return {
@@ -87,19 +87,19 @@ def contents(record: RunRecord) -> dict[str, Any]:
         "verdict": report_parts.verdict(record),
         "facts": report_parts.facts(record),
         "scores": None if scores is None else dict(scores, chart=Markup(scores["chart"])),  # nosec B704
-        "sent": report_extras.sent(record),
+        "sent": usage.shown(record),
         "top": report_parts.top(record),
-        "tokens": report_extras.tokens(record),
+        "tokens": report_parts.tokens(record),
         "curves": curves,
-        "front": Markup(report_extras.front(record)),  # nosec B704
+        "front": Markup(report_parts.front(record)),  # nosec B704
         "front_title": "Score against readability",
-        "pictures": report_extras.pictures(record),
-        "judges": report_extras.judges(record),
-        "judgements": report_extras.judgements(record),
-        "rewrites": report_extras.rewrites(record),
-        "examples": report_extras.examples(record),
-        "confusion": report_extras.confusion(record),
-        "remarks": report_extras.remarks(record),
+        "pictures": report_parts.pictures(record),
+        "judges": report_parts.judges(record),
+        "judgements": report_parts.judgements(record),
+        "rewrites": report_parts.rewrites(record),
+        "examples": report_parts.examples(record),
+        "confusion": report_parts.confusion(record),
+        "remarks": report_parts.remarks(record),
         "recipe": text(record.recipe_text, RECIPE_SHOWN),
         "environment": report_parts.environment(record),
         "command": report_parts.command(record),

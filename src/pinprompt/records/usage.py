@@ -13,11 +13,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pinprompt.errors import RunError, SettingError, did_you_mean
-from pinprompt.records.reading import mapping, number, sequence
+from pinprompt.records import wording
+from pinprompt.records.reading import RunRecord, mapping, number, sequence
 
 TOOLS = ("promptfoo", "dspy", "langchain", "openai", "json")
 TEXT = "{text}"
 _SERVER = "http://localhost:8000/v1"
+SENT_SHOWN = 20_000  # characters of the text that is sent, and of code that sends it
+SNIPPETS = {
+    "python": "Plain Python",
+    "transformers": "transformers",
+    "openai": "An OpenAI-compatible client",
+    "curl": "curl",
+}
 
 
 @dataclass(frozen=True)
@@ -115,6 +123,23 @@ def snippets(sent: Sent, text: str) -> dict[str, str]:
         found["openai"] = _openai(sent, text)
         found["curl"] = _curl(sent, text)
     return found
+
+
+def shown(record: RunRecord) -> dict[str, Any] | None:
+    """The exact text that is sent for an input, the label words and their offsets; None where the result has none."""
+    try:
+        found = sent_of(record.result)
+    except RunError:
+        return None
+    chat = "\n".join(f"[{one['role']}] {one['content']}" for one in found.messages)
+    return {
+        "text": wording.text(chat or found.open_text, SENT_SHOWN),
+        "words": [(wording.text(label, 60), wording.text(word, 60)) for label, word in found.words.items()],
+        "offsets": [(wording.text(label, 60), f"{value:.3f}") for label, value in found.offsets.items()],
+        "snippets": [
+            (SNIPPETS[name], wording.text(code, SENT_SHOWN)) for name, code in snippets(found, "some text").items()
+        ],
+    }
 
 
 def export(sent: Sent, tool: str) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from pinprompt.records.wording import text
 from pinprompt.studio.guard import Refused
-from pinprompt.studio.orders import Order
+from pinprompt.studio.intake import Order
 
 PATIENCE = 20.0
 """Seconds that a search gets to stop by itself before it is killed; its folder is resumable either way."""

@@ -13,17 +13,16 @@ from urllib.parse import quote
 from pinprompt.errors import PinpromptError, RunError
 from pinprompt.files import is_held
 from pinprompt.maths.bootstrap import compare_rows, mcnemar
-from pinprompt.records import report, report_extras, report_parts
+from pinprompt.records import report, report_parts
 from pinprompt.records.charts import Series, line_chart, scatter
 from pinprompt.records.compare import compare
 from pinprompt.records.figures import progress
 from pinprompt.records.reading import RunRecord, inside, mapping, number, read_run
-from pinprompt.records.report_extras import pareto
+from pinprompt.records.report_parts import pareto
 from pinprompt.records.usage import TOOLS
 from pinprompt.records.verdict import outcomes_of, reported_split, shown_p
 from pinprompt.records.wording import LOWER_IS_BETTER, digits, metric, plain, text, title
-from pinprompt.studio.following import Library, ScoredPrompts, readable_points
-from pinprompt.studio.shelf import Card, Place, Shelf, what_happened
+from pinprompt.studio.shelf import Card, Library, Place, ScoredPrompts, Shelf, readable_points, what_happened
 
 PAGE = 60
 SORTS = {"when": "latest first", "figure": "best figure first", "name": "by name"}
@@ -170,7 +169,7 @@ def _alive(folder: Path, record: RunRecord, library: Library) -> dict[str, Any]:
     front = _front(record, book, writer, library)
     if front and _has_accuracy(book):
         contents["front_title"] = "Accuracy against readability"
-    contents["front"] = Markup(front or report_extras.front(record))  # nosec B704
+    contents["front"] = Markup(front or report_parts.front(record))  # nosec B704
     return {
         **contents,
         "rows_place": True,

@@ -1,20 +1,30 @@
-"""The studio's side of "Try it": one worker process for the run that is being tried, ended when idle."""
+"""The studio's "Try it": a process holds the task of the run that is being tried, and answers questions.
+
+A process of its own, so that a model's seconds never block the page, and a crash is a message. `Worker` is the studio's
+side: it starts the process and ends it when idle. `Bench` is in the process. Questions come on stdin, answers go to
+stdout, one JSON object per line.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
+import math
+import os
 import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
+from pinprompt import api
+from pinprompt.errors import PinpromptError, RunError, SettingError
 from pinprompt.run import consent
 from pinprompt.run.running import recipe_of
 from pinprompt.studio.guard import Refused
+from pinprompt.studio.intake import shown
 from pinprompt.studio.jobs import reason, start
-from pinprompt.studio.orders import shown
+from pinprompt.values import Prompt
 
 SECONDS = 300.0
 """The longest that one question may take."""
@@ -56,7 +66,7 @@ class Worker:
     async def _asked(self, folder: Path, question: dict[str, Any]) -> dict[str, Any]:
         if self._folder != folder or self._process is None or self._process.returncode is not None:
             await self._end()
-            self._process = await start([sys.executable, "-m", "pinprompt.studio.worker", str(folder)], listen=True)
+            self._process = await start([sys.executable, "-m", "pinprompt.studio.trying", str(folder)], listen=True)
             self._folder = folder
         process = self._process
         assert process.stdin is not None
@@ -96,3 +106,143 @@ def check_agreed(folder: Path) -> None:
             "This run was not made here, and asks to run code, to send texts to a server or to read files elsewhere. "
             f"To see what, and to agree, use the terminal: pinprompt evaluate {shlex.quote(shown(folder))}",
         )
+
+
+MOST_PROMPTS = 60
+
+
+def main() -> None:
+    """Answer until stdin ends."""
+    folder, channel = Path(sys.argv[1]), os.fdopen(os.dup(1), "w", encoding="utf-8")
+    if hasattr(os, "nice"):
+        os.nice(5)  # a search that is at work goes first
+    os.dup2(2, 1)  # whatever a library prints must not get between our answers
+    bench = Bench(folder)
+    for line in sys.stdin:
+        answer: dict[str, Any]
+        try:
+            answer = {"ok": bench.answer(json.loads(line))}
+        except PinpromptError as error:
+            answer = {"error": str(error)}
+        except Exception as error:  # the process keeps running; the page shows what happened
+            answer = {"error": f"{type(error).__name__}: {str(error)[:500]}"}
+        channel.write(json.dumps(answer) + "\n")
+        channel.flush()
+
+
+class Bench:
+    """A run's task and writer, loaded when first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.recipe = folder, api.recipe_of(folder)
+        consent.agree(self.recipe, folder)
+        self._task: Any = None
+        self._prompts: dict[str, Prompt] = {}
+        """Prompts with their label offsets, so that these are measured once."""
+        self._backbone: Any = None
+
+    def answer(self, question: dict[str, Any]) -> dict[str, Any]:
+        """One question: predict, score, rewrite, picture or perplexity."""
+        prompts = [str(one) for one in question.get("prompts", [])][:MOST_PROMPTS]
+        asked = str(question.get("text", ""))
+        kind = question.get("do")
+        if kind == "perplexity":
+            return {"perplexities": self.perplexities(prompts)}
+        if kind == "predict":
+            return self.predict(prompts, asked)
+        if kind == "score":
+            return self.score(prompts, str(question.get("split", "dev")))
+        if kind == "rewrite":
+            return self.rewrite(prompts, asked)
+        if kind == "picture":
+            return self.picture(prompts, Path(str(question.get("file"))))
+        raise SettingError(f"there is no question '{kind}'")
+
+    @property
+    def task(self) -> Any:
+        """The run's task, built once."""
+        if self._task is None:
+            from pinprompt.run import build
+
+            self._task = build.build_task(self.recipe, build.choose_device(None))
+        return self._task
+
+    def predict(self, prompts: list[str], text: str) -> dict[str, Any]:
+        """Label and probabilities of one text under each prompt."""
+        if self.recipe.task.kind != "classification":
+            raise SettingError("only a classification run labels texts")
+        answers, calls = [], 0
+        for prompt in prompts:
+            asked, measured = self.prompt(prompt)
+            [(label, probabilities)] = self.task.predict(asked, [text])
+            calls += 1 + measured
+            answers.append({"prompt": prompt, "label": label, "probabilities": probabilities})
+        return {"answers": answers, "words": dict(self.task.data.words), "calls": calls}
+
+    def score(self, prompts: list[str], split: str) -> dict[str, Any]:
+        """The metrics of each prompt on a split, with what they cost."""
+        split = split if split in self.task.splits else self.task.splits[-1]
+        answers, calls = [], 0
+        for prompt in prompts:
+            asked, measured = self.prompt(prompt)
+            found = self.task.evaluate(asked, split)
+            calls += found.calls + measured
+            intervals = {name: list(ends) for name, ends in found.intervals.items()}
+            answers.append(
+                {"prompt": prompt, "metrics": dict(found.metrics), "intervals": intervals, "rows": found.rows}
+            )
+        return {"answers": answers, "split": split, "primary": self.task.primary, "calls": calls}
+
+    def prompt(self, text: str) -> tuple[Prompt, int]:
+        """A prompt as the task takes it, and the calls that measuring its label offsets took now."""
+        if text in self._prompts or not self.task.calibrates:
+            return self._prompts.get(text, Prompt(text)), 0
+        with contextlib.suppress(RunError):  # an unfinished run has found nothing yet
+            known = api.found_prompt(self.folder)
+            if known.text == text and known.offsets:
+                self._prompts[text] = known
+                return known, 0
+        [score] = self.task.score([Prompt(text)], [0])
+        self._prompts[text] = Prompt(text, offsets=score.offsets)
+        return self._prompts[text], score.calls
+
+    def rewrite(self, prompts: list[str], text: str) -> dict[str, Any]:
+        """The best rewrites of one text under each prompt."""
+        if self.recipe.task.kind != "style-transfer":
+            raise SettingError("only a style run rewrites texts")
+        answers = []
+        for prompt in prompts:
+            made = self.task.rewrite(prompt, text, 3)
+            rewrites = [{"text": one.text, "content": one.content, "style": one.style} for one in made]
+            answers.append({"prompt": prompt, "rewrites": rewrites})
+        return {"answers": answers, "calls": len(prompts) * int(getattr(self.recipe.task, "samples", 1))}
+
+    def picture(self, prompts: list[str], file: Path) -> dict[str, Any]:
+        """How well each prompt fits another picture."""
+        from pinprompt.models.images import load_picture
+
+        if self.recipe.task.kind != "inversion":
+            raise SettingError("only a run that found words for a picture can look at another one")
+        clip = self.task.clip
+        [seen] = clip.image_features([load_picture(file).image])
+        found = [float((vector * seen).sum()) for vector in clip.text_features(prompts)]
+        own = self.task.similarities(prompts)
+        answers = [
+            {"prompt": prompt, "similarity": here, "own": there}
+            for prompt, here, there in zip(prompts, found, own, strict=True)
+        ]
+        return {"answers": answers, "calls": 2 * len(prompts)}
+
+    def perplexities(self, prompts: list[str]) -> list[float | None]:
+        """How surprised the run's writer is by each prompt; no call of the task model."""
+        from pinprompt.policy.backbone import Backbone
+        from pinprompt.run import build
+
+        if self._backbone is None:
+            self._backbone = Backbone.load(self.recipe.policy.model, build.choose_device(None))
+        found = [float(self._backbone.perplexity(prompt)) for prompt in prompts]
+        return [value if math.isfinite(value) else None for value in found]
+
+
+if __name__ == "__main__":
+    main()

@@ -17,11 +17,10 @@ from pinprompt.records import report
 from pinprompt.records.reading import inside, number, read_result, read_run, read_text
 from pinprompt.records.usage import TOOLS, export, sent_of
 from pinprompt.records.wording import text
-from pinprompt.studio import intake, orders, pages, trying
-from pinprompt.studio.following import Library, Tail
+from pinprompt.studio import intake, pages, trying
 from pinprompt.studio.guard import Refused, bounded_body
 from pinprompt.studio.jobs import Jobs, ask_once
-from pinprompt.studio.shelf import Shelf
+from pinprompt.studio.shelf import Library, Shelf, Tail
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -114,7 +113,7 @@ async def _new(studio: Studio, request: Request) -> Response:
         models = [{"name": row["name"], "purpose": row.get("purpose", "")} for row in catalogue_of_models()]
         methods = list(METHODS)
         datasets = [{"name": name, "words": list(lookup(name).words.values())} for name in PILES]
-        return pages.new_page(studio.shelf, studio.address, models, methods, datasets, orders.defaults())
+        return pages.new_page(studio.shelf, studio.address, models, methods, datasets, intake.defaults())
 
     return await _html(render)
 
@@ -301,12 +300,12 @@ async def _describe(studio: Studio, request: Request) -> Response:
 
 
 async def _plan(studio: Studio, request: Request) -> Response:
-    return _json({"command": orders.order(studio.root, await _form(request)).command})
+    return _json({"command": intake.order(studio.root, await _form(request)).command})
 
 
 async def _estimate(studio: Studio, request: Request) -> Response:
     """What the command line itself says that the search would spend."""
-    order = orders.order(studio.root, await _form(request))
+    order = intake.order(studio.root, await _form(request))
     estimating = asyncio.ensure_future(ask_once(order.process("--estimate", "--json", "--quiet"), ESTIMATE_SECONDS))
     while not estimating.done():
         # A form that has changed again sends a new request: nobody would read this answer.
@@ -329,7 +328,7 @@ async def _estimate(studio: Studio, request: Request) -> Response:
 
 
 async def _search(studio: Studio, request: Request) -> Response:
-    return _json(studio.jobs.add(orders.order(studio.root, await _form(request))).data())
+    return _json(studio.jobs.add(intake.order(studio.root, await _form(request))).data())
 
 
 async def _stop(studio: Studio, request: Request) -> Response:
@@ -342,7 +341,7 @@ async def _resume(studio: Studio, request: Request) -> Response:
     if is_held(folder):
         raise Refused(409, "That run is already running.")
     trying.check_agreed(folder)
-    return _json(studio.jobs.add(orders.resumption(studio.root, folder, form)).data())
+    return _json(studio.jobs.add(intake.resumption(studio.root, folder, form)).data())
 
 
 async def _vary(studio: Studio, request: Request) -> Response:
@@ -351,7 +350,7 @@ async def _vary(studio: Studio, request: Request) -> Response:
     folder = studio.shelf.path(run)
     trying.check_agreed(folder)
     record = read_run(folder, prompts=False, events=False)
-    order = orders.variation(studio.root, folder, record.recipe, form)
+    order = intake.variation(studio.root, folder, record.recipe, form)
     job = studio.jobs.of(run)
     if job is not None and not job.over:
         studio.jobs.stop(run)
