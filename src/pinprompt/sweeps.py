@@ -17,7 +17,7 @@ from pinprompt.errors import FolderInUse, MissingExtra, PinpromptError, SettingE
 from pinprompt.recipe import recipe as recipes
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.run import running
-from pinprompt.seeds import derive
+from pinprompt.values import derive
 
 SECTIONS = ("name", "out", "base", "grid", "zip", "random", "where", "threads")
 LARGEST = 10_000
@@ -98,8 +98,8 @@ def plan(sweep: Sweep, device: str | None = None, tflops: float | None = None) -
 
     `tflops` is the speed that minutes are for: useful TFLOP a second of one worker. It is measured here without it.
     """
+    from pinprompt.doctor import Known, missing
     from pinprompt.run.estimating import multiplications, rough
-    from pinprompt.run.needs import Known, missing
 
     speed, known = multiplications(device) if tflops is None else tflops * 1e12 / 2, Known()
     return [

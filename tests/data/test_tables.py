@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from pinprompt.data.readers import Example, delimiter_of, read_examples
+from pinprompt.data.examples import Example, delimiter_of, read_examples
 from pinprompt.data.tables import check_output, keep_frame, names_for, read_table, write_table
 from pinprompt.errors import DataError, SettingError
 

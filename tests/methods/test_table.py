@@ -17,8 +17,7 @@ import pytest
 from tests.house.tiny import make_lm
 
 from pinprompt.methods.table import METHODS, SECTIONS
-from pinprompt.recipe.presets import QUICK_TASKS, TASKS
-from pinprompt.recipe.recipe import Recipe, resolve
+from pinprompt.recipe.recipe import QUICK_TASKS, TASKS, Recipe, resolve
 
 ROOT = Path(__file__).parents[2]
 STEP = re.compile(r"`(src/[\w/.]+)`[^`]*?```python\n(.*?)```", flags=re.S)

@@ -14,7 +14,6 @@ from pinprompt.data.datasets import CARDS
 from pinprompt.errors import SettingError
 from pinprompt.methods.baselines.grips import TextRules
 from pinprompt.methods.table import METHODS
-from pinprompt.recipe import presets
 from pinprompt.recipe import recipe as recipes
 from pinprompt.recipe.recipe import MOST_PARTS, parse_toml
 
@@ -51,7 +50,7 @@ def test_presets_differ_where_the_paper_says() -> None:
 
 
 def test_grips_can_start_from_every_instruction_in_both_profiles() -> None:
-    for profile in presets.PROFILES:
+    for profile in recipes.PROFILES:
         rules = TextRules(recipes.resolve({"method": "grips", "profile": profile}).policy.constraints)
         assert [rules.broken(card.instruction) for card in CARDS.values()] == [None] * len(CARDS)
 

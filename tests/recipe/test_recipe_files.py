@@ -9,11 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from pinprompt.cli import app
+from pinprompt.doctor import Known, missing
 from pinprompt.errors import SettingError
 from pinprompt.models import sources
 from pinprompt.recipe.recipe import resolve
 from pinprompt.run.estimating import multiplications, parameters, rough
-from pinprompt.run.needs import Known, missing
 from pinprompt.sweeps import read_sweep
 
 ROOT = Path(__file__).parents[2]

@@ -226,7 +226,7 @@ def test_dig() -> None:
 
 
 def test_the_classification_task_takes_it_for_a_local_model() -> None:
-    from pinprompt.data.readers import Example
+    from pinprompt.data.examples import Example
     from pinprompt.recipe.task_sections import ClassificationSettings
     from pinprompt.tasks.classification import ClassificationTask
     from pinprompt.tasks.labelled_data import LabelledData

@@ -19,7 +19,7 @@ from rich.console import Console as Rich
 
 from pinprompt import api
 from pinprompt.cli.shown import shown_result
-from pinprompt.data.readers import read_lines
+from pinprompt.data.examples import read_lines
 from pinprompt.data.style import load_style
 from pinprompt.errors import NotAgreed, PinpromptError, RunError, SettingError
 from pinprompt.files import write_json

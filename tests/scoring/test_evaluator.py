@@ -20,8 +20,7 @@ from pinprompt.scoring.evaluator import Evaluator
 from pinprompt.scoring.executors import Inline, Stop
 from pinprompt.scoring.journal import Journal, read_rows
 from pinprompt.scoring.memo import Memo
-from pinprompt.seeds import derive
-from pinprompt.values import Evaluation, Prompt, Score
+from pinprompt.values import Evaluation, Prompt, Score, derive
 
 GOOD: dict[str, Any] = {
     "kind": "score",

@@ -174,7 +174,7 @@ def test_a_word_is_added_to_those_that_are_banned_already(tmp_path: Path, monkey
 
 def test_the_defaults_on_the_page_are_those_of_the_command_line() -> None:
     from pinprompt.recipe import recipe as recipes
-    from pinprompt.recipe.presets import default_method
+    from pinprompt.recipe.recipe import default_method
 
     for kind, task in intake.TASKS.items():
         recipe = recipes.resolve({"method": default_method(task, "quick"), "profile": "quick", "task": {"kind": task}})

@@ -18,11 +18,10 @@ from pinprompt.scoring.budget import Budget
 from pinprompt.scoring.evaluator import Evaluator
 from pinprompt.scoring.journal import Journal, pack_score, unpack_score
 from pinprompt.scoring.memo import Memo
-from pinprompt.seeds import derive
 from pinprompt.tasks import label_scores
 from pinprompt.tasks.classification import ClassificationTask
 from pinprompt.tasks.protocol import check_task
-from pinprompt.values import Prompt
+from pinprompt.values import Prompt, derive
 
 P = np.array([[0.7, 0.2, 0.1], [0.3, 0.6, 0.1], [0.4, 0.4, 0.2]])
 Y = np.array([0, 0, 1])

@@ -82,7 +82,7 @@ def test_scores_are_the_best_of_blocks_averaged_over_sources(task: StyleTransfer
 
 def test_a_score_can_be_worked_out_from_the_outputs(task: StyleTransferTask) -> None:
     from pinprompt.models.generator import Request
-    from pinprompt.seeds import derive
+    from pinprompt.values import derive
 
     score = task.score(PROMPTS[:1], [5])[0]
     source = task.sources["train"][1]

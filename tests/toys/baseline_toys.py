@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from pinprompt.bench.write import random_backbone
-from pinprompt.data.readers import Example
+from pinprompt.data.examples import Example
 from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.models.labels import CausalLabels, MaskedLabels
 from pinprompt.policy.writer import Writer

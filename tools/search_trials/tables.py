@@ -21,13 +21,13 @@ import torch
 from transformers import DynamicCache
 
 from pinprompt.data import datasets
-from pinprompt.data.readers import Example
+from pinprompt.data.examples import Example
 from pinprompt.policy.backbone import Backbone
 from pinprompt.policy.writer import Writer
 from pinprompt.recipe.sections import Constraints, PolicySettings
 from pinprompt.records.readability import dictionary_words
-from pinprompt.seeds import derive
 from pinprompt.tasks.prompts import context_text, parse
+from pinprompt.values import derive
 
 ROWS = 256  # of a table, all classes together
 SPARE = 64  # rows of each class kept apart, for the writer's contexts

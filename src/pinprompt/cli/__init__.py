@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from pinprompt.cli import about, search, study, use
-from pinprompt.cli.options import expand
+from pinprompt.cli.console import expand
 
 app = typer.Typer(
     name="pinprompt",

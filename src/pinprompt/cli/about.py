@@ -7,8 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from pinprompt.bench import BENCHES
-from pinprompt.cli.console import door
-from pinprompt.cli.options import Output, Threads
+from pinprompt.cli.console import Output, Threads, door
 
 
 def methods(options: Output) -> None:

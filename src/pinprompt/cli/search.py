@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pinprompt.cli.console import Console, door
-from pinprompt.cli.options import FolderSearch, Machine, NoReport, Run, Search, TaskSearch
+from pinprompt.cli.console import Console, FolderSearch, Machine, NoReport, Run, Search, TaskSearch, door
 from pinprompt.errors import ServerDown, SettingError
 
 Data = Annotated[Path | None, typer.Option("--data", help="Folder with the dataset's files.")]

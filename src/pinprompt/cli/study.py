@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pinprompt.cli.console import door
-from pinprompt.cli.options import Machine, Output, Runs, Seed
+from pinprompt.cli.console import Machine, Output, Runs, Seed, door
 
 
 def sweep(

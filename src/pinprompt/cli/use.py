@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pinprompt.cli.console import Console, door
-from pinprompt.cli.options import Machine, NoMemo, Output, Run, Runs, Seed, Trust
+from pinprompt.cli.console import Console, Machine, NoMemo, Output, Run, Runs, Seed, Trust, door
 from pinprompt.errors import SettingError
 
 if TYPE_CHECKING:

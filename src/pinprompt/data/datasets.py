@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pinprompt.data.examples import Example, Splits, check_labels, distinct, k_shot, published
 from pinprompt.data.packaged import PILES, load_packaged
-from pinprompt.data.readers import Example, check_labels
-from pinprompt.data.splits import Splits, distinct, k_shot, published
 from pinprompt.errors import DataError, MissingExtra, NotFetched, did_you_mean
 from pinprompt.models import sources
 from pinprompt.models.cache import may_fetch
-from pinprompt.seeds import derive
+from pinprompt.values import derive
 
 # Known classification datasets: label words, templates, hand-written prompts, and where to get each.
 

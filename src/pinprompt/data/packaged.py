@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from pinprompt.data.readers import Example, read_columns, read_lines
-from pinprompt.data.splits import Splits, distinct, k_shot
+from pinprompt.data.examples import Example, Splits, distinct, k_shot, read_columns, read_lines
 from pinprompt.errors import DataError
 from pinprompt.models.sources import fetch
-from pinprompt.seeds import derive
+from pinprompt.values import derive
 
 WORDS = 100
 """Words of a long text that are kept: enough to tell its topic, and a pass of a task model stays short."""

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pinprompt.data.examples import check_labels, published, read_lines
 from pinprompt.data.packaged import styles_of
-from pinprompt.data.readers import check_labels, read_lines
-from pinprompt.data.splits import published
 from pinprompt.errors import DataError, SettingError, did_you_mean
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pinprompt.data import readers
+from pinprompt.data import examples
 from pinprompt.errors import DataError, SettingError, did_you_mean
 from pinprompt.files import write_atomically
 from pinprompt.models.cache import home
@@ -120,19 +120,19 @@ def _keep(written: str, suffix: str, folder: Path) -> str:
 
 
 def _from_file(path: Path, raw: Sequence[bytes] | None, suffix: str, text_column: str | None, usual: str) -> TextTable:
-    if suffix in readers.JSONL:
-        numbered = list(readers.read_objects(path, raw))
+    if suffix in examples.JSONL:
+        numbered = list(examples.read_objects(path, raw))
         rows = [row for _, row in numbered]
         columns = list(dict.fromkeys(name for row in rows for name in row))
         column = _text_column(columns, text_column, usual, path)
         for line, row in numbered:
             if row.get(column) is not None:
-                readers.as_text(row[column], column, path, line)
+                examples.as_text(row[column], column, path, line)
         return TextTable(columns, rows, column, [f"line {line}" for line, _ in numbered])
-    if suffix in readers.TABLES:
+    if suffix in examples.TABLES:
         wanted = [text_column or usual]
-        delimiter = readers.delimiter_of(path, wanted, raw)
-        (_, columns), *found = readers.read_rows(path, raw, delimiter)
+        delimiter = examples.delimiter_of(path, wanted, raw)
+        (_, columns), *found = examples.read_rows(path, raw, delimiter)
         twice = next((name for name in columns if columns.count(name) > 1), None)
         if twice is not None:
             raise DataError(f"the column '{twice}' is twice in the header", path=path, line=1)
@@ -146,14 +146,14 @@ def _from_file(path: Path, raw: Sequence[bytes] | None, suffix: str, text_column
         )
     if text_column is not None:
         raise DataError(f"a text file has no columns, and '{text_column}' was named; every line is a text", path=path)
-    lines = list(readers.read_numbered_lines(path, raw))
+    lines = list(examples.read_numbered_lines(path, raw))
     return TextTable(["text"], [{"text": text} for _, text in lines], "text", [f"line {line}" for line, _ in lines])
 
 
 def _from_stdin(text_column: str | None, usual: str) -> TextTable:
-    content = sys.stdin.buffer.read(readers.LARGEST_FILE + 1)
-    if len(content) > readers.LARGEST_FILE:
-        raise DataError(f"stdin holds more than {readers.LARGEST_FILE / 1e9:.1f} GB; give it in parts")
+    content = sys.stdin.buffer.read(examples.LARGEST_FILE + 1)
+    if len(content) > examples.LARGEST_FILE:
+        raise DataError(f"stdin holds more than {examples.LARGEST_FILE / 1e9:.1f} GB; give it in parts")
     suffix = ".txt"
     if text_column is not None:
         suffix = ".jsonl" if content.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{") else ".csv"
@@ -169,7 +169,7 @@ def _from_folder(folder: Path) -> TextTable:
         raise DataError(f"there are more than {_LARGEST_FOLDER:,} files in this folder", path=folder)
     rows = []
     for path in paths:
-        lines = readers.read_numbered_lines(path) if path.stat().st_size else ()
+        lines = examples.read_numbered_lines(path) if path.stat().st_size else ()
         rows.append({"file": path.name, "text": "\n".join(text for _, text in lines).strip()})
     return TextTable(["file", "text"], rows, "text", [path.name for path in paths])
 

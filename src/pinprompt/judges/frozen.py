@@ -18,7 +18,7 @@ import torch
 
 from pinprompt.errors import SettingError, did_you_mean
 from pinprompt.models.passes import pad_of, passes, window_of
-from pinprompt.seeds import derive
+from pinprompt.values import derive
 
 # Frozen encoders: a text as the vectors of its tokens, which depend on the text alone and not on the rest of the batch.
 

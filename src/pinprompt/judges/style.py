@@ -15,7 +15,7 @@ import torch
 
 from pinprompt.errors import DataError, RunError, SettingError
 from pinprompt.judges.frozen import Classifier, Encoder, Remembered
-from pinprompt.seeds import derive
+from pinprompt.values import derive
 
 LEAST_LINES = 10
 FEW_LINES = 200

@@ -15,8 +15,7 @@ from torch import Tensor
 from pinprompt.errors import BudgetSpent, SettingError
 from pinprompt.methods.protocol import Candidate, Outcome, Search
 from pinprompt.methods.selection import Heats, Raced, score_whole
-from pinprompt.seeds import derive
-from pinprompt.values import Event, Prompt, Score
+from pinprompt.values import Event, Prompt, Score, derive
 
 Tensors = Mapping[str, Tensor]
 TRIALS = "trials"

@@ -35,9 +35,8 @@ from pinprompt.methods.selection import asked, chances_of_best
 from pinprompt.methods.variations import allowed, as_prompt, variations
 from pinprompt.policy.writer import Writer
 from pinprompt.recipe.sections import RaceSettings
-from pinprompt.seeds import derive
 from pinprompt.tasks.protocol import Task, blocks_of
-from pinprompt.values import Event, Prompt, Score
+from pinprompt.values import Event, Prompt, Score, derive
 
 Floats = NDArray[np.float64]
 

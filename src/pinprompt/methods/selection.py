@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 
 from pinprompt.errors import BudgetSpent
 from pinprompt.methods.protocol import Candidate, Evaluator, Finalist, Search
-from pinprompt.seeds import derive
 from pinprompt.tasks.protocol import Task
-from pinprompt.values import Event, Prompt, Score
+from pinprompt.values import Event, Prompt, Score, derive
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ import torch
 
 from pinprompt.english import dictionary_words
 from pinprompt.policy.writer import Writer
-from pinprompt.seeds import derive
-from pinprompt.values import Prompt
+from pinprompt.values import Prompt, derive
 
 HOLE = 3
 """Words that an infilling takes out at the most; it puts in one to as many."""

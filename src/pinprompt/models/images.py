@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pinprompt.errors import DataError, MissingExtra, ModelError
 from pinprompt.models.sources import quiet
-from pinprompt.seeds import derive
+from pinprompt.values import derive
 
 if TYPE_CHECKING:
     from PIL.Image import Image

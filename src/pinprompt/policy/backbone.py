@@ -19,7 +19,7 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicS
 from pinprompt.errors import ModelError, SettingError
 from pinprompt.models.cache import home, place
 from pinprompt.policy.words import Mask
-from pinprompt.seeds import derive
+from pinprompt.values import derive
 
 CACHED_FROM = 5000
 """Tokens of a vocabulary from which their texts are kept in the cache."""

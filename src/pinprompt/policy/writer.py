@@ -19,8 +19,7 @@ from pinprompt.policy.prefix_tree import PrefixTree
 from pinprompt.policy.reader import Prefix, Reader
 from pinprompt.policy.vocabulary import Ignorable, Vocabulary
 from pinprompt.recipe.sections import PolicySettings
-from pinprompt.seeds import derive
-from pinprompt.values import Prompt
+from pinprompt.values import Prompt, derive
 
 Choose = Callable[[list[Prefix], Tensor, Tensor], Tensor]
 """From n prefixes, states [rows, d] and masks [rows, V] (both padded) to probabilities [rows, V]."""

@@ -2,6 +2,10 @@
 
 TOML may be anybody's, so it is read in bounded time: by the standard library's reader, behind checks of what would
 exhaust it.
+
+Presets are plain data: what each task and profile puts over the defaults. The defaults in sections.py are PIN on
+few-shot classification as the paper has it; everything else is a difference. What a method changes is in its row of
+`methods/table.py`.
 """
 
 from __future__ import annotations
@@ -20,8 +24,8 @@ from pydantic import BaseModel, Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from pinprompt.errors import SettingError, did_you_mean
-from pinprompt.methods.table import METHODS, SECTIONS
-from pinprompt.recipe import presets, sections, task_sections
+from pinprompt.methods.table import METHODS, SECTIONS, Tree
+from pinprompt.recipe import sections, task_sections
 from pinprompt.recipe.sections import Section
 
 TaskSettings = Annotated[
@@ -97,17 +101,17 @@ def resolve(raw: Mapping[str, Any]) -> Recipe:
     """The recipe that `raw` means: defaults, then what the task, the method and the profile say, then `raw` itself."""
     profile, task = raw.get("profile", "paper"), raw.get("task", {})
     kind = task.get("kind", "classification") if isinstance(task, Mapping) else "classification"
-    method = raw.get("method", presets.default_method(str(kind), str(profile)))
+    method = raw.get("method", default_method(str(kind), str(profile)))
     if not isinstance(method, str) or method not in METHODS:
         said = _cut(str(method))
         raise SettingError(f"there is no method '{said}': {did_you_mean(said, METHODS)}")
     tree: dict[str, Any] = {"method": method, "task": {"kind": kind}}
-    for layer in presets.layers(str(method), str(kind), str(profile)):
+    for layer in layers(str(method), str(kind), str(profile)):
         tree = merge(tree, layer)
     asked = task.get("style") if isinstance(task, Mapping) else None
     if kind == "inversion" and (profile == "quick" or asked is not None):
         style = tree["task"].get("style", "words") if asked is None else asked
-        tree = merge(tree, presets.STYLES.get(str(style), {}))
+        tree = merge(tree, STYLES.get(str(style), {}))
     return validate(merge(tree, raw))
 
 
@@ -346,3 +350,108 @@ def _check_numbers(tree: dict[str, Any]) -> None:
                 elif isinstance(value, int) and not -LARGEST_NUMBER <= value < LARGEST_NUMBER:
                     raise ValueError("an integer has more than 64 bits")
         level = inner
+
+
+TASKS: dict[str, Tree] = {
+    "classification": {},
+    "style-transfer": {"q_learning": {"steps": 15_000, "alpha": 0.5, "normalise": "input", "eval_every": 50}},
+    "inversion": {
+        "policy": {"model": "facebook/opt-350m", "length": 8, "k": 20_000},
+        "q_learning": {"steps": 20_000, "prompts": 32, "normalise": "none", "eval_every": 50},
+    },
+    "custom": {},
+}
+
+PROFILES: dict[str, Tree] = {
+    "paper": {},
+    # A schedule for a few hundred prompts instead of a hundred thousand; docs/notebook.md has the measurements.
+    "quick": {
+        "policy": {
+            "model": "smollm2",
+            "k": 64,
+            "context": "task",
+            "constraints": {"whole_words": True, "no_repeats": True},
+        },
+        "q_learning": {
+            "steps": 100,
+            "updates": 4,
+            "batch": 64,
+            "learning_rate": 3e-4,
+            "rho": 0.95,
+            "renormalise": True,
+            "eval_every": 5,
+            "on_collapse": "restart",
+            "patience": 3,
+        },
+    },
+}
+
+QUICK_TASKS: dict[str, Tree] = {
+    # The report should cost at most a fifth of a default search; reading the test texts is its most expensive part.
+    "classification": {"budget": {"calls": 6400}, "task": {"calibrate": "batch", "test_rows": 64}},
+    "style-transfer": {
+        # A short search has too few prompts to average over sources: fixed ones compare prompts, not sources.
+        "task": {
+            "draw": "fixed",
+            "reward": "gain",
+            "sources": 8,
+            "dev_sources": 32,
+            "samples": 2,
+            "bootstraps": 1,
+            "dev_bootstraps": 1,
+            "test_sources": 50,
+            "test_samples": 8,
+            "judge_lines": 400,
+        },
+        "q_learning": {"prompts": 8, "finalists": 8},
+    },
+    "inversion": {"policy": {"k": 100, "rows": 32}, "q_learning": {"steps": 1000}},
+    "custom": {},
+}
+
+
+STYLES: dict[str, Tree] = {
+    # A caption says "a" more than once, and "dog" once.
+    "caption": {
+        "policy": {
+            "context": "task",
+            "constraints": {"whole_words": True, "no_repeats": False, "no_repeated_words": True},
+        }
+    },
+    "tags": {
+        "policy": {
+            "context": "task",
+            "constraints": {
+                "whole_words": False,
+                "no_repeats": False,
+                "no_repeated_words": True,
+                "banned_pattern": "[^a-z, ]",
+            },
+        }
+    },
+    "words": {"policy": {"context": "task", "constraints": {"whole_words": True, "no_repeats": True}}},
+}
+"""What words for a picture are made of, by style: in the profile quick, and where a style was asked for."""
+
+
+def default_method(kind: str, profile: str) -> str:
+    """The method where none is named: the paper's, or what measured best for people."""
+    return QUICK_METHODS.get(kind, "pin") if profile == "quick" else "pin"
+
+
+QUICK_METHODS = {"classification": "race", "style-transfer": "race", "inversion": "guided"}
+
+
+def layers(method: str, kind: str, profile: str) -> Iterator[Tree]:
+    """The trees to put over the defaults, least specific first."""
+    row = METHODS[method]
+    yield TASKS.get(kind, {})
+    if row.kind == "rl":  # a policy that sparsifies writes few beginnings
+        yield {"models": {"read": "prefixes"}}
+    yield row.presets
+    yield row.on_task.get(kind, {})
+    yield PROFILES.get(profile, {})
+    if profile == "quick":
+        yield QUICK_TASKS.get(kind, {})
+        yield row.quick
+        yield row.quick_on_task.get(kind, {})

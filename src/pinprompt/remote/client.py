@@ -19,8 +19,7 @@ from typing import Any, TypeVar
 from pinprompt.errors import BudgetSpent, ModelError, ServerDown, SettingError
 from pinprompt.recipe.task_sections import RemoteSettings
 from pinprompt.remote.http import Door, NoAnswer, Response, Secret, seconds_of
-from pinprompt.seeds import derive
-from pinprompt.values import Meter
+from pinprompt.values import Meter, derive
 
 PREFIX = "remote:"
 """Names of models behind an API begin with it."""

@@ -18,7 +18,7 @@ from pinprompt.judges.vision import Answer
 from pinprompt.models.generator import TEMPLATE, Generated, Request, new_tokens, tidy
 from pinprompt.remote.client import OVERHEAD, BadAnswer, RemoteClient, Usage, dig
 from pinprompt.remote.labels import Guess, likely_tokens
-from pinprompt.seeds import derive
+from pinprompt.values import derive
 
 CLOSE = '"'
 """Where a rewrite ends."""

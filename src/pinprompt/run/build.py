@@ -123,7 +123,7 @@ def with_label_words(recipe: Recipe, task: Any) -> Recipe:
 def build_writer(recipe: Recipe, task: Task, device: str) -> Any:
     """The writer of prompts, with the context that the recipe asks for."""
     from pinprompt.policy.writer import Writer
-    from pinprompt.seeds import derive
+    from pinprompt.values import derive
 
     asked = recipe.policy.context
     context = "" if asked == "none" else task.context() if asked == "task" else asked

@@ -15,10 +15,9 @@ from pinprompt.recipe.recipe import Recipe
 from pinprompt.recipe.task_sections import CustomSettings
 from pinprompt.run import build
 from pinprompt.scoring.budget import Budget, Reservation
-from pinprompt.seeds import derive
 from pinprompt.tasks.custom import CustomTask
 from pinprompt.tasks.protocol import Task, blocks_of, complete
-from pinprompt.values import Prompt
+from pinprompt.values import Prompt, derive
 
 PROBES = 16
 """Prompts that are scored to learn how long a call takes: as many as a step writes."""

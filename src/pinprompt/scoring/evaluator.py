@@ -28,9 +28,8 @@ from pinprompt.scoring.executors import Executor, Inline
 from pinprompt.scoring.journal import Answers, Journal, Row
 from pinprompt.scoring.ledger import Billing, Known, Question, Table
 from pinprompt.scoring.memo import Memo
-from pinprompt.seeds import derive
 from pinprompt.tasks.protocol import Task, complete
-from pinprompt.values import Evaluation, Prompt, Score
+from pinprompt.values import Evaluation, Prompt, Score, derive
 
 
 class Evaluator:

@@ -18,11 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pinprompt.data.readers import delimiter_of, read_columns, read_lines, read_objects, read_rows
+from pinprompt.data.examples import delimiter_of, read_columns, read_lines, read_objects, read_rows
 from pinprompt.errors import DataError, PinpromptError
 from pinprompt.files import write_atomically
-from pinprompt.recipe.presets import default_method
-from pinprompt.recipe.recipe import file_name, resolve
+from pinprompt.recipe.recipe import default_method, file_name, resolve
 from pinprompt.studio.guard import Refused, plain_name, words
 
 UPLOADS = "uploads"

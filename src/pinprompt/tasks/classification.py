@@ -14,14 +14,13 @@ import numpy as np
 from pinprompt.errors import ModelError, SettingError, did_you_mean
 from pinprompt.models.label_text import Frame
 from pinprompt.recipe.task_sections import ClassificationSettings, ModelSettings, RemoteSettings
-from pinprompt.seeds import derive
 from pinprompt.tasks import label_models, label_scores, prompts
 from pinprompt.tasks.label_models import manual_of, open_label_model
 from pinprompt.tasks.label_scores import CONTENT_FREE, Calibrator, Measured, probabilities_of
 from pinprompt.tasks.labelled_data import LabelledData, blocks_of_rows, load_data
 from pinprompt.tasks.prompts import Template, whole
 from pinprompt.tasks.protocol import Task
-from pinprompt.values import Evaluation, Meter, Prompt, Score
+from pinprompt.values import Evaluation, Meter, Prompt, Score, derive
 
 if TYPE_CHECKING:  # the models bring torch and transformers, which are imported when a task is built
     from pinprompt.models.labels import Inputs

@@ -18,15 +18,14 @@ import numpy as np
 
 from pinprompt.data import datasets
 from pinprompt.data.datasets import DatasetCard, lookup
+from pinprompt.data.examples import Example, check_labels, k_shot, read_examples
 from pinprompt.data.language import LANGUAGES, guess
-from pinprompt.data.readers import Example, check_labels, read_examples
-from pinprompt.data.splits import k_shot
 from pinprompt.errors import DataError, SettingError, did_you_mean
 from pinprompt.recipe.task_sections import ClassificationSettings
-from pinprompt.seeds import derive
 from pinprompt.tasks import label_scores
 from pinprompt.tasks.label_scores import Floats, Ints
 from pinprompt.tasks.protocol import spans
+from pinprompt.values import derive
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pinprompt.data.datasets import CAUSAL, MASKED, DatasetCard
-from pinprompt.data.readers import Example
+from pinprompt.data.examples import Example
 from pinprompt.errors import SettingError, did_you_mean
 from pinprompt.models.label_text import Frame
 

@@ -43,8 +43,8 @@ from pinprompt.models.sources import resolve
 from pinprompt.recipe.task_sections import RemoteSettings, StyleTransferSettings
 from pinprompt.remote.client import is_remote, open_client
 from pinprompt.remote.generator import RemoteGenerator
-from pinprompt.seeds import derive
 from pinprompt.tasks.style_data import StyleData
+from pinprompt.values import derive
 
 
 class Rewrite(NamedTuple):

@@ -10,11 +10,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from pinprompt.data.readers import read_lines
+from pinprompt.data.examples import read_lines
 from pinprompt.data.style import StyleCard, ends_of, load_style, lookup_style
 from pinprompt.errors import DataError, SettingError
 from pinprompt.recipe.task_sections import StyleTransferSettings
-from pinprompt.seeds import derive
+from pinprompt.values import derive
 
 T = TypeVar("T")
 LEAST_TEXTS = 50

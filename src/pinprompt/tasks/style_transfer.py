@@ -18,7 +18,6 @@ from pinprompt.models.loading import load_causal_lm
 from pinprompt.models.sources import resolve
 from pinprompt.recipe.task_sections import RemoteSettings, StyleTransferSettings
 from pinprompt.remote.client import is_remote
-from pinprompt.seeds import derive
 from pinprompt.tasks.protocol import Task, spans
 from pinprompt.tasks.rewriting import (
     Rewrite,
@@ -38,7 +37,7 @@ from pinprompt.tasks.rewriting import (
     unchanged,
 )
 from pinprompt.tasks.style_data import StyleData, style_data
-from pinprompt.values import Evaluation, Meter, Prompt, Score
+from pinprompt.values import Evaluation, Meter, Prompt, Score, derive
 
 SHOWN = 100
 """Rewrites that an evaluation's table keeps."""

@@ -136,7 +136,7 @@ def test_algorithm_1_by_hand(tmp_path: Path) -> None:
 
 
 def _first(task: Landscape, seed: int) -> tuple[int, ...]:
-    from pinprompt.seeds import derive
+    from pinprompt.values import derive
 
     return TokenSpace(task, 1, Constraints()).draw(torch.Generator().manual_seed(derive(seed, "pez")))
 

@@ -13,7 +13,7 @@ from baseline_toys import WordTask, assert_resumes, run, writer
 from pinprompt.methods.baselines.untrained import random_search
 from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.recipe.sections import RandomSettings
-from pinprompt.seeds import derive
+from pinprompt.values import derive
 
 
 def worth(text: str) -> float:

@@ -16,9 +16,8 @@ from pinprompt.methods.bookkeeping import Book
 from pinprompt.methods.gradients import Descent, Gradients, TokenSpace, finite, rounds, runaway, view_of
 from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.recipe.sections import Constraints, SoftPromptSettings
-from pinprompt.seeds import derive
 from pinprompt.tasks.protocol import Differentiable
-from pinprompt.values import Evaluation, Event
+from pinprompt.values import Evaluation, Event, derive
 
 FILE = "vectors.safetensors"
 

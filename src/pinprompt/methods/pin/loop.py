@@ -14,8 +14,7 @@ from pinprompt.methods.pin.learner import Learner, Update
 from pinprompt.methods.pin.replay import Replay, normalise
 from pinprompt.methods.protocol import Candidate, Outcome, Search
 from pinprompt.recipe.sections import QLearningSettings
-from pinprompt.seeds import derive
-from pinprompt.values import Episode, Event, Prompt, Score
+from pinprompt.values import Episode, Event, Prompt, Score, derive
 
 
 def search_prompts(search: Search, settings: QLearningSettings) -> Outcome:

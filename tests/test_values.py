@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pinprompt.seeds import derive
+from pinprompt.values import derive
 
 
 def test_streams_differ_by_seed_and_by_name_and_are_the_same_everywhere() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from pinprompt.doctor import missing
 from pinprompt.models import sources
 from pinprompt.recipe.recipe import resolve
-from pinprompt.run.needs import missing
 
 
 @pytest.fixture(autouse=True)
