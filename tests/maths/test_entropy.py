@@ -12,7 +12,7 @@ from torch import Tensor
 from pinprompt.errors import PinpromptError, SettingError
 from pinprompt.maths import entropy, sparsemax
 from pinprompt.maths.entropy import SMALLEST, Prior, largest, policies, values
-from pinprompt.maths.regression import differentiable_value, kept_value
+from pinprompt.maths.state_values import differentiable_value, kept_value
 
 Z = torch.tensor([math.log(1), math.log(2), math.log(5)], dtype=torch.float64)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pinprompt.errors import ModelError, SettingError
-from pinprompt.maths.regression import pack
+from pinprompt.maths.state_values import pack
 from pinprompt.policy.backbone import Backbone
 from pinprompt.policy.prefix_tree import PrefixTree
 from pinprompt.policy.reader import Prefix, Reader

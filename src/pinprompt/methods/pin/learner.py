@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from pinprompt.errors import TaskError
-from pinprompt.maths import regression
-from pinprompt.maths.regression import differentiable_value, kept_value, taken
+from pinprompt.maths import targets
+from pinprompt.maths.state_values import differentiable_value, kept_value, taken
 from pinprompt.policy.adapter import Adapter, follow
 from pinprompt.policy.reader import Prefix
 from pinprompt.policy.writer import Writer
@@ -99,28 +99,28 @@ class Learner:
         settings, length = self.settings, place.shape[1]
         if settings.target == "monte-carlo":
             if rewards.ndim == 2:
-                target = regression.monte_carlo_gains(rewards, settings.gamma)
+                target = targets.monte_carlo_gains(rewards, settings.gamma)
             else:
-                target = regression.monte_carlo(rewards, length, settings.gamma)
-            return regression.squared_error(q_t, target), torch.empty(0)
+                target = targets.monte_carlo(rewards, length, settings.gamma)
+            return targets.squared_error(q_t, target), torch.empty(0)
         if settings.target == "bootstrap":
             v = torch.zeros(len(prefixes), device=e.device)
             later = [row for row, prefix in enumerate(prefixes) if prefix]  # the empty prefix is never a next state
             if later:
                 v[later] = self._slow_values(e[later], [prefixes[row] for row in later])
-            estimate = regression.bootstrapped_gains if rewards.ndim == 2 else regression.bootstrapped
+            estimate = targets.bootstrapped_gains if rewards.ndim == 2 else targets.bootstrapped
             target = estimate(rewards, v[place[:, 1:]], settings.gamma)
-            return regression.squared_error(q_t, target), v[later]
+            return targets.squared_error(q_t, target), v[later]
         v_slow = self._slow_values(e, prefixes)[place]
         head, bias = self.writer.backbone.head, settings.logit_bias
         masks, priors = self._action_sets(prefixes)
         v = differentiable_value(hat_e, head, masks, settings.entropy, bias=bias, priors=priors)[place]
         if settings.target == "path-single":
-            loss = regression.path_single(q_t, v, v_slow, rewards, settings.gamma)
+            loss = targets.path_single(q_t, v, v_slow, rewards, settings.gamma)
         elif settings.target == "path-multi":
-            loss = regression.path_multi(q_t, v, v_slow, rewards)
+            loss = targets.path_multi(q_t, v, v_slow, rewards)
         else:
-            loss = regression.path_mean(q_t, v, v_slow, rewards, settings.gamma)
+            loss = targets.path_mean(q_t, v, v_slow, rewards, settings.gamma)
         return loss, v.detach()
 
     @torch.no_grad()

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pinprompt.errors import PinpromptError
 from pinprompt.maths import entropy
-from pinprompt.maths.regression import differentiable_value, pack
+from pinprompt.maths.state_values import differentiable_value, pack
 
 torch.set_num_threads(1)
 
