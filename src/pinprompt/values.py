@@ -16,7 +16,7 @@ class Prompt:
     """A candidate prompt: the text that the black box sees, and the ids by which the policy wrote it.
 
     `offsets` are what its score on train measured for tasks that calibrate: one number per class, see
-    `tasks.calibration`. Without them such a task measures them itself, which costs calls.
+    `tasks.label_scores`. Without them such a task measures them itself, which costs calls.
     `draw` is the step of the search that wrote it and its place there, for tasks that draw inputs for each step;
     without it such a task takes the same inputs for every prompt.
     """
