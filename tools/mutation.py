@@ -28,9 +28,8 @@ FILES = {
     "src/pinprompt/maths/bootstrap.py": ["tests/maths/test_bootstrap.py"],
     "src/pinprompt/maths/entropy.py": ["tests/maths"],
     "src/pinprompt/maths/gaussian_process.py": ["tests/maths/test_gaussian_process.py"],
-    "src/pinprompt/maths/priors.py": ["tests/maths/test_priors.py", "tests/maths/test_relative_sparsemax.py"],
     "src/pinprompt/maths/relative_sparsemax.py": [
-        "tests/maths/test_priors.py",
+        "tests/maths/test_entropy.py",
         "tests/maths/test_relative_sparsemax.py",
     ],
     "src/pinprompt/maths/sparsemax.py": ["tests/maths"],

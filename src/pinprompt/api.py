@@ -15,9 +15,9 @@ from pinprompt.recipe import recipe as recipes
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.records import reading
 from pinprompt.records.identity import restore_recipe
+from pinprompt.records.trackers import Bar, in_notebook
 from pinprompt.records.wording import where
 from pinprompt.run import build, consent, running
-from pinprompt.run.progress import Bar, in_notebook
 from pinprompt.run.running import Result, recipe_of
 from pinprompt.run.using import (
     Labelled,

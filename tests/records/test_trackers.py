@@ -1,16 +1,55 @@
-"""Trackers get the numbers that a run tells, in the real files of TensorBoard and MLflow."""
+"""How far a run has come, a notebook's bar, and what TensorBoard and MLflow get."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.house.tiny import recipe
 
 from pinprompt.errors import MissingExtra
-from pinprompt.records.trackers import mlflow, numbers, tensorboard
+from pinprompt.records.trackers import Bar, in_notebook, mlflow, numbers, tensorboard
 from pinprompt.values import Event, Listener
+
+STEP = {"score_best": 0.5, "best_prompt": "<b>it</b>", "distinct": 3, "calls": 30}
+
+
+def test_the_bar_shows_where_the_search_stands(tmp_path: Path) -> None:
+    shown: list[str] = []
+
+    def show(html: str) -> Any:
+        shown.append(html)
+        return shown.append
+
+    bar = Bar(recipe(tmp_path, budget={"calls": 60}, q_learning={"steps": 1000}), show)
+    bar(Event("step", 0, STEP))
+    assert 'value="0.500"' in shown[-1]
+    assert "&lt;b&gt;it" in shown[-1]
+    bar(Event("evaluating", 1, {"name": "found", "split": "test"}))
+    assert "evaluating found on test" in shown[-1]
+    bar(Event("end", 1, {}))
+    assert 'value="1.000"' in shown[-1]
+
+
+def test_a_kernel_shows_the_bar_and_the_result(tmp_path: Path) -> None:
+    assert not in_notebook()
+    nbformat = pytest.importorskip("nbformat")
+    client = pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    made = recipe(tmp_path, task={"function": "tests.cli.scoring:vowels"}, q_learning={"steps": 2, "eval_every": 2})
+    code = "import pinprompt\nfrom pinprompt.recipe import recipe as recipes\nimport json\n"
+    code += f"made = recipes.validate(json.loads({made.model_dump_json()!r}))\n"
+    code += f"pinprompt.tune(made, out={str(tmp_path / 'run')!r})"
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
+    here = {"metadata": {"path": str(Path(__file__).parents[2])}}
+    client.NotebookClient(book, timeout=None, kernel_name="python3", resources=here).execute()
+    html = [one["data"].get("text/html", "") for one in book.cells[0].outputs if "data" in one]
+    assert any("<progress" in one and 'value="1.000"' in one for one in html), book.cells[0].outputs
+    assert any("<table>" in one and "report.html" in one for one in html)
+
 
 EVENTS = [
     Event("start", 0, {"method": "pin", "seed": 3}),

@@ -15,10 +15,10 @@ from rich.text import Text
 from pinprompt.cli.console import Console, Patience
 from pinprompt.models.images import find_pictures, load_picture
 from pinprompt.recipe.recipe import Recipe
+from pinprompt.records import trackers
 from pinprompt.records.reading import inside, mapping, number, sequence
 from pinprompt.records.verdict import judge_result, value_of
 from pinprompt.records.wording import money_shown, spending, visible, where
-from pinprompt.run import progress
 from pinprompt.run.running import Result
 from pinprompt.values import Event
 
@@ -202,9 +202,9 @@ class Progress:
         if event.kind == "step":
             self._improved(data)
             self.best = f"{data['best_prompt']!r} ({data['score_best']:.4g})"
-            words = progress.sentence(event)
+            words = trackers.sentence(event)
             if self._bar is not None:
-                done = progress.share(self._recipe, event, (time.monotonic() - self._started) / 60)
+                done = trackers.share(self._recipe, event, (time.monotonic() - self._started) / 60)
                 self._bar.update(
                     self._line, completed=done, description=_escaped(words), phase=f"step {event.step + 1}"
                 )

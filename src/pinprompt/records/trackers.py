@@ -1,13 +1,97 @@
-"""Listeners that pass a run's numbers on to TensorBoard or MLflow (extra `track`)."""
+"""How far a run has come, for whoever watches it.
+
+In words and as a share for the terminal, as the bar of a notebook, and as numbers for TensorBoard and MLflow (extra
+`track`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Callable, Iterator
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from pinprompt.errors import MissingExtra
+from pinprompt.methods.table import METHODS
+from pinprompt.recipe.recipe import Recipe
 from pinprompt.values import Event, Listener
+
+
+def share(recipe: Recipe, event: Event, minutes: float) -> float:
+    """How much of a search is done after a step, from 0 to 1: by the nearest of its limits."""
+    budget, shares = recipe.budget, [0.0]
+    if METHODS[recipe.method].kind == "rl":
+        shares.append((event.step + 1) / recipe.q_learning.steps)
+    if budget.calls:
+        shares.append(event.data.get("calls", 0) / budget.calls)
+    if budget.minutes:
+        shares.append(minutes / budget.minutes)
+    return min(1.0, max(shares))
+
+
+def sentence(event: Event) -> str:
+    """A step in words: the best prompt so far with its score, and what was spent."""
+    data = event.data
+    support = data.get("support") or []
+    parts = [f"best {data['score_best']:.4g}", repr(data["best_prompt"])]
+    if data.get("score_mean") is not None:
+        parts.append(f"mean {data['score_mean']:.4g}")
+    if support:
+        parts.append("support " + "/".join(f"{size:.0f}" for size in support[:8]))
+    parts.append(f"{data['distinct']} prompts, {data['calls']:,} calls")
+    return ", ".join(parts)
+
+
+# A search in a notebook: a bar that moves, with the best words so far. Needs nothing beyond IPython itself.
+
+
+PAUSE = 0.2
+"""Seconds between two drawings of the bar."""
+
+
+def in_notebook() -> bool:
+    """True in a notebook's kernel, where HTML is shown; not in a terminal, nor in IPython's own shell."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return shell is not None and hasattr(shell, "kernel")
+
+
+class Bar:
+    """Listens to a run and shows it in the output of the cell that started it."""
+
+    def __init__(self, recipe: Recipe, show: Callable[[str], Callable[[str], None]] | None = None) -> None:
+        self._recipe, self._started, self._drawn = recipe, time.monotonic(), float("-inf")
+        self._done, self._words = 0.0, "loading models"
+        self._update = (show or _shown)(self._html())
+
+    def __call__(self, event: Event) -> None:
+        """Show an event."""
+        minutes = (time.monotonic() - self._started) / 60
+        if event.kind == "step":
+            self._done, self._words = share(self._recipe, event, minutes), sentence(event)
+            if time.monotonic() - self._drawn < PAUSE:
+                return
+        elif event.kind == "evaluating":
+            self._words = f"evaluating {event.data['name']} on {event.data['split']}"
+        elif event.kind == "end":
+            self._done, self._words = 1.0, f"finished after {minutes:.1f} minutes"
+        else:
+            return
+        self._drawn = time.monotonic()
+        self._update(self._html())
+
+    def _html(self) -> str:
+        return f'<progress max="1" value="{self._done:.3f}"></progress> <code>{escape(self._words)}</code>'
+
+
+def _shown(html: str) -> Callable[[str], None]:
+    """Show HTML below the cell; what is returned replaces it."""
+    from IPython.display import HTML, display
+
+    handle: Any = display(HTML(html), display_id=True)
+    return lambda changed: handle.update(HTML(changed))
 
 
 def tensorboard(folder: Path | str) -> Listener:
