@@ -9,8 +9,8 @@ group per concept), and `noto/` with the test drawings as PNG files. Nothing of 
 
     /tmp/emoji-venv/bin/python tools/emoji_clip/pictures.py runs/pictures --only octopus pizza rocket
 
-fetches a part of it and leaves `concepts.json` and these test drawings in `noto/`: pictures to find words for, which emoji-clip has
-not seen (recipes/small/inversion-*.toml). A drawing is named by its Unicode name with hyphens for spaces.
+fetches a part of it and leaves `concepts.json` and these test drawings in `noto/`: pictures to find words for, which
+emoji-clip has not seen (recipes/small/inversion-*.toml). A drawing is named by its Unicode name, hyphens for spaces.
 """
 
 from __future__ import annotations

@@ -22,7 +22,9 @@ import numpy as np
 from pinprompt.maths.bootstrap import compare_rows
 from pinprompt.run import running
 
-FUNCTION_WORDS = set("a an and at for from in of on or out over the to up with".split())
+FUNCTION_WORDS = frozenset(
+    ("a", "an", "and", "at", "for", "from", "in", "of", "on", "or", "out", "over", "the", "to", "up", "with")
+)
 
 Rows = dict[str, dict[str, dict[str, Any]]]
 
