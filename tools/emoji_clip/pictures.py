@@ -9,8 +9,8 @@ group per concept), and `noto/` with the test drawings as PNG files. Nothing of 
 
     /tmp/emoji-venv/bin/python tools/emoji_clip/pictures.py runs/pictures --only octopus pizza rocket
 
-fetches a part of it and leaves only these test drawings in `noto/`: pictures to find words for, which emoji-clip has
-not seen (recipes/small/inversion-*.toml). A drawing is named by its Unicode name with hyphens for spaces.
+fetches a part of it and leaves `concepts.json` and these test drawings in `noto/`: pictures to find words for, which
+emoji-clip has not seen (recipes/small/inversion-*.toml). A drawing is named by its Unicode name, hyphens for spaces.
 """
 
 from __future__ import annotations
@@ -213,6 +213,7 @@ def main(folder: Path, only: list[str] | None) -> None:
     """Fetch, match, draw, save."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = concepts(folder)
+    (folder / "concepts.json").write_text(json.dumps(rows, indent=0), encoding="utf-8")
     if only is not None:
         known = {file_name(concept): concept for concept in rows}
         for name in only:
@@ -226,7 +227,6 @@ def main(folder: Path, only: list[str] | None) -> None:
         arrays[set_name], arrays[f"{set_name}/concepts"] = np.stack(pictures), np.array(owners)
     paint(arrays)
     np.savez(folder / "pictures.npz", **arrays)  # type: ignore[arg-type]
-    (folder / "concepts.json").write_text(json.dumps(rows, indent=0), encoding="utf-8")
 
 
 if __name__ == "__main__":
