@@ -6,6 +6,7 @@ of -inf is a token that may not be chosen, too: that is how the filter F_I of th
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,7 +41,7 @@ def probabilities(z: Tensor, mask: Tensor | None = None) -> Tensor:
     """
     z, top = filtered(z, mask)
     tau, _, _ = _level(z, top)
-    return (z - top.unsqueeze(-1) - tau.unsqueeze(-1)).clamp_min(0)
+    return (z - top.unsqueeze(-1)).sub_(tau.unsqueeze(-1)).clamp_min_(0)
 
 
 def support(z: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -135,9 +136,14 @@ def _search(z: Tensor, top: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if m == z.shape[-1]:
             return tau, size, squares
         rows = rows[count == m]
-    if len(rows):
-        left = z if len(rows) == len(z) else z[rows]
-        tau[rows], size[rows], squares[rows] = _climb(left - top[rows].unsqueeze(-1), tau[rows])
+    if len(rows) and z.device.type == "cpu":
+        for row in rows.tolist():
+            # Only entries above the bound can be in the support: a fresh policy's, a fifth of the vocabulary.
+            left = z[row] - top[row]
+            left = left[torch.from_numpy(np.flatnonzero((left > tau[row]).numpy()))]
+            tau[row], size[row], squares[row] = (part[0] for part in _climb(left.unsqueeze(0), tau[row : row + 1]))
+    elif len(rows):
+        tau[rows], size[rows], squares[rows] = _climb(z[rows] - top[rows].unsqueeze(-1), tau[rows])
     return tau, size, squares
 
 

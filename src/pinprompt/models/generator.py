@@ -23,6 +23,7 @@ import torch
 
 from pinprompt.errors import ModelError, SettingError
 from pinprompt.models.kv_slots import Slots, check, read, window
+from pinprompt.models.packed import PackedLayers
 
 TEMPLATE = '{prompt} "{text}" "'
 _ENDS = frozenset('".!?')
@@ -154,7 +155,8 @@ class Generator:
             # Never beyond the window: where attention is local, the place of the last key says what is near.
             groups[min(-(-(len(ids) + steps) // _STEP) * _STEP, self.window)].append(job)
         for length, jobs in sorted(groups.items()):
-            self._run(length, jobs)
+            with PackedLayers(self.model):
+                self._run(length, jobs)
             answers.update({job.place: Generated(tuple(job.texts)) for job in jobs})
         return [answers[place] for place in range(len(requests))]
 
