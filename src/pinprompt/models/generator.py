@@ -175,8 +175,11 @@ class Generator:
                     if not waiting:
                         waiting += self._open(ahead.pop())
                         continue
-                    # The latest first: depth before breadth keeps the number of waiting branches small.
-                    branch = held[slot] = waiting.pop()
+                    # The latest first: depth before breadth keeps the number of waiting branches small. At the end the
+                    # shortest, which may have the longest way to go, so that the last passes are fuller.
+                    last = len(waiting) - 1
+                    place = last if ahead else min(range(last + 1), key=lambda one: len(waiting[one].tokens))
+                    branch = held[slot] = waiting.pop(place)
                     slots.load(slot, branch.job.past, branch.own)
                     branch.own = None
             live = [(slot, branch) for slot, branch in enumerate(held) if branch is not None]
