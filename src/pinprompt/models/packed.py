@@ -22,7 +22,7 @@ _known: weakref.WeakKeyDictionary[nn.Module, _Packed] = weakref.WeakKeyDictionar
 
 def packable(model: nn.Module) -> list[nn.Linear]:
     """The linear layers of a model (or the one that it is) that work faster when packed; none for a large model."""
-    if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
+    if not torch._C._has_mkldnn or not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
         return []
     # Subclasses do more than a product, and a layer whose forward was replaced is somebody else's.
     layers = [layer for layer in model.modules() if type(layer) is nn.Linear and "forward" not in layer.__dict__]

@@ -317,10 +317,9 @@ class Writer:
             batch = prefixes[first : first + self.rows]
             masks = self.allowed(batch) if kept is None else kept[first : first + self.rows]
             alive = masks.any(dim=-1, keepdim=True)
-            if alive.all():
-                probabilities = choose(batch, part, masks)
-            else:
-                probabilities = choose(batch, part, masks | ~alive) * alive
+            probabilities = choose(batch, part, masks if alive.all() else masks | ~alive)
+            if not alive.all():
+                probabilities = probabilities * alive
             yield from zip(batch, probabilities.cpu().numpy(), masks.cpu().numpy(), strict=True)
 
     def _passes(self, states: Tensor) -> Iterator[Tensor]:
