@@ -168,10 +168,11 @@ def test_a_small_support_sorts_nothing_wide(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(Tensor, "sort", refuse)
     monkeypatch.setattr(torch, "sort", refuse)
     monkeypatch.setattr(sparsemax, "_climb", refuse)
+    monkeypatch.setattr(sparsemax, "_climb_row", refuse)
     z = torch.linspace(0, 50000, 50272).expand(4, -1)
     assert sparsemax.threshold(z)[1].tolist() == [2] * 4
     assert max(widths) < 50272 / 10
-    assert len(widths) == 2  # the blocks' maxima and what is inside the best: the first size settled every row
+    assert len(widths) == 2  # the blocks' maxima and what is inside the best
 
 
 def test_supports_beyond_every_size_do_not_sort_either(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,3 +340,26 @@ def test_bad_input_is_refused_with_a_sentence(function: object) -> None:
         call(torch.zeros(2, 2), torch.tensor([[True, True], [False, False]]))  # type: ignore[operator]
     with pytest.raises(PinpromptError, match=r"^A mask of tokens must hold booleans.*torch.uint8.*unpack first\.$"):
         call(torch.zeros(2), torch.ones(2, dtype=torch.uint8))  # type: ignore[operator]
+
+
+def test_a_row_has_the_same_bits_alone_and_among_others() -> None:
+    # Supports of one token, of dozens, and of thousands, as a fresh policy has them.
+    spread = torch.tensor([10.0, 0.3, 1e-2, 1e-4, 1e-5]).unsqueeze(-1)
+    z = torch.randn(5, 6000, generator=torch.Generator().manual_seed(3)) * spread
+    together = sparsemax.probabilities(z)
+    assert int((together > 0).sum(-1).max()) > 3000
+    for row in range(5):
+        assert torch.equal(sparsemax.probabilities(z[row : row + 1])[0], together[row])
+        assert torch.equal(sparsemax.value(z[row : row + 1])[0], sparsemax.value(z)[row])
+
+
+@pytest.mark.parametrize("deviation", [1e-5, 1e-3, 0.1])
+def test_rows_on_their_own_climb_to_where_all_rows_climb_together(deviation: float) -> None:
+    z = torch.randn(4, 9000, generator=torch.Generator().manual_seed(7), dtype=torch.float64) * deviation
+    z -= z.amax(-1, keepdim=True)
+    bound = torch.full((4,), -1.0, dtype=torch.float64)
+    together = sparsemax._climb(z, bound)
+    for row in range(4):
+        alone = sparsemax._climb_row(z[row].numpy(), bound[row].numpy())
+        assert alone[1] == together[1][row]
+        assert [alone[0], alone[2]] == pytest.approx([float(together[0][row]), float(together[2][row])], abs=1e-12)

@@ -332,3 +332,14 @@ def test_the_filters_threshold_is_the_kth_largest_with_ties_and_shut_tokens(k: i
     rows = [[3.0, 1.0, 3.0, 2.0, -5.0, 0.0, 2.0, 7.0], [-math.inf, 1.0, -math.inf, 0.5, 0.5, 0.5, -math.inf, 2.0]]
     expected = [[sorted(row, reverse=True)[k - 1]] for row in rows]
     assert _kth_largest(torch.tensor(rows), k).tolist() == expected
+
+
+@pytest.mark.parametrize(("size", "k"), [(1, 1), (3, 2), (40, 7), (5000, 1), (5000, 700), (5000, 4999), (5000, 5000)])
+def test_the_kth_largest_is_that_of_a_full_sort(size: int, k: int) -> None:
+    logits = torch.randn(6, size, generator=torch.Generator().manual_seed(size + k))
+    logits[1] = logits[1].round()  # ties
+    logits[2, ::3] = -torch.inf  # tokens that may not be written
+    logits[3] = 0.5
+    logits[4] = logits[4].sort().values
+    logits[5, ::32] += 100.0  # every entry that is looked at first misleads
+    assert torch.equal(_kth_largest(logits, k), logits.sort(descending=True).values[:, k - 1 : k])

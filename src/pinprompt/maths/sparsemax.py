@@ -6,14 +6,17 @@ of -inf is a token that may not be chosen, too: that is how the filter F_I of th
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor
 
 from pinprompt.errors import PinpromptError
 
-# How many of the largest entries are looked at before every entry is. Trained policies choose among a few tokens, and
-# the first size settles them; a fresh one may choose among all it is given, which no size short of that settles.
-SIZES = (32, 256)
+# How many of the largest entries are looked at before every entry is. Trained policies choose among a few tokens, which
+# this settles; a fresh one may choose among all it is given.
+LARGEST = 32
 
 # Entries per block when the largest are looked for: the blocks' maxima take one fast pass, and only m blocks are read.
 WIDTH = 32
@@ -40,7 +43,7 @@ def probabilities(z: Tensor, mask: Tensor | None = None) -> Tensor:
     """
     z, top = filtered(z, mask)
     tau, _, _ = _level(z, top)
-    return (z - top.unsqueeze(-1) - tau.unsqueeze(-1)).clamp_min(0)
+    return (z - top.unsqueeze(-1)).sub_(tau.unsqueeze(-1)).clamp_min_(0)
 
 
 def support(z: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -110,34 +113,28 @@ def _level(z: Tensor, top: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _search(z: Tensor, top: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The level of each row from its m largest entries, more of them where those do not certify it.
+    """The level of each row from its m largest entries, or from all of them where those do not certify it.
 
     The certificate is |S| < m: the m-th largest entry is not in the support (1 + m z_(m) <= sum of the m largest),
-    so nothing smaller is. Rows that fail it for every m continue from their level, which is a lower bound.
+    so nothing smaller is. Rows that fail it continue from their level, which is a lower bound.
     z [N, V], top [N] -> tau - top [N], |S| [N], sum_i pi_i^2 [N]
     """
-    tau = torch.empty_like(top)
-    size = torch.empty_like(top, dtype=torch.long)
-    squares = torch.empty_like(top)
-    rows = torch.arange(len(z), device=z.device)
-    for m in SIZES:
-        if len(rows) == 0:
-            break
-        m = min(m, z.shape[-1])
-        left = z if len(rows) == len(z) else z[rows]
-        largest = _largest(left, m) - top[rows].unsqueeze(-1)
-        total = largest.cumsum(-1)
-        n = torch.arange(1, m + 1, device=z.device, dtype=z.dtype)
-        count = (1 + n * largest > total).sum(-1)
-        level = (total.gather(-1, count.unsqueeze(-1) - 1).squeeze(-1) - 1) / count
-        pi = (largest - level.unsqueeze(-1)).clamp_min(0)
-        tau[rows], size[rows], squares[rows] = level, (pi > 0).sum(-1), pi.square().sum(-1)
-        if m == z.shape[-1]:
-            return tau, size, squares
-        rows = rows[count == m]
-    if len(rows):
-        left = z if len(rows) == len(z) else z[rows]
-        tau[rows], size[rows], squares[rows] = _climb(left - top[rows].unsqueeze(-1), tau[rows])
+    m = min(LARGEST, z.shape[-1])
+    largest = _largest(z, m) - top.unsqueeze(-1)
+    total = largest.cumsum(-1)
+    n = torch.arange(1, m + 1, device=z.device, dtype=z.dtype)
+    count = (1 + n * largest > total).sum(-1)
+    tau = (total.gather(-1, count.unsqueeze(-1) - 1).squeeze(-1) - 1) / count
+    pi = (largest - tau.unsqueeze(-1)).clamp_min(0)
+    size, squares = (pi > 0).sum(-1), pi.square().sum(-1)
+    rows = (count == m).nonzero().squeeze(-1)
+    if m == z.shape[-1] or len(rows) == 0:
+        return tau, size, squares
+    if z.device.type == "cpu":
+        for row in rows.tolist():
+            tau[row], size[row], squares[row] = _climb_row((z[row] - top[row]).numpy(), tau[row].numpy())
+    else:
+        tau[rows], size[rows], squares[rows] = _climb(z[rows] - top[rows].unsqueeze(-1), tau[rows])
     return tau, size, squares
 
 
@@ -174,3 +171,16 @@ def _climb(z: Tensor, tau: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             return tau, size.long(), pi.square_().sum(-1)
         tau = torch.where(settled, tau, tau + (pi.sum(-1) - 1) / size)
         before = size
+
+
+def _climb_row(z: Any, tau: Any) -> tuple[float, int, float]:
+    """`_climb` for one row on a CPU: faster by itself, since only what is above the bound is looked at again.
+
+    z [V] and tau, both of numpy -> tau, |S|, sum_i pi_i^2
+    """
+    z = z[np.flatnonzero(z > tau)]
+    before = len(z) + 1
+    while (size := int(np.count_nonzero(z > tau))) < before:
+        tau = tau + (np.maximum(z - tau, 0).sum() - 1) / size
+        before = size
+    return float(tau), size, float(np.square(np.maximum(z - tau, 0)).sum())

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from pinprompt.errors import ModelError, SettingError
+from pinprompt.models.packed import PackedLayers
 from pinprompt.models.passes import Slots, check, read, window
 
 TEMPLATE = '{prompt} "{text}" "'
@@ -154,7 +155,8 @@ class Generator:
             # Never beyond the window: where attention is local, the place of the last key says what is near.
             groups[min(-(-(len(ids) + steps) // _STEP) * _STEP, self.window)].append(job)
         for length, jobs in sorted(groups.items()):
-            self._run(length, jobs)
+            with PackedLayers(self.model):
+                self._run(length, jobs)
             answers.update({job.place: Generated(tuple(job.texts)) for job in jobs})
         return [answers[place] for place in range(len(requests))]
 
@@ -173,8 +175,11 @@ class Generator:
                     if not waiting:
                         waiting += self._open(ahead.pop())
                         continue
-                    # The latest first: depth before breadth keeps the number of waiting branches small.
-                    branch = held[slot] = waiting.pop()
+                    # The latest first: depth before breadth keeps the number of waiting branches small. At the end the
+                    # shortest, which may have the longest way to go, so that the last passes are fuller.
+                    last = len(waiting) - 1
+                    place = last if ahead else min(range(last + 1), key=lambda one: len(waiting[one].tokens))
+                    branch = held[slot] = waiting.pop(place)
                     slots.load(slot, branch.job.past, branch.own)
                     branch.own = None
             live = [(slot, branch) for slot, branch in enumerate(held) if branch is not None]

@@ -18,6 +18,7 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicS
 
 from pinprompt.errors import ModelError, SettingError
 from pinprompt.models.cache import home, place
+from pinprompt.models.packed import PackedLayers, packable, product
 from pinprompt.policy.words import Mask
 from pinprompt.values import derive
 
@@ -77,6 +78,8 @@ class Backbone:
         bias = getattr(head, "bias", None)
         self.head_bias: Tensor | None = None if bias is None else bias.detach()
         self.vocabulary_size, self.dim = self.head.shape
+        self._packed_head = head if head in packable(model) else None
+        self._packed_layers = PackedLayers(self.body)
         self.incremental = self._incremental()
 
     @classmethod
@@ -121,7 +124,8 @@ class Backbone:
     @torch.no_grad()
     def read(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
         """States [n, d] at the last of the ids [n, t], read after what the cache holds (which grows)."""
-        output = self.body(input_ids=ids, past_key_values=cache, use_cache=cache is not None)
+        with self._packed_layers:
+            output = self.body(input_ids=ids, past_key_values=cache, use_cache=cache is not None)
         return self._last(output.last_hidden_state)
 
     def growing_cache(self) -> Cache:
@@ -141,8 +145,11 @@ class Backbone:
     def over_vocabulary(self, states: Tensor) -> Tensor:
         """The product of states [..., d] with the head, [..., V].
 
-        In blocks of tokens on a CPU: with few rows and a large vocabulary that takes three quarters of the time.
+        In blocks of tokens on a CPU, or with packed weights: with few rows and a large vocabulary that takes three
+        quarters or half of the time.
         """
+        if self._packed_head is not None and states.dim() == 2 and not states.requires_grad:
+            return product(self._packed_head, states)
         if states.device.type != "cpu" or states.dim() != 2 or states.requires_grad:
             return states @ self.head.T
         found = states.new_empty(len(states), len(self.head))

@@ -54,8 +54,19 @@ def _kth_largest(logits: Tensor, k: int) -> Tensor:
     """The k-th largest of each row, [n, 1]: a partition on a CPU takes half the time of a selection of all k."""
     if logits.device.type != "cpu":
         return torch.topk(logits, k, dim=-1, sorted=False).values.amin(dim=-1, keepdim=True)
-    place = logits.shape[-1] - k
-    return torch.from_numpy(np.partition(logits.numpy(), place, axis=-1)[:, place : place + 1].copy())
+    return torch.tensor([[_partitioned(row, k)] for row in logits.numpy()], dtype=logits.dtype)
+
+
+def _partitioned(row: Any, k: int) -> Any:
+    """The k-th largest of a row [V], by a partition of those entries that every 32nd one says are near it."""
+    some = np.sort(row[::32])
+    place = len(some) - k * len(some) // len(row)
+    low, high = some[max(place - 64, 0)], some[min(place + 64, len(some) - 1)]
+    above = int(np.count_nonzero(row > high))
+    near = row[np.flatnonzero((row >= low) & (row <= high))]
+    if not above < k <= above + len(near):  # the sample was wrong: all entries are looked at
+        above, near = 0, row
+    return np.partition(near, len(near) - (k - above))[len(near) - (k - above)]
 
 
 class Vocabulary:

@@ -22,7 +22,7 @@ from pinprompt.recipe.sections import PolicySettings
 from pinprompt.values import Prompt, derive
 
 Choose = Callable[[list[Prefix], Tensor, Tensor], Tensor]
-"""From n prefixes, states [rows, d] and masks [rows, V] (both padded) to probabilities [rows, V]."""
+"""From n prefixes, states [rows, d] (padded) and masks [n, V] to probabilities [n, V]."""
 
 
 @dataclass(frozen=True)
@@ -109,9 +109,10 @@ class Writer:
         """
 
         def choose(prefixes: list[Prefix], states: Tensor, masks: Tensor) -> Tensor:
-            z = self.q(states) + logit_bias
+            z = self.q(states).add_(logit_bias)
             if self.relative:
                 return self._relative(prefixes, z, entropy, top_q)
+            z = z[: len(prefixes)]
             return policy(z, entropy, masks if top_q is None else _largest(z, masks, top_q))
 
         return self._write(choose, self._numbers(count, generator), filtered, explore)
@@ -127,7 +128,7 @@ class Writer:
             if self.relative:
                 pi = self._relative(prefixes, z, entropy)
                 return _largest(pi, pi > 0, 1).float()
-            return _largest(z, masks, 1).float()
+            return _largest(z[: len(prefixes)], masks, 1).float()
 
         # Of equal ones the first: the number 0 takes the lowest id.
         return self._write(choose, np.zeros((1, self.length)), True).prompts * count
@@ -151,7 +152,7 @@ class Writer:
 
     def _by_lm(self, temperature: float) -> Choose:
         def choose(prefixes: list[Prefix], states: Tensor, masks: Tensor) -> Tensor:
-            logits = self.backbone.logprobs(states) / temperature
+            logits = self.backbone.logprobs(states)[: len(prefixes)] / temperature
             return torch.softmax(logits.masked_fill(~masks, -torch.inf), dim=-1)
 
         return choose
@@ -221,18 +222,18 @@ class Writer:
         return rows
 
     def _relative(self, prefixes: Sequence[Prefix], z: Tensor, entropy: Entropy, top_q: int | None = None) -> Tensor:
-        """The policy relative to the LM, [rows, V] from z [rows, V]; 0 at padding and at dead ends."""
+        """The policy relative to the LM, [n, V] from z [rows, V]; 0 at dead ends."""
         priors = self.tree.priors(prefixes)
+        found = torch.zeros_like(z[: len(prefixes)])
         alive = [row for row, prior in enumerate(priors) if len(prior.ids)]
         if not alive:
-            return torch.zeros_like(z)
+            return found
         some = [priors[row] for row in alive]
         if top_q is not None:
             some = largest(z[alive], some, top_q)
         # Filled up again to all rows, so that a row's policy does not depend on how many there are.
         fill = len(z) - len(alive)
         pi = policies(z[[*alive, *[alive[0]] * fill]], [*some, *[some[0]] * fill], entropy)
-        found = torch.zeros_like(z)
         found[alive] = pi[: len(alive)]
         return found
 
@@ -289,7 +290,7 @@ class Writer:
                 if len(ids[row]) == depth:
                     level.setdefault(ids[row], []).append(row)
             for prefix, probabilities, open_to in self._distributions(choose, list(level), filtered):
-                tokens = np.flatnonzero(probabilities)
+                tokens = np.flatnonzero(probabilities > 0)  # booleans are counted ten times faster
                 for row in level[prefix]:
                     number, shut = numbers[row, depth], {p[-1] for p in dead[row] if p[:-1] == prefix}
                     if number < explore:
@@ -313,10 +314,11 @@ class Writer:
         for first, part in zip(range(0, len(prefixes), self.rows), self._passes(states), strict=True):
             batch = prefixes[first : first + self.rows]
             masks = self.allowed(batch) if kept is None else kept[first : first + self.rows]
-            masks = _padded(masks, self.rows)
             alive = masks.any(dim=-1, keepdim=True)
-            probabilities = choose(batch, part, masks | ~alive) * alive
-            yield from zip(batch, probabilities.cpu().numpy(), masks.cpu().numpy(), strict=False)
+            probabilities = choose(batch, part, masks if alive.all() else masks | ~alive)
+            if not alive.all():
+                probabilities = probabilities * alive
+            yield from zip(batch, probabilities.cpu().numpy(), masks.cpu().numpy(), strict=True)
 
     def _passes(self, states: Tensor) -> Iterator[Tensor]:
         """Parts of `rows` rows each, the last one padded."""
