@@ -32,6 +32,7 @@ def main() -> None:
     parser.add_argument("--data", default=None, help="The dataset's folder, where no package has it.")
     parser.add_argument("--seeds", type=int, nargs="+", default=[13, 21])
     parser.add_argument("--calls", type=int, default=800)
+    parser.add_argument("--precision", default="float32", help="What the task model computes in: float32 or bf16.")
     asked = parser.parse_args()
     known = [json.loads(line) for line in asked.rows.read_text("utf-8").splitlines()] if asked.rows.exists() else []
     if asked.table:
@@ -43,31 +44,33 @@ def main() -> None:
     for seed in asked.seeds:
         for direction in DIRECTIONS:
             if (asked.dataset, direction, seed) not in done:
-                row = cell(asked.dataset, asked.data, direction, seed, asked.calls, tasks)
+                row = cell(asked, direction, seed, tasks)
                 with asked.rows.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(row) + "\n")
 
 
-def cell(
-    dataset: str, data: str | None, direction: str, seed: int, calls: int, tasks: dict[str, Any]
-) -> dict[str, Any]:
+def cell(asked: argparse.Namespace, direction: str, seed: int, tasks: dict[str, Any]) -> dict[str, Any]:
     """One search, and its answer beside the hand-written prompts on test."""
     from pinprompt.recipe import recipe as recipes
     from pinprompt.run import build, running
     from pinprompt.values import Prompt
 
-    chosen = {"kind": "style-transfer", "dataset": dataset, "direction": direction, "model": "smollm2"}
-    tree = {"profile": "quick", "seed": seed, "task": {**chosen, "test_samples": 4}, "budget": {"calls": calls}}
-    if data is not None:
-        tree["task"]["data"] = data  # type: ignore[index]
-    recipe = recipes.resolve(tree)
+    chosen = {"kind": "style-transfer", "dataset": asked.dataset, "direction": direction, "model": "smollm2"}
+    chosen |= {"test_samples": 4} | ({} if asked.data is None else {"data": asked.data})
+    recipe = recipes.resolve(
+        {
+            "profile": "quick", "seed": seed, "task": chosen, "budget": {"calls": asked.calls},
+            "models": {"precision": asked.precision},
+        }
+    )  # fmt: skip
     if direction not in tasks:
         tasks[direction] = build.build_task(recipe, "cpu")
     task = tasks[direction]
     with tempfile.TemporaryDirectory() as folder:
         result = running.run(recipe, folder, task=task, threads=1, report=False)
     row: dict[str, Any] = {
-        "dataset": dataset, "direction": direction, "seed": seed, "calls": result.calls,
+        "dataset": asked.dataset, "direction": direction, "seed": seed, "calls": result.calls,
+        "precision": asked.precision,
         "found_by": result.data["found_by"], "source": result.top[0]["source"], "top": result.top,
     }  # fmt: skip
     found: dict[str, Any] = {}
