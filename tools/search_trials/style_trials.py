@@ -41,15 +41,18 @@ def main() -> None:
     asked.rows.parent.mkdir(parents=True, exist_ok=True)
     done = {(row["dataset"], row["direction"], row["seed"]) for row in known}
     tasks: dict[str, Any] = {}
+    tested: dict[tuple[str, str], Any] = {}
     for seed in asked.seeds:
         for direction in DIRECTIONS:
             if (asked.dataset, direction, seed) not in done:
-                row = cell(asked, direction, seed, tasks)
+                row = cell(asked, direction, seed, tasks, tested)
                 with asked.rows.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(row) + "\n")
 
 
-def cell(asked: argparse.Namespace, direction: str, seed: int, tasks: dict[str, Any]) -> dict[str, Any]:
+def cell(
+    asked: argparse.Namespace, direction: str, seed: int, tasks: dict[str, Any], tested: dict[tuple[str, str], Any]
+) -> dict[str, Any]:
     """One search, and its answer beside the hand-written prompts on test."""
     from pinprompt.recipe import recipe as recipes
     from pinprompt.run import build, running
@@ -73,15 +76,14 @@ def cell(asked: argparse.Namespace, direction: str, seed: int, tasks: dict[str, 
         "precision": asked.precision,
         "found_by": result.data["found_by"], "source": result.top[0]["source"], "top": result.top,
     }  # fmt: skip
-    found: dict[str, Any] = {}
     for name, text in {"found": result.prompt, **task.baselines()}.items():
-        if text not in found:
-            evaluation = task.evaluate(Prompt(text), "test", seed)
-            found[text] = {
+        if (direction, text) not in tested:  # the same texts and draws for all seeds: hand-written prompts once
+            evaluation = task.evaluate(Prompt(text), "test", 0)
+            tested[direction, text] = {
                 "prompt": text, **evaluation.metrics, "rows": evaluation.rows, "outcomes": evaluation.outcomes["j"],
                 "rewrites": evaluation.tables["rewrites"][:5],
             }  # fmt: skip
-        row[name] = found[text]
+        row[name] = tested[direction, text]
     return row
 
 
