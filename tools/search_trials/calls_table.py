@@ -194,6 +194,24 @@ def show(cells: Cells) -> None:
             print(f"| {name} | {len(gaps)} | {interval(gaps)} |")
 
 
+def brief(cells: Cells) -> None:
+    """Print the README's table: hand-written prompts, the rivals and race, over the cells that all of them have."""
+    names = ["manual, raw", "manual, calibrated", HAND[-1]]
+    names += [name for name in cells if name.endswith(", raw, 6,400 calls")] + [RACE]
+    common = set.intersection(*(set(cells[name]) for name in names))
+    common = {cell for cell in common if cell[0] not in TUNED}
+    sets = sorted({dataset for dataset, _ in common})
+    print(f"| | {' | '.join(sets)} | average | perplexity | dictionary words |")
+    print("|---|" + "---:|" * (len(sets) + 3))
+    for name in names:
+        own = [[cell for cell in sorted(common) if cell[0] == dataset] for dataset in sets]
+        means = [mean(cells[name], some) for some in own]
+        perplexity, _, words = readability([cells[name][cell] for cell in sorted(common)])
+        shown = [f"{value:.1f}" for value in (*means, float(np.mean(means)))]
+        print(f"| {name} | {' | '.join([*shown, perplexity, words])} |")
+    print(f"\nMean over {len(common)} cells: splits {', '.join(map(str, sorted({split for _, split in common})))}.")
+
+
 def readability(rows: Sequence[Row]) -> list[str]:
     """Perplexity (geometric mean), SLOR and the share of dictionary words of what a row found."""
     rows = [row for row in rows if row.get("perplexity")]
@@ -211,9 +229,10 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, nargs="*", default=[], help="Folders of finished sweeps.")
     parser.add_argument("--smaller", type=Path, help="What smaller_budgets.py wrote.")
     parser.add_argument("--figure", type=Path, help="Draw accuracy against calls into this file.")
+    parser.add_argument("--brief", action="store_true", help="Print the README's table instead.")
     asked = parser.parse_args()
     cells = table(collect(asked.cells, asked.runs, asked.smaller))
-    show(cells)
+    (brief if asked.brief else show)(cells)
     if asked.figure is not None:
         draw(cells, asked.figure)
 
