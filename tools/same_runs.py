@@ -45,7 +45,7 @@ COMPARED = (
     "report.html",
 )
 VARYING = ("seconds", "search_seconds", "report_seconds", "run", "crc")  # times, and the run's own number
-TIMED = re.compile("time|seconds|run id|minutes")
+TIMED = re.compile("time|seconds|minutes")
 """Lines of report.html that say how long something took, or when."""
 
 
@@ -110,8 +110,8 @@ def trees(models: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             recipes.merge(settings_of(models, **heats), {"budget": {"calls": 90}, **_of(method, fewer)}),
         )
     yield "masked-pin", masked(models, {"method": "pin", **_of("pin", fewer)})
-    for method in ("race", "pin", "random"):
-        yield f"style-{method}", styled(models, {"method": method, **_of(method, fewer)})
+    for method, draw in (("race", "fixed"), ("pin", "step"), ("random", "fixed")):
+        yield f"style-{method}", styled(models, {"method": method, "task": {"draw": draw}, **_of(method, fewer)})
     for method in ("guided", "pin", "pez", "random"):
         yield f"pictures-{method}", pictured(models, {"method": method, **_of(method, fewer)})
     task = {"kind": "classification", "dataset": "rotten-tomatoes", "model": "smollm2", "split": 13}
@@ -176,16 +176,17 @@ def differences(before: Path, after: Path) -> Iterator[str]:
     """The files of the runs in `after` that are not as in `before`."""
     for run in sorted(path for path in after.iterdir() if path.is_dir()):
         for name in COMPARED:
-            old, new = (plain(base / run.name / name) for base in (before, after))
+            old, new = (plain(base, f"{run.name}/{name}") for base in (before, after))
             if old != new:
                 yield f"{run.name}/{name}"
 
 
-def plain(path: Path) -> str | None:
+def plain(base: Path, name: str) -> str | None:
     """What a file says, without what differs between two equal runs; None where there is none."""
+    path = base / name
     if not path.exists():
         return None
-    text = path.read_text("utf-8")
+    text = path.read_text("utf-8").replace(str(base), "")  # a report has the command that makes its run again
     if path.suffix == ".json":
         return json.dumps(_without_times(json.loads(text)), indent=1)
     if path.suffix == ".jsonl":
