@@ -463,7 +463,7 @@ def _compared(prompt: Prompt, evaluations: Mapping[str, Evaluation]) -> dict[str
 
 def _tokens(recipe: Recipe, search: Search, prompt: Prompt, writer: Callable[[], Any]) -> list[dict[str, Any]]:
     """What each part of the prompt is worth: the score without it and, where it was written, its Q."""
-    if METHODS[recipe.method].kind == "rl" and len(prompt.ids) <= PARTS:
+    if METHODS[recipe.method].kind == "rl" and 1 <= len(prompt.ids) <= PARTS:
         parts = writer().explain(prompt, recipe.q_learning.entropy)
         rest = [writer().prompt(prompt.ids[:place] + prompt.ids[place + 1 :]).text for place in range(len(prompt.ids))]
     else:
