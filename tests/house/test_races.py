@@ -10,6 +10,8 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,7 @@ from pinprompt.errors import SettingError
 from pinprompt.files import read_lines
 from pinprompt.run import running
 from pinprompt.tasks.custom import CustomTask
+from pinprompt.values import Prompt, Score
 from tests.house.race_child import in_heats, note_asked, raced
 
 ROOT = Path(__file__).parents[2]
@@ -70,6 +73,27 @@ def test_any_method_can_be_raced_and_asks_no_row_twice(
     assert not whole & first
     assert result.prompt in second
     assert result.calls <= 90
+
+
+def test_a_hand_written_answer_of_a_method_that_learns_has_words_and_no_q(lm_folder: Path) -> None:
+    """With `scoring.choose = "rows"` a prompt that no writer wrote can win, and there are no ids to explain."""
+    asked: list[str] = []
+
+    def score(prompts: list[Prompt], report: bool) -> list[Score]:
+        assert report
+        asked.extend(prompt.text for prompt in prompts)
+        return [Score(float(len(prompt.text)), 1) for prompt in prompts]
+
+    def writer() -> Any:
+        raise AssertionError("the writer was asked about a prompt that it did not write")
+
+    search: Any = SimpleNamespace(evaluator=SimpleNamespace(score=score))
+    recipe = in_heats(lm_folder, "pin", scoring={"choose": "rows"})
+    assert running._tokens(recipe, search, Prompt("It was"), writer) == [
+        {"token": "It", "score_without": 3.0},
+        {"token": "was", "score_without": 2.0},
+    ]
+    assert asked == ["was", "It"]
 
 
 @pytest.mark.parametrize("method", ["grips", "autoprompt", "manual"])
