@@ -229,9 +229,11 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, nargs="*", default=[], help="Folders of finished sweeps.")
     parser.add_argument("--smaller", type=Path, help="What smaller_budgets.py wrote.")
     parser.add_argument("--figure", type=Path, help="Draw accuracy against calls into this file.")
+    parser.add_argument("--splits", type=int, nargs="*", help="Only these splits.")
     parser.add_argument("--brief", action="store_true", help="Print the README's table instead.")
     asked = parser.parse_args()
-    cells = table(collect(asked.cells, asked.runs, asked.smaller))
+    rows = collect(asked.cells, asked.runs, asked.smaller)
+    cells = table([row for row in rows if asked.splits is None or row["split"] in asked.splits])
     (brief if asked.brief else show)(cells)
     if asked.figure is not None:
         draw(cells, asked.figure)
