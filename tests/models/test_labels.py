@@ -135,11 +135,29 @@ def test_parts_hold_so_many_tokens() -> None:
     assert list(label_module._parts([0, 1, 2, 3], heads, 4 * (300 + DEPTH))) == [[0, 1, 2, 3]]
 
 
-def test_long_texts_leave_room_for_fewer_prompts_beside_them() -> None:
-    model, _ = make("llama")
-    limit = 3 * (10 + 8) * token_bytes(model)
-    assert WholePrompts(model, [[5] * 10], 8, tokens=64, limit=limit).groups(4) == 3
-    assert WholePrompts(model, [[5] * 10], 8, tokens=8, limit=limit).groups(4) == 2
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("name", ["gpt2", "opt", "roberta"])
+def test_passes_side_by_side_give_the_same_bits(name: str, keep: bool) -> None:
+    """Any number of threads, and any company, up to `WORKERS` threads."""
+    model, tokenizer = make(name)
+    kind: Any = MaskedLabels if name == "roberta" else CausalLabels
+    frames = [Frame("", f"{prompt} <mask> .") for prompt in PROMPTS] if name == "roberta" else FRAMES
+    labels = kind(model, tokenizer, WORDS, frames[0])
+    texts = [f"{text} {number}" for number in range(40) for text in TEXTS]  # more than one batch
+    found: list[list[torch.Tensor]] = []
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append(labels.log_probs(frames, labels.prepare(texts, keep=keep)))
+            assert torch.get_num_threads() == threads
+            alone = labels.log_probs(frames[3:4], labels.prepare(texts, keep=keep))[0]
+            assert torch.equal(alone, found[0][3])
+    finally:
+        torch.set_num_threads(before)
+    for other in found[1:]:
+        assert all(torch.equal(one, two) for one, two in zip(found[0], other, strict=True))
+    assert not any(module._forward_hooks for module in model.modules())
 
 
 def test_common_beginnings_are_read_once_and_memory_is_bounded() -> None:

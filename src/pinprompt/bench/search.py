@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -66,6 +67,7 @@ class _Clock:
         self.executed = self.useful = 0
         self.model: Any = None
         self._inside = False
+        self._counting = threading.Lock()
 
     def __call__(self, event: Event) -> None:
         """The prompt is found when the answer is selected."""
@@ -101,11 +103,13 @@ class _Clock:
         return timed
 
     def _pass(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(behind: Any, paths: Any, depth: int, *more: Any) -> Any:
+        def counted(behind: Any, paths: Any, *more: Any) -> Any:
             if self.found is None:
-                self.executed += behind.groups(depth) * behind.rows * depth
-                self.useful += behind.rows * sum(map(len, paths))
-            return run(behind, paths, depth, *more)
+                depth = len(paths[0])
+                with self._counting:  # passes run side by side
+                    self.executed += behind.groups(depth) * behind.rows * depth
+                    self.useful += behind.rows * depth * len(paths)
+            return run(behind, paths, *more)
 
         return counted
 

@@ -19,7 +19,16 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache
 
-from pinprompt.models.passes import FixedLayer, Slots, for_tokens, logits_of, read_many, row_attention, token_bytes
+from pinprompt.models.passes import (
+    FixedLayer,
+    Slots,
+    for_tokens,
+    logits_at,
+    read_many,
+    row_attention,
+    side_by_side,
+    token_bytes,
+)
 
 TokenPath = tuple[int, ...]
 
@@ -145,14 +154,22 @@ CHUNK = 32  # texts at a time where they are not kept
 
 
 class _Behind(FixedLayer):
-    """Keys and values [R, H, T + n, D]: T columns of text that stay, then n that each pass writes."""
+    """Keys and values of the texts [N, H, T, D]; a pass reads them before its own, for each of its prompts."""
 
-    def __init__(self, keys: torch.Tensor, values: torch.Tensor, start: int) -> None:
-        super().__init__(keys, values)
-        self.start = start
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        # The texts stay as they are, so that several passes may read them at the same time.
+        return _joined(self.keys, key_states), _joined(self.values, value_states)
 
-    def write(self, store: torch.Tensor, states: torch.Tensor) -> None:
-        store[:, :, self.start :] = states
+
+def _joined(texts: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+    """States [G x N, H, n, D] behind those of the texts [N, H, T, D], which all G prompts share."""
+    rows, heads, longest, width = texts.shape
+    joined = states.new_empty(len(states) // rows, rows, heads, longest + states.shape[2], width)
+    joined[..., :longest, :] = texts
+    joined[..., longest:, :] = states.view(-1, rows, *states.shape[1:])
+    return joined.flatten(0, 1)
 
 
 class WholePrompts:
@@ -162,59 +179,59 @@ class WholePrompts:
         self.model, self.depth, self.tokens, self.rows = model, depth, tokens, len(texts)
         self._sizes = torch.tensor([len(ids) for ids in texts], device=model.device)
         self._longest = int(self._sizes.max())
-        # Long texts leave room for fewer prompts beside them.
-        self._most = limit // (self.rows * (self._longest + self.depth) * token_bytes(model))
-        if not self._most:
+        if self.rows * (self._longest + self.depth) * token_bytes(model) > limit:
             raise MemoryError("the texts' keys and values are too large to be kept")
         pasts = read_many(model, texts)
         layers, two, heads, _, width = pasts[0].shape
-        shape = (layers, two, self.groups(1) * self.rows, heads, self._longest + self.depth, width)
         # Zeros, not empty memory: masked columns weigh exactly nothing only as long as they are finite.
-        self._store = pasts[0].new_zeros(shape)
+        self._store = pasts[0].new_zeros(layers, two, self.rows, heads, self._longest, width)
         for row, past in enumerate(pasts):
-            self._store[:, :, row :: self.rows, :, : past.shape[3]] = past[:, :, None]
+            self._store[:, :, row, :, : past.shape[3]] = past
         self.passes = 0
         """Passes made so far, for benchmarks and tests."""
 
     def groups(self, depth: int) -> int:
         """Prompts of a pass that is `depth` tokens deep."""
-        return max(1, min(self._most, self.tokens // (self.rows * depth)))
+        return max(1, self.tokens // (self.rows * depth))
 
     def logits(self, paths: Sequence[TokenPath], tokens: Sequence[int] | None, last: int = 1) -> list[torch.Tensor]:
         """For each path, logits [N, last, K] of `tokens` (of the vocabulary where None) at its last places."""
-        found: dict[TokenPath, torch.Tensor] = {}
         by_depth: dict[int, list[TokenPath]] = {}
         for path in dict.fromkeys(paths):
             by_depth.setdefault(len(path), []).append(path)
-        for depth, members in by_depth.items():
-            size = self.groups(depth)
-            for start in range(0, len(members), size):
-                part = members[start : start + size]
-                found.update(zip(part, self._pass(part, depth, tokens, last), strict=True))
+        parts = [
+            members[start : start + self.groups(depth)]
+            for depth, members in by_depth.items()
+            for start in range(0, len(members), self.groups(depth))
+        ]
+        with row_attention(self.model), for_tokens(self.model, tokens):
+            answers = side_by_side(lambda part: self._pass(part, tokens, last), parts, self._store.device)
+        self.passes += len(parts)
+        found = {
+            path: one
+            for part, answer in zip(parts, answers, strict=True)
+            for path, one in zip(part, answer, strict=True)
+        }
         return [found[path] for path in paths]
 
-    def _pass(
-        self, paths: Sequence[TokenPath], depth: int, tokens: Sequence[int] | None, last: int
-    ) -> list[torch.Tensor]:
-        """One pass; groups without a prompt repeat the first one, so that the shape stays."""
+    def _pass(self, paths: Sequence[TokenPath], tokens: Sequence[int] | None, last: int) -> list[torch.Tensor]:
+        """One pass over paths of one depth; groups without a prompt repeat the first one, so that the shape stays."""
+        depth, device = len(paths[0]), self._store.device
         size = self.groups(depth)
         filled = [*paths, *[paths[0]] * (size - len(paths))]
-        device, rows, end = self._store.device, size * self.rows, self._longest + depth
         ids = torch.tensor(filled, device=device)
-        layers = [_Behind(part[0, :rows, :, :end], part[1, :rows, :, :end], self._longest) for part in self._store]
-        places = (depth - last + torch.arange(last, device=device)).expand(rows, -1)
-        with torch.no_grad(), row_attention(self.model):
-            answer = logits_of(
+        places = (depth - last + torch.arange(last, device=device)).expand(size * self.rows, -1)
+        with torch.no_grad():
+            answer = logits_at(
                 self.model,
                 places,
                 tokens,
                 input_ids=ids.repeat_interleave(self.rows, 0),
                 attention_mask=self._mask(depth).repeat(size, 1, 1, 1),
                 position_ids=(self._sizes[:, None] + torch.arange(depth, device=device)).repeat(size, 1),
-                past_key_values=Cache(layers=layers),
+                past_key_values=Cache(layers=[_Behind(keys, values) for keys, values in self._store]),
                 use_cache=True,
             )
-        self.passes += 1
         return list(torch.split(answer, self.rows)[: len(paths)])
 
     def _mask(self, depth: int) -> torch.Tensor:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -30,7 +30,7 @@ from pinprompt.models.label_text import (
     words_after,
     words_in_mask,
 )
-from pinprompt.models.passes import check, logits_of, read, token_bytes
+from pinprompt.models.passes import check, for_tokens, logits_at, logits_of, read, side_by_side, token_bytes
 from pinprompt.models.passes import window as slot_window
 
 BATCH = 32
@@ -258,16 +258,16 @@ class CausalLabels(LocalLabels):
         """
         past = self._beginning(rows, last)
         start_at = 0 if past is None else past.shape[3]
-        order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
-        found: dict[int, torch.Tensor] = {}
-        for start in range(0, len(order), BATCH):
-            chosen = order[start : start + BATCH]
+
+        @torch.no_grad()
+        def together(chosen: Sequence[int]) -> torch.Tensor:
             given, sizes = padded([rows[row][start_at:] for row in chosen], self._pad, self.model.device)
             if past is not None:
                 given = _after(past, given)
             places = sizes[:, None] - last + torch.arange(last, device=sizes.device)
-            found.update(zip(chosen, logits_of(self.model, places, tokens, **given), strict=True))
-        return torch.stack([found[row] for row in range(len(rows))])
+            return logits_at(self.model, places, tokens, **given)
+
+        return _in_batches(self.model, rows, tokens, together)
 
     def _beginning(self, rows: Sequence[Sequence[int]], last: int) -> torch.Tensor | None:
         """The keys and values of the rows' common beginning, where there is one worth keeping."""
@@ -344,6 +344,21 @@ def _after(past: torch.Tensor, given: dict[str, torch.Tensor]) -> dict[str, Any]
         "past_key_values": cache,
         "use_cache": True,
     }
+
+
+def _in_batches(
+    model: Any,
+    rows: Sequence[Sequence[int]],
+    tokens: Sequence[int] | None,
+    together: Callable[[Sequence[int]], torch.Tensor],
+) -> torch.Tensor:
+    """What `together` gives for each row [N, ...], in batches of rows of like length."""
+    order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
+    batches = [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
+    with for_tokens(model, tokens):
+        answers = side_by_side(together, batches, model.device)
+    found = dict(zip(order, torch.cat(answers), strict=True))
+    return torch.stack([found[row] for row in range(len(rows))])
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int, device: Any) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
@@ -439,14 +454,14 @@ class MaskedLabels(LocalLabels):
     def _read(self, frame: Frame, texts: Sequence[str], masks: int, tokens: Sequence[int] | None) -> torch.Tensor:
         rows, before = self.encoder.fit(frame, texts, mask_token=self.mask_token, masks=masks)
         places = [self.mask_places(row, skip, masks) for row, skip in zip(rows, before, strict=True)]
-        order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
-        found: dict[int, torch.Tensor] = {}
-        for start in range(0, len(order), BATCH):
-            chosen = order[start : start + BATCH]
+
+        @torch.no_grad()
+        def together(chosen: Sequence[int]) -> torch.Tensor:
             given, _ = padded([rows[row] for row in chosen], self._pad, self.model.device)
             where = torch.tensor([places[row] for row in chosen], device=self.model.device)
-            found.update(zip(chosen, logits_of(self.model, where, tokens, **given), strict=True))
-        return torch.stack([found[row] for row in range(len(rows))])
+            return logits_at(self.model, where, tokens, **given)
+
+        return _in_batches(self.model, rows, tokens, together)
 
     def mask_places(self, ids: Sequence[int], skip: int, masks: int = 1) -> list[int]:
         """Where the template's masks stand, when `skip` others stand before them."""

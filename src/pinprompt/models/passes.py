@@ -14,15 +14,42 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import threading
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import torch
 from transformers import AttentionInterface, DynamicCache
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from pinprompt.errors import ModelError
+
+# Passes side by side: at these sizes two products on one thread each are faster than one product on two threads.
+
+T = TypeVar("T")
+R = TypeVar("R")
+WORKERS = 8  # at the most; beyond that Python itself is what they wait for
+
+
+def side_by_side(work: Callable[[T], R], items: Sequence[T], device: torch.device) -> list[R]:
+    """What `work` gives for each item, in order; on a CPU as many items at a time as torch has threads.
+
+    Each item has the same number of threads, whatever the number of items, so that its bits depend on it alone; up to
+    `WORKERS` threads that is one, and the bits do not depend on the number of threads either.
+    """
+    threads = torch.get_num_threads()
+    if device.type != "cpu" or threads == 1:
+        return [work(item) for item in items]
+    workers = min(threads, WORKERS)
+    # torch keeps the number of threads for each thread of Python apart, so the caller's stays as it is.
+    pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads // workers,))
+    try:
+        return list(pool.map(work, items))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
 
 # Texts of different lengths in passes of a fixed shape, so that what a model says of a text depends on it alone.
 
@@ -72,7 +99,7 @@ def pad_of(tokenizer: object) -> int:
 
 @contextlib.contextmanager
 def at_positions(model: Any, places: torch.Tensor) -> Iterator[None]:
-    """Within this, the model answers logits [B, n, V] for positions `places` [B, n] only."""
+    """Within this, the model answers this thread logits [B, n, V] for positions `places` [B, n] only."""
     base = model.base_model
     if base is model:
         raise ModelError(
@@ -80,10 +107,11 @@ def at_positions(model: Any, places: torch.Tensor) -> Iterator[None]:
         )
 
     done = False
+    mine = threading.get_ident()
 
     def narrow(module: Any, given: Any, output: Any) -> Any:
         nonlocal done
-        if done:
+        if done or threading.get_ident() != mine:
             return output
         done = True
         picked = _pick(output[0], places)
@@ -136,7 +164,13 @@ def _pick(states: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
 
 def logits_of(model: Any, places: torch.Tensor, tokens: Sequence[int] | None, **given: Any) -> torch.Tensor:
     """Logits [B, n, K] at `places` [B, n] for `tokens` (all of the vocabulary where None), in float32."""
-    with at_positions(model, places), for_tokens(model, tokens):
+    with for_tokens(model, tokens):
+        return logits_at(model, places, tokens, **given)
+
+
+def logits_at(model: Any, places: torch.Tensor, tokens: Sequence[int] | None, **given: Any) -> torch.Tensor:
+    """The same within `for_tokens`, which several passes side by side have to share."""
+    with at_positions(model, places):
         logits: torch.Tensor = model(**given).logits
     if tokens is not None and logits.shape[-1] != len(tokens):
         logits = logits[..., list(tokens)]
@@ -249,16 +283,20 @@ def read_many(model: Any, texts: Sequence[Sequence[int]]) -> list[torch.Tensor]:
     Texts are padded on the right, where nothing that counts reads the padding. The batches depend on the list alone.
     """
     order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
-    found: dict[int, torch.Tensor] = {}
-    for start in range(0, len(order), READ):
-        chosen = order[start : start + READ]
+
+    def together(chosen: Sequence[int]) -> dict[int, torch.Tensor]:
         longest = len(texts[chosen[-1]])
         ids = torch.tensor([[*texts[p], *[texts[p][-1]] * (longest - len(texts[p]))] for p in chosen])
         cache = DynamicCache()
         with torch.no_grad():
             model.base_model(input_ids=ids.to(model.device), past_key_values=cache, use_cache=True)
         past = torch.stack([torch.stack([layer.keys, layer.values]) for layer in cache.layers])
-        found |= {place: past[:, :, row, :, : len(texts[place])] for row, place in enumerate(chosen)}
+        return {place: past[:, :, row, :, : len(texts[place])] for row, place in enumerate(chosen)}
+
+    batches = [order[start : start + READ] for start in range(0, len(order), READ)]
+    found: dict[int, torch.Tensor] = {}
+    for part in side_by_side(together, batches, model.device):
+        found |= part
     return [found[place] for place in range(len(texts))]
 
 
