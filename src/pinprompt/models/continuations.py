@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache
 
+from pinprompt.models.packed import PackedLayers
 from pinprompt.models.passes import (
     FixedLayer,
     Slots,
@@ -177,6 +178,7 @@ class WholePrompts:
 
     def __init__(self, model: Any, texts: Sequence[Sequence[int]], depth: int, *, tokens: int, limit: int) -> None:
         self.model, self.depth, self.tokens, self.rows = model, depth, tokens, len(texts)
+        self._packed = PackedLayers(model.base_model)
         self._sizes = torch.tensor([len(ids) for ids in texts], device=model.device)
         self._longest = int(self._sizes.max())
         if self.rows * (self._longest + self.depth) * token_bytes(model) > limit:
@@ -204,7 +206,7 @@ class WholePrompts:
             for depth, members in by_depth.items()
             for start in range(0, len(members), self.groups(depth))
         ]
-        with row_attention(self.model), for_tokens(self.model, tokens):
+        with row_attention(self.model), for_tokens(self.model, tokens), self._packed:
             answers = side_by_side(lambda part: self._pass(part, tokens, last), parts, self._store.device)
         self.passes += len(parts)
         found = {
