@@ -74,7 +74,7 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
             "the writer can write no prompt that keeps all constraints, so there is nothing to race; loosen "
             "policy.constraints (dictionary is on for race), or choose another method"
         )
-    pool = Pool(made, candidates, task.answers(), settings.max_perplexity)
+    pool = Pool(made, candidates, task.answers(), settings.max_perplexity, drafts)
     runners = list(hand)
     stopped, steps, extras = "finished", 0, dict[str, Any]()
 
@@ -212,9 +212,15 @@ class Pool:
     """Written prompts that were not scored yet, and what the LM's states say about them."""
 
     def __init__(
-        self, writer: Writer, prompts: Sequence[Prompt], answers: Sequence[str], max_perplexity: float | None
+        self,
+        writer: Writer,
+        prompts: Sequence[Prompt],
+        answers: Sequence[str],
+        max_perplexity: float | None,
+        drafts: Sequence[str] = (),
     ) -> None:
-        self.prompts, self._writer, self._limit = list(prompts), writer, max_perplexity
+        """`drafts` were written by people: no limit of perplexity holds for them."""
+        self.prompts, self._writer, self._limit, self._drafts = list(prompts), writer, max_perplexity, set(drafts)
         states = writer.states([prompt.ids for prompt in self.prompts])
         features = states.double().cpu().numpy()
         self.similarity = kernel(features)
@@ -253,9 +259,12 @@ class Pool:
             if len(taken) == count:
                 break
             del self._waiting[place]
-            if self._limit is None or self._writer.backbone.perplexity(self.prompts[place].text) <= self._limit:
+            if self._readable(self.prompts[place].text):
                 taken.append(place)
         return taken
+
+    def _readable(self, text: str) -> bool:
+        return self._limit is None or text in self._drafts or self._writer.backbone.perplexity(text) <= self._limit
 
 
 def _first_block(

@@ -25,7 +25,9 @@ def variations(writer: Writer, texts: Sequence[str], count: int, seed: int, temp
     if not texts or not count:
         return []
     draws = torch.rand(count, 3, generator=random, dtype=torch.float64).tolist()
-    plans = [_plan(texts[place % len(texts)], place // len(texts) % 2 == 0, *draw) for place, draw in enumerate(draws)]
+    plans = [
+        _planned(texts[place % len(texts)], place // len(texts) % 2 == 0, draw) for place, draw in enumerate(draws)
+    ]
     encode, longest = writer.vocabulary.tokens.encode, writer.length - 1
     starts = [tuple(encode(" " + head)) if head else () for head, _, _ in plans]
     fitting = [place for place, start in enumerate(starts) if len(start) < longest]
@@ -59,8 +61,21 @@ def allowed(writer: Writer, prompt: Prompt) -> bool:
     return spelled and known and writer.vocabulary.obeys(prompt.ids)
 
 
+def _planned(text: str, infill: bool, draw: Sequence[float]) -> tuple[str, int, str]:
+    """What stays before the new words, how many new words there are, and what follows them.
+
+    A prompt that stands around its text gets other words before the text, or another ending behind it.
+    """
+    before, around, after = text.partition("{text}")
+    if not around:
+        return _plan(text, infill, *draw)
+    first = bool(before.strip()) and (infill or not after.strip())
+    head, count, tail = _plan((before if first else after).strip(), infill, *draw)
+    return (head, count, f"{tail} {{text}}{after}") if first else (f"{before}{{text}} {head}".strip(), count, tail)
+
+
 def _plan(text: str, infill: bool, where: float, width: float, length: float) -> tuple[str, int, str]:
-    """What stays before the new words, how many new words there are, and what follows them."""
+    """The same for a prompt that stands before its text."""
     words = text.split()
     if infill:
         hole = 1 + int(width * min(HOLE, len(words) - 1))

@@ -48,6 +48,19 @@ class Generated:
     failure: str | None = None
 
 
+def filled(template: str, prompt: str, text: str) -> str:
+    """The text that the model reads: the template, or the prompt itself where it says where the text goes.
+
+    "Before: {text} After:" stands around the text in quotes, and ends in an open quote. Double quotes inside the text
+    become single ones, since the first one ends the output.
+    """
+    quoted = text.replace('"', "'")
+    if "{text}" in prompt:
+        return prompt.replace("{text}", f'"{quoted}"') + ' "'
+    parts = re.split(r"(\{prompt\}|\{text\})", template)
+    return "".join({"{prompt}": prompt, "{text}": quoted}.get(part, part) for part in parts)
+
+
 def tidy(text: str, lower: bool = False) -> str:
     """What is kept of a raw continuation: up to the closing quote, and of that the first sentence."""
     kept = text.split('"', 1)[0].strip()
@@ -119,9 +132,8 @@ class Generator:
         self.window = window(self.model)
 
     def fill(self, prompt: str, text: str) -> str:
-        """The text that the model reads. Double quotes inside the text become single: its own end must be the first."""
-        parts = re.split(r"(\{prompt\}|\{text\})", self.template)
-        return "".join({"{prompt}": prompt, "{text}": text.replace('"', "'")}.get(part, part) for part in parts)
+        """The text that the model reads."""
+        return filled(self.template, prompt, text)
 
     def limit(self, text: str) -> int:
         """How many tokens may follow for this source text."""

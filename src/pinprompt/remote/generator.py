@@ -15,7 +15,7 @@ from typing import Any
 
 from pinprompt.errors import ModelError, SettingError
 from pinprompt.judges.vision import Answer
-from pinprompt.models.generator import TEMPLATE, Generated, Request, new_tokens, tidy
+from pinprompt.models.generator import TEMPLATE, Generated, Request, filled, new_tokens, tidy
 from pinprompt.remote.client import OVERHEAD, BadAnswer, RemoteClient, Usage, dig
 from pinprompt.remote.labels import Guess, likely_tokens
 from pinprompt.values import derive
@@ -189,10 +189,8 @@ class RemoteGenerator:
             )
 
     def fill(self, prompt: str, text: str) -> str:
-        """The text that the model reads; double quotes inside the text become single, as its end is a quote."""
-        head, tail = self.template.split("{text}", 1)
-        quoted = text.replace('"', "'")
-        return head.replace("{prompt}", prompt) + quoted + tail.replace("{prompt}", prompt)
+        """The text that the model reads."""
+        return filled(self.template, prompt, text)
 
     def limit(self, text: str) -> int:
         """How many tokens may follow for this source text."""

@@ -56,8 +56,18 @@ DRAFTS = (
     "The {source} version, and the {target} version:",
     "Keep the words, but change the style from {source} to {target}:",
     "Write the opposite of the {source} sentence, so that it is {target}:",
+    "Original ({source}): {text} Rewritten ({target}):",
+    "Instead of the {source} {text} say the {target}",
+    "A {source} person says {text} but a {target} person says",
+    "The {source} sentence is {text} The same sentence made {target} is",
+    "Rewrite the sentence {text} to be {target}:",
+    "{Source}: {text} {Target}:",
+    "Text: {text} The {target} version of the text:",
+    "Make it {target}. Input: {text} Output:",
+    "If {text} is {source}, then the {target} opposite is",
+    "I did not mean {text} What I meant was {target}:",
 )
-"""What people would write to ask for another style, with the names of both."""
+"""What people would write to ask for another style, with the names of both: before the text, or around it."""
 ROOM = 64
 """Tokens that a training or dev text must leave for the prompt and the template."""
 
@@ -345,7 +355,8 @@ class StyleTransferTask(Task):
     def drafts(self) -> tuple[str, ...]:
         """Common ways to ask for another style."""
         source, target = self.data.styles
-        return tuple(frame.format(source=source, target=target) for frame in DRAFTS)
+        names = {"source": source, "target": target, "Source": _capital(source), "Target": _capital(target)}
+        return tuple(frame.format(text="{text}", **names) for frame in DRAFTS)
 
     def sent(self, prompt: Prompt) -> dict[str, Any]:
         """The exact text around an input, and the model; the messages where its server only chats."""
@@ -410,6 +421,10 @@ class StyleTransferTask(Task):
     def _blocks(self, split: str) -> int:
         dev = self.settings.dev_bootstraps
         return {"train": self.settings.bootstraps, "dev": dev or self.settings.bootstraps}.get(self._base(split), 1)
+
+
+def _capital(name: str) -> str:
+    return name[:1].upper() + name[1:]
 
 
 def _best(source: str, rewrites: Sequence[Rewrite]) -> Rewrite:
