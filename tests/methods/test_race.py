@@ -299,6 +299,12 @@ def test_drafts_and_their_variations_race_in_place_of_stock_phrases(tmp_path: Pa
     assert task.worth(best) >= 1
 
 
+def test_no_limit_of_perplexity_holds_for_drafts(tmp_path: Path) -> None:
+    task = Drafted({"manual": "w40 w41 w9"})
+    run(task, tmp_path / "run", SETTINGS.model_copy(update={"max_perplexity": 1e-9}), calls=400)
+    assert {text for text, _ in task.asked} == {"w40 w41 w9", *task.drafts()}
+
+
 def test_the_second_half_has_variations_of_the_best_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[str]] = []
     real = race_module.variations

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from baseline_toys import writer
 
-from pinprompt.methods.variations import HOLE, MORE, as_prompt, variations
+from pinprompt.methods.variations import HOLE, MORE, as_prompt, planned, variations
 
 TEXTS = ("w3 w4 w5 w6 w7 w8", "w10 w11 w12")
 
@@ -37,6 +39,26 @@ def test_each_keeps_a_beginning_or_both_ends() -> None:
         else:
             assert size - head - tail <= HOLE
     assert infilled > 10
+
+
+@pytest.mark.parametrize("text", ["w1 w2 w3: {text} w4 w5:", "{text} w4 w5:", "w1: {text} w4:"])
+@pytest.mark.parametrize("infill", [True, False])
+def test_a_prompt_around_its_text_keeps_the_text_and_the_words_of_one_side(text: str, infill: bool) -> None:
+    before, after = (side.split() for side in text.split("{text}"))
+    for draw in itertools.product((0.0, 0.4, 0.99), repeat=3):
+        head, count, tail = planned(text, infill, draw)
+        assert count >= 1
+        words = f"{head} NEW{tail}".split()
+        place = words.index("{text}")
+        assert words.count("{text}") == 1
+        sides = words[:place], words[place + 1 :]
+        if infill and before:
+            assert sides[1] == after
+            assert "NEW" in " ".join(sides[0])
+        else:
+            assert sides[0] == before
+            assert "NEW" in " ".join(sides[1])
+        assert text.endswith(":") == words[-1].endswith(":")
 
 
 def test_they_follow_from_the_seed() -> None:

@@ -16,7 +16,7 @@ from style_toys import VOCABULARY, causal_lm, save, tokenizer
 from pinprompt.bench.generate import measure
 from pinprompt.errors import ModelError, SettingError
 from pinprompt.models import passes as slots_module
-from pinprompt.models.generator import Generator, Request, new_tokens, tidy
+from pinprompt.models.generator import TEMPLATE, Generator, Request, filled, new_tokens, tidy
 from pinprompt.models.loading import load_causal_lm
 from pinprompt.models.passes import Slots, read
 
@@ -203,8 +203,15 @@ def test_a_text_that_does_not_fit_is_recorded_and_the_others_are_made() -> None:
 
 def test_quotes_and_braces_in_a_text_leave_the_template_whole() -> None:
     generator = Generator(causal_lm(), tokenizer())
-    assert generator.fill("{text}", 'they "love" {prompt}') == '{text} "they \'love\' {prompt}" "'
-    assert generator.sample([Request("{text}", '"""', 2, 0)])[0].failure is None
+    assert generator.fill("{prompt}", 'they "love" {text}') == '{prompt} "they \'love\' {text}" "'
+    assert generator.sample([Request("{prompt}", '"""', 2, 0)])[0].failure is None
+
+
+@pytest.mark.parametrize("template", [TEMPLATE, "{prompt}: {text} >"])
+def test_a_prompt_may_say_where_the_text_goes(template: str) -> None:
+    written = 'Before: "they \'love\' {prompt}" After: "'
+    assert filled(template, "Before: {text} After:", 'they "love" {prompt}') == written
+    assert Generator(causal_lm(), tokenizer(), template=template).fill("A {text} B", "c") == 'A "c" B "'
 
 
 @pytest.mark.parametrize("template", ["{prompt}", "{text}", ""])

@@ -291,8 +291,9 @@ def test_context_and_baselines(home: Path, task: StyleTransferTask) -> None:
     assert context.count('"') == 8
     listed = context.split("\n")[1:]
     assert listed == [f"1. {task.baselines()['manual']}", f"2. {task.baselines()['instructions']}", "3."]
-    assert all("negative" in text or "positive" in text for text in task.drafts())
-    assert not any("{" in text for text in task.drafts())
+    assert all("negative" in text or "positive" in text for text in map(str.lower, task.drafts()))
+    assert {text.count("{text}") for text in task.drafts()} == {0, 1}
+    assert not any("{" in text.replace("{text}", "") for text in task.drafts())
     assert task.baselines() == {
         "manual": "Change the following sentence from negative to positive.",
         "instructions": "You are given a sentence that is negative. "

@@ -25,9 +25,7 @@ def variations(writer: Writer, texts: Sequence[str], count: int, seed: int, temp
     if not texts or not count:
         return []
     draws = torch.rand(count, 3, generator=random, dtype=torch.float64).tolist()
-    plans = [
-        _planned(texts[place % len(texts)], place // len(texts) % 2 == 0, draw) for place, draw in enumerate(draws)
-    ]
+    plans = [planned(texts[place % len(texts)], place // len(texts) % 2 == 0, draw) for place, draw in enumerate(draws)]
     encode, longest = writer.vocabulary.tokens.encode, writer.length - 1
     starts = [tuple(encode(" " + head)) if head else () for head, _, _ in plans]
     fitting = [place for place, start in enumerate(starts) if len(start) < longest]
@@ -61,7 +59,7 @@ def allowed(writer: Writer, prompt: Prompt) -> bool:
     return spelled and known and writer.vocabulary.obeys(prompt.ids)
 
 
-def _planned(text: str, infill: bool, draw: Sequence[float]) -> tuple[str, int, str]:
+def planned(text: str, infill: bool, draw: Sequence[float]) -> tuple[str, int, str]:
     """What stays before the new words, how many new words there are, and what follows them.
 
     A prompt that stands around its text gets other words before the text, or another ending behind it.

@@ -105,7 +105,10 @@ class StyleTransferSettings(Section):
     references: str | None = Field(None, description="File with human rewrites of the test texts, line by line.")
     split: int = Field(13, ge=0, description="Which draw of training, dev and judge texts; or of a published folder.")
     model: str = Field("facebook/opt-125m", description="The task model: hub id, folder, .gguf, alias or remote:name.")
-    template: str = Field('{prompt} "{text}" "', description="Text with {prompt} and {text}; it ends in an open quote.")
+    template: str = Field(
+        '{prompt} "{text}" "',
+        description="Text with {prompt} and {text}; it ends in an open quote. A prompt with {text} in it replaces it.",
+    )
     top_k: int = Field(10, ge=1, description="Tokens that the task model samples among.")
     temperature: float = Field(1.0, gt=0, description="Temperature of the task model.")
     max_new_tokens: int | None = Field(
