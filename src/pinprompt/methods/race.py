@@ -255,16 +255,22 @@ class Pool:
 
     def _take(self, order: Sequence[int], count: int) -> list[int]:
         taken: list[int] = []
-        for place in order:
-            if len(taken) == count:
-                break
-            del self._waiting[place]
-            if self._readable(self.prompts[place].text):
-                taken.append(place)
+        while order and len(taken) < count:
+            some = order[: count - len(taken)]
+            order = order[len(some) :]
+            for place in some:
+                del self._waiting[place]
+            taken += self._readable(some)
         return taken
 
-    def _readable(self, text: str) -> bool:
-        return self._limit is None or text in self._drafts or self._writer.backbone.perplexity(text) <= self._limit
+    def _readable(self, places: Sequence[int]) -> list[int]:
+        """Those of the prompts that keep within the limit."""
+        if self._limit is None:
+            return list(places)
+        written = [place for place in places if self.prompts[place].text not in self._drafts]
+        found = self._writer.backbone.perplexities([self.prompts[place].text for place in written])
+        worse = {place for place, one in zip(written, found, strict=True) if one > self._limit}
+        return [place for place in places if place not in worse]
 
 
 def _first_block(
@@ -425,7 +431,8 @@ def _outcome(
         chances.insert(0, chances.pop(chosen))
     if settings.choose == "readable":
         close = _within_error(values)
-        chosen = min(close, key=lambda place: writer.backbone.perplexity(finalists[place].prompt.text))
+        reads = dict(zip(close, writer.backbone.perplexities([finalists[p].prompt.text for p in close]), strict=True))
+        chosen = min(close, key=reads.__getitem__)
         finalists.insert(0, finalists.pop(chosen))
         chances.insert(0, chances.pop(chosen))
     found = []

@@ -19,6 +19,7 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicS
 from pinprompt.errors import ModelError, SettingError
 from pinprompt.models.cache import home, place
 from pinprompt.models.packed import PackedLayers, packable, product
+from pinprompt.models.passes import side_by_side
 from pinprompt.policy.words import Mask
 from pinprompt.values import derive
 
@@ -174,22 +175,31 @@ class Backbone:
         return torch.log_softmax(logits, dim=-1)
 
     def perplexity(self, text: str) -> float:
-        """Perplexity of a text after the opening token alone, by the model's own forward pass."""
-        _, logprobs = self.likelihoods(text)
-        return float((-logprobs.mean()).exp())
+        """Perplexity of a text after the opening token alone."""
+        return self.perplexities([text])[0]
 
-    @torch.no_grad()
+    def perplexities(self, texts: Sequence[str]) -> list[float]:
+        """The perplexity of each text, read by itself, several texts side by side."""
+        with self._packed_layers:
+            found = side_by_side(self._likelihoods, texts, self.device)
+        return [float((-logprobs.mean()).exp()) for _, logprobs in found]
+
     def likelihoods(self, text: str) -> tuple[Tensor, Tensor]:
         """The tokens of a text that the model predicts after its opening token, [t], and their log-probabilities."""
+        with self._packed_layers:
+            return side_by_side(self._likelihoods, [text], self.device)[0]
+
+    @torch.no_grad()
+    def _likelihoods(self, text: str) -> tuple[Tensor, Tensor]:
         ids = list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
         room = getattr(self.config, "max_position_embeddings", None)
         first = self.start() if self.tokenizer.all_special_ids else []
         sequence = [*first, *ids][: int(room) if room is not None else None]
         if len(ids) == 0 or len(sequence) < 2:
             raise SettingError(f"a text without tokens to predict has no perplexity: {text!r}")
-        tokens = torch.tensor([sequence], device=self.device)
-        logits = self.model(input_ids=tokens, use_cache=False).logits[0, :-1].float()
-        return tokens[0, 1:].cpu(), -torch.nn.functional.cross_entropy(logits, tokens[0, 1:], reduction="none").cpu()
+        tokens = torch.tensor(sequence, device=self.device)
+        states = self.body(input_ids=tokens[None], use_cache=False).last_hidden_state[0, :-1]
+        return tokens[1:].cpu(), self.logprobs(states).gather(1, tokens[1:, None])[:, 0].cpu()
 
     def _last(self, states: Tensor) -> Tensor:
         last = states[:, -1].detach()

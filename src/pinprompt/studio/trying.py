@@ -240,8 +240,7 @@ class Bench:
 
         if self._backbone is None:
             self._backbone = Backbone.load(self.recipe.policy.model, build.choose_device(None))
-        found = [float(self._backbone.perplexity(prompt)) for prompt in prompts]
-        return [value if math.isfinite(value) else None for value in found]
+        return [value if math.isfinite(value) else None for value in self._backbone.perplexities(prompts)]
 
 
 if __name__ == "__main__":
