@@ -304,7 +304,7 @@ def test_an_estimate_fetches_nothing(here: Path, monkeypatch: pytest.MonkeyPatch
         figures = json.loads(done.stdout)
         assert figures["minutes"] is None
         assert "nothing is fetched for an estimate" in figures["note"]
-    assert "would spend at most" in call("classify", "rotten-tomatoes", "--task-model", "smollm2", "--estimate").stdout
+    assert "would cost at most" in call("classify", "rotten-tomatoes", "--task-model", "smollm2", "--estimate").stdout
     with cache.fetching_nothing(), pytest.raises(NotFetched):
         sources.resolve("smollm2")
     assert cache.may_fetch()
