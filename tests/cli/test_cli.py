@@ -145,7 +145,7 @@ def test_an_estimate_comes_before_anything_is_spent(tiny_recipe: Path, tmp_path:
         (("classify", "rotten-tomatoes", "--method", "pni"), "did you mean 'pin'"),
         (("classify", "rotten-tomatoes", "--set", "policy.kk=3"), "did you mean 'policy.k'"),
         (("classify", "rotten-tomatoes", "--set", "policy.k"), "section.name=value"),
-        (("classify", "rotten-tomatoes", "--resume", "--force"), "choose one"),
+        (("classify", "rotten-tomatoes", "--resume", "--force"), "give one of them"),
         (("restyle",), "--source FILE"),
         (("invert", "none.png"), "none.png"),
         (("predict", "nowhere", "text"), "not a run folder"),

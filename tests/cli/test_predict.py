@@ -78,7 +78,7 @@ def test_the_name_of_a_file_is_not_labelled_as_words(run: Path, tmp_path: Path) 
         assert done.exit_code == 2
         assert f"--input {given}" in done.stderr
     assert call("predict", run, "a text. with dots").exit_code == 0
-    assert "give one of them" in call("predict", run, "text", "--input", file).stderr
+    assert "not both" in call("predict", run, "text", "--input", file).stderr
     assert "need --input" in call("predict", run, "text", "--output", tmp_path / "y.csv").stderr
     with pytest.raises(SettingError, match="must be a list of texts"):
         pinprompt.predict(run, "a text")
