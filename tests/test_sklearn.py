@@ -85,7 +85,7 @@ def test_what_is_no_text_is_refused(estimator: Any) -> None:
     for wrong in ("one text", [1, 2], np.zeros((2, 2))):
         with pytest.raises(ValueError, match="X must"):
             estimator.fit(wrong, ["a", "b"])
-    with pytest.raises(ValueError, match="one label for each"):
+    with pytest.raises(ValueError, match="as many labels"):
         estimator.fit(TEXTS, ["neg"])
     with pytest.raises(SettingError, match="no word for the class 'other'"):
         estimator.fit(TEXTS, [*LABELS[:-1], "other"])

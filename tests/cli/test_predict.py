@@ -119,7 +119,7 @@ def test_a_start_that_fails_leaves_no_folder_and_nothing_to_resume_is_said(tmp_p
     words = ("classify", "--train", tmp_path / "none.csv", "--word", "a=b", "--word", "c=d", "--out", tmp_path / "run")
     done = call(*words, "--resume")
     assert done.exit_code == 2
-    assert "nothing to resume" in done.stderr
+    assert "no run to resume" in done.stderr
     assert not (tmp_path / "run").exists()
     (tmp_path / "run").mkdir()
     call(*words)

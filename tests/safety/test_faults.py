@@ -102,7 +102,7 @@ def test_a_run_that_became_read_only_can_be_looked_at(
     before = {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
     request.getfixturevalue("_read_only")
     for more in ({"resume": True}, {"force": True}, {}):
-        with pytest.raises(RunError, match=r"Read-only file system|holds a run"):
+        with pytest.raises(RunError, match=r"Read-only file system|contains a run"):
             go(lm_folder, whole, **more)
     with pytest.raises(RunError, match="Read-only file system"):
         write_report(whole)

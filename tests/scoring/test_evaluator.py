@@ -486,7 +486,7 @@ def test_any_journal_is_read_or_refused(tmp_path: Path, kind: str, changes: dict
 
 
 def test_damaged_places_and_journals_are_sentences(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="place in the checkpoint"):
+    with pytest.raises(RunError, match="position in the checkpoint"):
         make(Toy()).restore({"rows": 1})
     used = make(Toy())
     used.score(prompts("a"))
