@@ -158,5 +158,5 @@ def test_a_rewriter_fits_and_rewrites(rewriter: Any, tmp_path: Path) -> None:
     assert clone(rewriter).get_params() == rewriter.get_params()
     with pytest.raises(NotFittedError):
         clone(rewriter).transform(texts)
-    with pytest.raises(ValueError, match="the style 'good' and of another"):
+    with pytest.raises(ValueError, match="the style 'good' and another one"):
         clone(rewriter).fit(texts, ["bad", "bad"])

@@ -304,7 +304,7 @@ def test_the_command_says_what_to_do_and_fails(finished: Path) -> None:
     answer = CliRunner().invoke(app, ["verify", str(finished)])
     assert answer.exit_code == 1
     assert "prompts.csv was changed; `pinprompt resume` repairs it" in answer.output
-    assert "report.html was changed; `pinprompt report` writes it again" in answer.output
+    assert "report.html was changed; `pinprompt report` restores it" in answer.output
     write_report(finished)
     assert [finding.what for finding in api.verify(finished)[0].findings] == [f"{finished / 'prompts.csv'} was changed"]
     with pytest.raises(RunError, match="not a run folder"):

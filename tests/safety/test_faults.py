@@ -91,7 +91,7 @@ def _read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 @pytest.mark.usefixtures("_read_only")
 def test_a_read_only_folder_is_a_sentence(request: pytest.FixtureRequest, tmp_path: Path, lm_folder: Path) -> None:
-    with pytest.raises(RunError, match=r"cannot be made: Read-only file system; choose another with --out"):
+    with pytest.raises(RunError, match=r"cannot be created: Read-only file system; choose another with --out"):
         go(lm_folder, tmp_path / "new")
     assert list(tmp_path.iterdir()) == []
 

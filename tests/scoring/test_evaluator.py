@@ -171,7 +171,7 @@ def test_other_broken_promises(monkeypatch: pytest.MonkeyPatch) -> None:
         (None, "NoneType for 1"),
         ([Score("much")], "not a number"),  # type: ignore[arg-type]
         ([Score(1.0, -2)], "took -2 calls"),
-        ([Score(1.0, 99)], "promises at most 4"),
+        ([Score(1.0, 99)], "declares at most 4"),
     ]:
         task = Toy()
         monkeypatch.setattr(task, "score", lambda *_, answer=answer: answer, raising=False)
