@@ -28,8 +28,8 @@ class CustomTask(Task):
     A function whose first parameter is annotated as a list (or any sequence but `str`) gets all prompts of a call at
     once; any other gets one text at a time. `batch=True` or `batch=False` overrides the annotation.
     A score that is not a finite number, or an exception on a single prompt, is recorded as a failure of that prompt:
-    its score is NaN, which the evaluator counts as the worst so far (and rejects if nothing could be scored yet). A batch
-    that raises an exception or returns the wrong number of scores is a TaskError.
+    its score is NaN, which the evaluator counts as the worst so far (and rejects if nothing could be scored yet). A
+    batch that raises an exception or returns the wrong number of scores is a TaskError.
     """
 
     name = "custom"

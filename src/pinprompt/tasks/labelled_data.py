@@ -198,7 +198,7 @@ def _check_known(examples: Sequence[Example], labels: Sequence[str], path: objec
 
 
 def blocks_of_rows(targets: Mapping[str, Ints], classes: int, first: int) -> dict[str, list[tuple[str, int]]]:
-    """Blocks by name: rows of train, then of dev, alternating between classes; each doubles the total, within a split."""
+    """Blocks by name: rows of train, then of dev, alternating between classes; sizes double within a split."""
     size = -(-first // classes) * classes
     blocks: dict[str, list[tuple[str, int]]] = {}
     for split in ("train", "dev"):
