@@ -1,8 +1,7 @@
-"""A model behind an API as a writer of texts, and as a judge of pictures.
+"""Remote models that generate texts, and that rate pictures.
 
-Servers differ in what they can do: most complete a text, some only chat; most give many samples for one request, some
-one whatever is asked. A probe at the start finds out, and `notes` say what was found: what a run asks then never
-depends on which of its requests came first.
+Most servers can complete a text, some only chat; most return many samples for one request, some only one. A probe at
+the start finds out, and `notes` report it, so that the requests of a run never depend on their order.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from pinprompt.remote.labels import Guess, likely_tokens
 from pinprompt.values import derive
 
 CLOSE = '"'
-"""Where a rewrite ends."""
+"""The end of a rewrite."""
 RATING_TOKENS = 300
-"""Tokens for an answer about a picture."""
+"""Maximum tokens of an answer about a picture."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """The continuations of one prompt, in order, and what went wrong if there are fewer than were asked for."""
+    """The continuations of one prompt, in order, and the reason if there are fewer than requested."""
 
     texts: tuple[str, ...]
     failure: str | None = None
@@ -46,9 +45,9 @@ def generate(
 ) -> list[Written]:
     """Continuations of each prompt, in order.
 
-    Completions where the server has them, else chats; all samples of a prompt in one request where the server gives
-    them, else one request for each (`client.completes` and `client.many` say so, once it is known). Each request has
-    its own seed. `top_k` is sent only where the settings say that the server knows it.
+    Uses completions if the server has them, otherwise chats; all samples of a prompt in one request if the server
+    supports it, otherwise one request each (`client.completes` and `client.many`, once known). Each request has its own
+    seed. `top_k` is only sent if the settings enable it.
     """
     counts = [n] * len(prompts) if isinstance(n, int) else list(n)
     limits = [max_tokens] * len(prompts) if isinstance(max_tokens, int) else list(max_tokens)
@@ -76,7 +75,7 @@ def generate(
         return Written(tuple(texts[:count]))
 
     def ask_in_turn(place: int) -> Written:
-        """For a server of which it is not known yet whether it gives many samples at once."""
+        """For a server that may or may not return several samples at once."""
         texts: list[str] = []
         for turn in range(counts[place]):
             if len(texts) >= counts[place]:
@@ -109,7 +108,7 @@ def _are_texts(value: Any) -> bool:
 
 
 def _continuations(client: RemoteClient, prompt: str, most_out: int, n: int, **more: Any) -> list[str]:
-    """Choices of one request, from completions or, where there are none, from a chat."""
+    """Choices of one request, from completions or, if there are none, from a chat."""
     if client.completes is not False:
         try:
             answer = client.complete(prompt, most_out, n=n, **more)
@@ -154,13 +153,13 @@ class RemoteGenerator:
 
     @property
     def revision(self) -> str:
-        """What an output depends on beside the request: server, model, and the way of asking."""
+        """What an output depends on besides the request: server, model, and type of request."""
         client = self.client
         ways = [client.completes, client.many, client.settings.top_k]
         return json.dumps(["remote", client.settings.base_url, client.model, *ways])
 
     def probe(self, samples: int) -> None:
-        """Find out whether the server completes or chats, and whether it gives several samples for one request."""
+        """Find out whether the server has completions, and whether it returns several samples for one request."""
         client, tried = self.client, []
         for completes in (True, False):
             for many in (True, False) if samples > 1 else (False,):
@@ -175,7 +174,7 @@ class RemoteGenerator:
                 self._tell(samples)
                 return
         raise ModelError(
-            f"{client.settings.base_url} wrote nothing for '{client.model}': {'; '.join(dict.fromkeys(tried))[:600]}"
+            f"{client.settings.base_url} returned no text for '{client.model}': {'; '.join(dict.fromkeys(tried))[:600]}"
         )
 
     def _tell(self, samples: int) -> None:
@@ -185,41 +184,42 @@ class RemoteGenerator:
         self.notes.append(f"{client.settings.base_url}, model '{client.model}': rewrites by {way}, {how}")
         if not client.settings.top_k:
             self.notes.append(
-                f"task.top_k = {self.top_k} is not sent, as not every server knows it; if yours does: remote.top_k=true"
+                f"task.top_k = {self.top_k} is not sent, as not every server supports it; if yours does, set "
+                "remote.top_k=true"
             )
 
     def fill(self, prompt: str, text: str) -> str:
-        """The text that the model reads; double quotes inside the text become single, as its end is a quote."""
+        """The model's input; double quotes inside the text become single, since a quote ends it."""
         head, tail = self.template.split("{text}", 1)
         quoted = text.replace('"', "'")
         return head.replace("{prompt}", prompt) + quoted + tail.replace("{prompt}", prompt)
 
     def limit(self, text: str) -> int:
-        """How many tokens may follow for this source text."""
+        """The maximum output length for this source text."""
         return self.max_new_tokens or new_tokens(len(self._guess.pieces([text])[0]))
 
     def length(self, prompt: str, text: str) -> int:
-        """How many tokens the model reads of a prompt and a text, at the most."""
+        """The maximum number of input tokens of a prompt and a text."""
         return len(self.fill(prompt, text).encode(errors="replace")) + OVERHEAD
 
     def most_tokens(self, prompt: str, text: str, samples: int) -> tuple[int, int]:
-        """The most tokens in and out that `n` samples can take, answers that were cut and sent again included."""
+        """The maximum tokens in and out of `n` samples, including retries of truncated answers."""
         tries = self.client.tries
         requests = 1 if self.client.many else samples
         return self.length(prompt, text) * requests * tries, self.limit(text) * samples * tries
 
     def likely_tokens(self, prompt: str, text: str, samples: int) -> tuple[int, int]:
-        """The tokens in and out that `n` samples will take; a rewrite is taken to be as long as its text."""
+        """The expected tokens in and out of `n` samples, assuming that a rewrite is as long as its text."""
         requests = samples if self.client.many is False else 1
         tokens = likely_tokens(text)
         return likely_tokens(self.fill(prompt, text)) * requests, min(tokens + 2, self.limit(text)) * samples
 
     def fits(self, text: str, room: int) -> bool:
-        """Does the model's window hold the text, its rewrite, and `room` tokens of prompt?"""
+        """Whether the text, its rewrite, and `room` tokens of prompt fit into the model's window."""
         return len(self._guess.ids([self.fill("", text)])[0]) + room + self.limit(text) <= self.window
 
     def sample(self, requests: Sequence[Request]) -> list[Generated]:
-        """All samples of all requests, in order; what could not be written is empty, with the failure beside it."""
+        """All samples of all requests, in order; failed ones are empty, with the failure."""
         answers = generate(
             self.client,
             [self.fill(request.prompt, request.text) for request in requests],
@@ -234,12 +234,12 @@ class RemoteGenerator:
         for request, written in zip(requests, answers, strict=True):
             texts = [tidy(text, self.lower) for text in written.texts]
             missing = request.samples - len(texts)
-            failure = written.failure or (f"the server wrote {missing} samples too few" if missing else None)
+            failure = written.failure or (f"the server returned {missing} samples too few" if missing else None)
             made.append(Generated((*texts, *[""] * missing), failure))
         return made
 
     def take(self) -> Usage:
-        """Tokens and failures since the last time this was asked."""
+        """Tokens and failures since the last call."""
         return self.client.take()
 
     def _how(self) -> dict[str, Any]:
@@ -248,14 +248,14 @@ class RemoteGenerator:
 
 
 class RemoteJudge:
-    """A vision model behind an API; implements `judges.vision.VisionModel`."""
+    """A remote vision model; implements `judges.vision.VisionModel`."""
 
     def __init__(self, client: RemoteClient) -> None:
         self.client, self.name = client, client.model
         self._shaped = True
 
     def ask_image(self, text: str, image: bytes, schema: Mapping[str, Any]) -> Answer:
-        """Ask about one picture (JPEG bytes); an answer that could not be had is an empty one."""
+        """Ask about one picture (JPEG bytes); the answer is empty if the request failed."""
         picture = "data:image/jpeg;base64," + base64.b64encode(image).decode("ascii")
         content = [{"type": "text", "text": text}, {"type": "image_url", "image_url": {"url": picture}}]
         messages = [{"role": "user", "content": content}]
