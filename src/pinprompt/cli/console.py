@@ -75,7 +75,7 @@ class Machine(Threads, Trust):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search(Machine):
+class SearchOptions(Machine):
     """Options of every search."""
 
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The run folder; default: runs/<name>.")] = None
@@ -101,7 +101,7 @@ class Search(Machine):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FolderSearch(Search):
+class FolderSearch(SearchOptions):
     """Options of a search that never overwrites an earlier run unless told to."""
 
     force: Annotated[bool, typer.Option("--force", help="Delete the run in the run folder and start over.")] = False
@@ -247,7 +247,9 @@ def door(options: Output) -> Iterator[Console]:
         console.refuse(str(error))
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
-        console.refuse("stopped" + ("; continue with the same command and --resume" * isinstance(options, Search)))
+        console.refuse(
+            "stopped" + ("; continue with the same command and --resume" * isinstance(options, SearchOptions))
+        )
         raise typer.Exit(130) from None
     except BrokenPipeError:
         raise typer.Exit(0) from None

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pinprompt.cli.console import Console, FolderSearch, Machine, NoReport, Run, Search, TaskSearch, door
+from pinprompt.cli.console import Console, FolderSearch, Machine, NoReport, Run, SearchOptions, TaskSearch, door
 from pinprompt.errors import ServerDown, SettingError
 
 Data = Annotated[Path | None, typer.Option("--data", help="Folder with the dataset's files.")]
@@ -44,7 +44,7 @@ def resume(
             console.note(f"{run / 'recipe.toml'} was changed after the run wrote it; restored from run.json")
         api.recipe_of(run)  # raises a clear error if the folder holds no run
         shared = {field.name: getattr(options, field.name) for field in fields(Machine)}
-        search = Search(**shared, out=run, resume=True, calls=calls, minutes=minutes, no_report=no_report)
+        search = SearchOptions(**shared, out=run, resume=True, calls=calls, minutes=minutes, no_report=no_report)
         _search(console, recipes.read_toml(run / "recipe.toml"), search, False, source=run)
 
 
@@ -84,7 +84,7 @@ def classify(
         _search(console, _tree("classification", "smollm2", options, given), options, options.force)
 
 
-def demo(options: Search) -> None:
+def demo(options: SearchOptions) -> None:
     """Find a prompt for the sentiment of film reviews with a small model; takes a few minutes on a laptop."""
     with door(options) as console:
         seed = 13 if options.seed is None else options.seed
@@ -161,7 +161,7 @@ def invert(
 def _search(
     console: Console,
     tree: dict[str, Any],
-    options: Search,
+    options: SearchOptions,
     force: bool,
     folder: Path | None = None,
     source: Path | None = None,

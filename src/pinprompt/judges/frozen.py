@@ -39,7 +39,7 @@ class Encoder:
     _known: OrderedDict[str, np.ndarray] = field(default_factory=OrderedDict, init=False, repr=False)
 
     def tokens(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Vectors [n, d] of each text's tokens, of length 1; n = 0 for a text without tokens. Long texts are truncated."""
+        """Vectors [n, d] of each text's tokens, of length 1; n = 0 without tokens. Long texts are truncated."""
         wanted = list(dict.fromkeys(texts))
         found = {text: self._known[text] for text in wanted if text in self._known}
         found.update(self._encode([text for text in wanted if text not in found]))

@@ -51,7 +51,7 @@ SCHEMA: dict[str, Any] = Rating.model_json_schema()
 
 
 @dataclass(frozen=True)
-class Answer:
+class VisionAnswer:
     """A vision model's answer, its tokens, and the failure if there was one."""
 
     text: str
@@ -65,7 +65,7 @@ class VisionModel(Protocol):
 
     name: str
 
-    def ask_image(self, text: str, image: bytes, schema: Mapping[str, Any]) -> Answer:
+    def ask_image(self, text: str, image: bytes, schema: Mapping[str, Any]) -> VisionAnswer:
         """Ask about one picture (JPEG bytes)."""
 
 

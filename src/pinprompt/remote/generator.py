@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pinprompt.errors import ModelError, SettingError
-from pinprompt.judges.vision import Answer
+from pinprompt.judges.vision import VisionAnswer
 from pinprompt.models.generator import TEMPLATE, Generated, Request, new_tokens, tidy
 from pinprompt.remote.client import OVERHEAD, BadAnswer, RemoteClient, Usage, dig
 from pinprompt.remote.labels import Guess, likely_tokens
@@ -26,7 +26,7 @@ RATING_TOKENS = 300
 
 
 @dataclass(frozen=True)
-class Written:
+class Completion:
     """The continuations of one prompt, in order, and the reason if there are fewer than requested."""
 
     texts: tuple[str, ...]
@@ -42,7 +42,7 @@ def generate(
     temperature: float = 1.0,
     top_k: int | None = None,
     seeds: Sequence[int] | None = None,
-) -> list[Written]:
+) -> list[Completion]:
     """Continuations of each prompt, in order.
 
     Uses completions if the server has them, otherwise chats; all samples of a prompt in one request if the server
@@ -58,7 +58,7 @@ def generate(
     if top_k is not None and client.settings.top_k:
         more["top_k"] = top_k
 
-    def ask(job: tuple[int, int, int]) -> Written:
+    def ask(job: tuple[int, int, int]) -> Completion:
         place, turn, count = job
         # Seeds of the protocol are 32-bit on some servers.
         seed = derive(seeds[place], "remote", turn) % (1 << 31)
@@ -71,10 +71,10 @@ def generate(
                 _are_texts,
             )
         except BadAnswer as bad:
-            return Written((), client.redact(str(bad)))
-        return Written(tuple(texts[:count]))
+            return Completion((), client.redact(str(bad)))
+        return Completion(tuple(texts[:count]))
 
-    def ask_in_turn(place: int) -> Written:
+    def ask_in_turn(place: int) -> Completion:
         """For a server that may or may not return several samples at once."""
         texts: list[str] = []
         for turn in range(counts[place]):
@@ -82,9 +82,9 @@ def generate(
                 break
             written = ask((place, turn, counts[place] - len(texts)))
             if written.failure:
-                return Written(tuple(texts), written.failure)
+                return Completion(tuple(texts), written.failure)
             texts += written.texts
-        return Written(tuple(texts))
+        return Completion(tuple(texts))
 
     places = range(len(prompts))
     if client.many is None:
@@ -92,11 +92,11 @@ def generate(
     if client.many:
         return client.each(ask, [(place, 0, counts[place]) for place in places])
     jobs = [(place, turn, 1) for place in places for turn in range(counts[place])]
-    parts: list[list[Written]] = [[] for _ in places]
+    parts: list[list[Completion]] = [[] for _ in places]
     for (place, _, _), written in zip(jobs, client.each(ask, jobs), strict=True):
         parts[place].append(written)
     return [
-        Written(
+        Completion(
             tuple(text for one in part for text in one.texts), next((one.failure for one in part if one.failure), None)
         )
         for part in parts
@@ -254,7 +254,7 @@ class RemoteJudge:
         self.client, self.name = client, client.model
         self._shaped = True
 
-    def ask_image(self, text: str, image: bytes, schema: Mapping[str, Any]) -> Answer:
+    def ask_image(self, text: str, image: bytes, schema: Mapping[str, Any]) -> VisionAnswer:
         """Ask about one picture (JPEG bytes); the answer is empty if the request failed."""
         picture = "data:image/jpeg;base64," + base64.b64encode(image).decode("ascii")
         content = [{"type": "text", "text": text}, {"type": "image_url", "image_url": {"url": picture}}]
@@ -273,4 +273,4 @@ class RemoteJudge:
                     self.client.fail(str(failure))
         usage = self.client.take()
         text = said if isinstance(said, str) else ""
-        return Answer(text, usage.tokens_in, usage.tokens_out, "; ".join(usage.failures))
+        return VisionAnswer(text, usage.tokens_in, usage.tokens_out, "; ".join(usage.failures))

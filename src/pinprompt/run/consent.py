@@ -58,7 +58,7 @@ def answering(agreed: bool = True, asker: Asker | None = None) -> Iterator[None]
 
 
 @dataclass(frozen=True)
-class Request:
+class ConsentRequest:
     """What one recipe would do."""
 
     code: tuple[tuple[str, str, str], ...]
@@ -102,7 +102,7 @@ class Request:
         return reads and any(not _near(path, near) for path in named)
 
 
-def request_of(recipe: Recipe) -> Request:
+def request_of(recipe: Recipe) -> ConsentRequest:
     """What a recipe would do, found without importing anything."""
     places = {"task.function": getattr(recipe.task, "function", "")}
     row = METHODS[recipe.method]
@@ -122,7 +122,7 @@ def request_of(recipe: Recipe) -> Request:
         files += [(f"task.{name}", path) for path in ((value,) if isinstance(value, str) else value)]
     if recipe.policy.constraints.banned_file:
         files.append(("policy.constraints.banned_file", recipe.policy.constraints.banned_file))
-    return Request(tuple(code), server, tuple(files))
+    return ConsentRequest(tuple(code), server, tuple(files))
 
 
 def agree(
@@ -138,7 +138,7 @@ def agree(
     not read, so they need no consent.
     """
     near = [Path.cwd(), Path(source) if Path(source).is_dir() else Path(source).parent]
-    requests: dict[str, Request] = {}
+    requests: dict[str, ConsentRequest] = {}
     for recipe in [recipes] if isinstance(recipes, Recipe) else recipes:
         request = request_of(recipe)
         if request.foreign(given or {}, near, reads):
@@ -241,7 +241,7 @@ def _remembered() -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _remember(requests: Iterable[Request]) -> None:
+def _remember(requests: Iterable[ConsentRequest]) -> None:
     """Store answers; if that fails, the user is asked again next time."""
     kept = _remembered()
     today = time.strftime("%Y-%m-%d")

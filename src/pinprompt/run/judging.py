@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinprompt.errors import BudgetSpent, ModelError, SettingError
-from pinprompt.judges.vision import Answer, CaptionMarks, Summary, VisionJudge, VisionModel, summarise
+from pinprompt.judges.vision import CaptionMarks, Summary, VisionAnswer, VisionJudge, VisionModel, summarise
 from pinprompt.recipe import recipe as recipes
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.run import consent
@@ -163,7 +163,7 @@ class _Limited:
     def __init__(self, model: VisionModel, budget: Budget, tries: int) -> None:
         self.name, self._model, self._budget, self._tries = model.name, model, budget, tries
 
-    def ask_image(self, text: str, image: bytes, schema: Mapping[str, Any]) -> Answer:
+    def ask_image(self, text: str, image: bytes, schema: Mapping[str, Any]) -> VisionAnswer:
         """Reserve, ask, and charge what was used."""
         from pinprompt.remote.generator import RATING_TOKENS
 

@@ -1,6 +1,6 @@
 """The studio's "Try it": a separate process holds the task of a run and answers questions.
 
-It is a separate process so that a slow model never blocks the page and a crash only gives a message. `Worker` is the
+It is a separate process so that a slow model never blocks the page and a crash only gives a message. `TryWorker` is the
 studio's side: it starts the process and ends it when idle. `Bench` runs in the process. Questions come on stdin,
 answers go to stdout, one JSON object per line.
 """
@@ -31,7 +31,7 @@ SECONDS = 300.0
 IDLE = 300.0
 
 
-class Worker:
+class TryWorker:
     """A process that holds the task of one run."""
 
     def __init__(self) -> None:

@@ -52,8 +52,8 @@ class Studio:
     shelf: Shelf
     jobs: Jobs
     library: Library = field(default_factory=Library)
-    worker: trying.Worker = field(default_factory=trying.Worker)
-    reader: trying.Worker = field(default_factory=trying.Worker)
+    worker: trying.TryWorker = field(default_factory=trying.TryWorker)
+    reader: trying.TryWorker = field(default_factory=trying.TryWorker)
     """Measures perplexity; separate from `worker`, so that watching one run does not block trying another."""
     closing: Callable[[], bool] = lambda: False
     left: list[str] = field(default_factory=list)

@@ -16,7 +16,7 @@ from pinprompt.models.label_text import Frame
 from pinprompt.recipe.task_sections import ClassificationSettings, ModelSettings, RemoteSettings
 from pinprompt.tasks import label_models, label_scores, prompts
 from pinprompt.tasks.label_models import manual_of, open_label_model
-from pinprompt.tasks.label_scores import CONTENT_FREE, Calibrator, Measured, probabilities_of
+from pinprompt.tasks.label_scores import CONTENT_FREE, Calibrator, MeasuredOffsets, probabilities_of
 from pinprompt.tasks.labelled_data import LabelledData, blocks_of_rows, load_data
 from pinprompt.tasks.prompts import Template, whole
 from pinprompt.tasks.protocol import Task
@@ -189,7 +189,7 @@ class ClassificationTask(Task):
             logs = np.stack([known[place] for place in places])
             if split == "train" and self.calibration == "batch":
                 offsets = self._calibrator.of_batch(logs, self._targets[split])
-            found[split] = replace(self._score(logs, Measured(offsets), split), calls=0)
+            found[split] = replace(self._score(logs, MeasuredOffsets(offsets), split), calls=0)
         return found
 
     def answers(self) -> tuple[str, ...]:
@@ -217,7 +217,7 @@ class ClassificationTask(Task):
         if not score.answers or score.failures or (self.calibrates and not score.offsets):
             return None
         logs = label_scores.unpack_rows(score.answers, len(self.labels))
-        return replace(self._judged(logs, Measured(score.offsets), split, seed), calls=0)
+        return replace(self._judged(logs, MeasuredOffsets(score.offsets), split, seed), calls=0)
 
     def _evaluated(self, prompt: Prompt, split: str, seed: int) -> Evaluation:
         return self._evaluations([prompt], split, seed)[0]
@@ -228,7 +228,7 @@ class ClassificationTask(Task):
         offsets = self._offsets(prompts, split, answers)
         return [self._judged(logs, own, split, seed) for logs, own in zip(answers, offsets, strict=True)]
 
-    def _judged(self, logs: label_scores.Floats, measured: Measured, split: str, seed: int) -> Evaluation:
+    def _judged(self, logs: label_scores.Floats, measured: MeasuredOffsets, split: str, seed: int) -> Evaluation:
         """The metrics of label log-probabilities [N, C], both raw and calibrated."""
         raw = self.evaluation_of(np.exp(logs), split, seed)
         if not self.calibrates:
@@ -393,7 +393,7 @@ class ClassificationTask(Task):
         """The examples and the rows of each block, for the studio's matrix."""
         return label_models.shown_rows(self)
 
-    def _score(self, logs: label_scores.Floats, measured: Measured, split: str) -> Score:
+    def _score(self, logs: label_scores.Floats, measured: MeasuredOffsets, split: str) -> Score:
         """The score of label log-probabilities [N, C], with raw and calibrated details."""
         score = self.score_of(probabilities_of(logs, measured.values), split)
         details = dict(score.details)
@@ -408,7 +408,9 @@ class ClassificationTask(Task):
             offsets=measured.values,
         )
 
-    def _offsets(self, prompts: Sequence[Prompt], split: str, answers: Sequence[label_scores.Floats]) -> list[Measured]:
+    def _offsets(
+        self, prompts: Sequence[Prompt], split: str, answers: Sequence[label_scores.Floats]
+    ) -> list[MeasuredOffsets]:
         """The label offsets of each prompt, with the cost of measuring them."""
 
         def ask(unknown: Sequence[Prompt], free: bool) -> list[label_scores.Floats]:

@@ -135,7 +135,7 @@ DIGITS = 6
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredOffsets:
     """The label offsets of a prompt, and the calls used to measure them."""
 
     values: tuple[float, ...]
@@ -163,13 +163,13 @@ class Calibrator:
         block: bool,
         ask: Callable[[Sequence[Prompt], bool], list[Floats]],
         sequences: int,
-    ) -> list[Measured]:
+    ) -> list[MeasuredOffsets]:
         """The offsets of each prompt; `answers` are label log-probabilities [N, C] of a split, or of a block of rows.
 
         `ask` returns those of content-free texts or of the training rows; a row costs `sequences` calls.
         """
         if self.kind == "none":
-            return [Measured(())] * len(prompts)
+            return [MeasuredOffsets(())] * len(prompts)
         for prompt in prompts:
             if prompt.offsets and len(prompt.offsets) != len(self._labels):
                 raise SettingError(
@@ -177,7 +177,7 @@ class Calibrator:
                 )
         unknown = [prompt for prompt in prompts if not prompt.offsets]
         if unknown and split != "train" and all(prompt.text in self._known for prompt in unknown):
-            return [Measured(prompt.offsets or self._known[prompt.text]) for prompt in prompts]
+            return [MeasuredOffsets(prompt.offsets or self._known[prompt.text]) for prompt in prompts]
         if self.kind == "content-free":
             calls = len(CONTENT_FREE)
             values = [content_free_offsets(logs, self.prior) for logs in ask(unknown, True)]
@@ -194,8 +194,8 @@ class Calibrator:
         vectors = [tuple(map(float, one)) for one in values]
         if split != "train" and not block:
             self._known |= {prompt.text: vector for prompt, vector in zip(unknown, vectors, strict=True)}
-        measured = iter(Measured(vector, calls * sequences) for vector in vectors)
-        return [Measured(prompt.offsets) if prompt.offsets else next(measured) for prompt in prompts]
+        measured = iter(MeasuredOffsets(vector, calls * sequences) for vector in vectors)
+        return [MeasuredOffsets(prompt.offsets) if prompt.offsets else next(measured) for prompt in prompts]
 
     def of_batch(self, logs: Floats, labels: Ints) -> tuple[float, ...]:
         """The offsets from the label log-probabilities [N, C] of rows with these labels."""
