@@ -1,4 +1,4 @@
-"""Who may import whom, read from the source: the map in docs/architecture.md, enforced."""
+"""Which room may import which, read from the source: the rules in docs/architecture.md, enforced."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_no_drawer_for_odds_and_ends() -> None:
 
 def test_the_hops_of_a_search_are_files_that_exist_and_fewer_than_fifty() -> None:
     page = (SOURCE.parents[1] / "docs" / "architecture.md").read_text("utf-8")
-    hops = page.partition("## A search from the verb to the report")[2].partition("A tracer sees")[0]
+    hops = page.partition("## A search from the command to the report")[2].partition("At run time,")[0]
     found, folder = set(), ""
     for name in re.findall(r"`([a-z_/]+\.py)`", hops):
         folder = name.rpartition("/")[0] or folder  # a bare name belongs to the folder that was named before it

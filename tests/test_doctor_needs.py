@@ -43,7 +43,7 @@ def test_each_thing_that_cannot_be_had_is_named() -> None:
     assert split.startswith(f"data 'sst-2' in '{Path(__file__).parent}': ")
     assert "no split '16-13'" in split
     [texts] = lacking(kind="style-transfer", dataset="yelp", model="smollm2")
-    assert texts == "texts 'yelp': give the folder that holds them as task.data"
+    assert texts == "texts 'yelp': set task.data to the folder with its files"
     [picture] = lacking(kind="inversion", model="emoji-clip", images=["/no/such.png", "/no/other.png"])
     assert picture == "picture: there is no '/no'", "one thing is missing, however many pictures are in it"
     [picture] = lacking(kind="inversion", model="emoji-clip", images=["/no-such.png"])

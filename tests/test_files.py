@@ -101,7 +101,7 @@ def test_lines_of_no_measure_are_refused(tmp_path: Path, monkeypatch: pytest.Mon
     for name, most, reason in (
         ("LONGEST", 8, "line 1 is longer"),
         ("MOST_LINES", 2, "more than 2 lines"),
-        ("LARGEST", 20, "and no more than"),
+        ("LARGEST", 20, "more than the limit of"),
     ):
         with monkeypatch.context() as patched:
             patched.setattr(files, name, most)

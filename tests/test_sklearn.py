@@ -85,7 +85,7 @@ def test_what_is_no_text_is_refused(estimator: Any) -> None:
     for wrong in ("one text", [1, 2], np.zeros((2, 2))):
         with pytest.raises(ValueError, match="X must"):
             estimator.fit(wrong, ["a", "b"])
-    with pytest.raises(ValueError, match="one label for each"):
+    with pytest.raises(ValueError, match="as many labels"):
         estimator.fit(TEXTS, ["neg"])
     with pytest.raises(SettingError, match="no word for the class 'other'"):
         estimator.fit(TEXTS, [*LABELS[:-1], "other"])
@@ -158,5 +158,5 @@ def test_a_rewriter_fits_and_rewrites(rewriter: Any, tmp_path: Path) -> None:
     assert clone(rewriter).get_params() == rewriter.get_params()
     with pytest.raises(NotFittedError):
         clone(rewriter).transform(texts)
-    with pytest.raises(ValueError, match="the style 'good' and of another"):
+    with pytest.raises(ValueError, match="the style 'good' and another one"):
         clone(rewriter).fit(texts, ["bad", "bad"])

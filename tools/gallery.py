@@ -19,7 +19,7 @@ from pinprompt import api
 from pinprompt.records.wording import metric, title, where
 
 DOCS = Path(__file__).parents[1] / "docs"
-MACHINE = "2 cores of an AMD EPYC with AVX-512, 24 GiB, no GPU, other work beside it"
+MACHINE = "2 cores of an AMD EPYC with AVX-512, 24 GiB, no GPU, shared with other work"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -38,28 +38,28 @@ ENTRIES = (
     Entry(
         "tickets",
         "Support tickets",
-        "Three queues, eight labelled tickets of each to search on. [How to do it](howto/tickets.md).",
+        "Three queues, with eight labelled training tickets each. [How to do it](howto/tickets.md).",
         "pinprompt classify --train tickets.csv --text-column body --label-column queue \\\n"
         f"    {LABELS} \\\n    --set task.shots=8 --calls 400 --out runs/tickets",
     ),
     Entry(
         "products",
         "Product reviews",
-        "Sentences of product reviews from the package index, 16 labelled ones of each class.",
+        "Sentences from product reviews (from the package index), 16 labelled examples per class.",
         "pinprompt classify vader-products --split 13 --calls 400 --test-rows 100 --out runs/products",
     ),
     Entry(
         "sun",
         "Words for a drawing",
-        "`sun.png` of `examples/data`, with the small image-text model that comes with the package. "
+        "`sun.png` from `examples/data`, with the small image-text model that is part of the package. "
         "[How to do it](howto/picture.md).",
         "pinprompt invert sun.png --calls 800 --out runs/sun",
     ),
     Entry(
         "formal",
         "Casual to formal",
-        "Sixty lines of each style. A model of 135 million parameters rewrites poorly, and the report shows it. "
-        "The run is of `pin`, made on 2026-11-16 before `restyle` raced instructions. "
+        "Sixty lines of each style. A model of 135 million parameters rewrites poorly, as the report shows. "
+        "The run used `pin`, on 2026-11-16, before `race` became the default of `restyle`. "
         "[How to do it](howto/style.md).",
         "pinprompt restyle --source casual.txt --target formal.txt --source-style casual --target-style formal \\\n"
         "    --method pin --calls 600 --set task.test_samples=8 --set task.test_sources=10 --out runs/formal",
@@ -91,10 +91,10 @@ def page(entries: list[Entry]) -> str:
     lines = [
         "# Gallery",
         "",
-        "Real runs, with the commands that made them. The data are in `examples/data` or come from the package index,",
-        f"every model is one that pip brings. Machine: {MACHINE}.",
-        "Another machine may find other prompts: the last bits of a float differ. `python tools/gallery.py` writes",
-        "this page from the run folders.",
+        "Real runs with the commands that produced them. The data are in `examples/data` or come from the package",
+        f"index, as do all models. Machine: {MACHINE}.",
+        "Another machine may find other prompts, because floating-point results differ in the last bits.",
+        "`python tools/gallery.py` writes this page.",
     ]
     for entry in entries:
         result = json.loads((Path("runs") / entry.name / "result.json").read_text("utf-8"))
@@ -103,7 +103,7 @@ def page(entries: list[Entry]) -> str:
         lines += [
             f"[![The report of this run](gallery/{entry.name}.png)](gallery/{entry.name}.html)",
             "",
-            f"[The whole report](gallery/{entry.name}.html)",
+            f"[The full report](gallery/{entry.name}.html)",
         ]
     return "\n".join(lines) + "\n"
 

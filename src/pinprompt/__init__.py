@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from pinprompt.tasks.protocol import check_task
     from pinprompt.values import Evaluation, Event, Prompt, Score
 
-# OpenMP's threads spin while they wait, unless told otherwise before torch is loaded. On a machine with other work they
-# then take the time that the thread they wait for needs: a step took up to ten times as long beside one busy process.
-# On a quiet machine sleeping costs a tenth at most (`pinprompt bench neighbour`). Whoever chose a policy keeps it.
+# OpenMP threads spin while they wait, unless configured otherwise before torch is loaded. On a busy machine they then
+# take CPU time from the thread they wait for: with one other busy process, a step took up to ten times as long. On an
+# idle machine sleeping costs at most a tenth (`pinprompt bench neighbour`). A policy chosen by the user is kept.
 if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & os.environ.keys():
     os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 
-# Imported when first used, so that `import pinprompt` and `pinprompt --help` do not pay for torch.
+# Imported on first use, so that `import pinprompt` and `pinprompt --help` do not import torch.
 _HOMES = {
     "compare": "api",
     "draw": "api",

@@ -1,4 +1,4 @@
-"""Every verb of the command line as a function. The command line parses options, calls these and prints."""
+"""Every command as a Python function. The command line parses options, calls these functions and prints."""
 
 from __future__ import annotations
 
@@ -101,10 +101,10 @@ def tune(
 
     `subject` is a plain function from a prompt's text to a number (or from a list of texts to numbers), a task object,
     a recipe, the path of a recipe's TOML file, or the settings of a task such as
-    `{"dataset": "rotten-tomatoes", "model": "smollm2"}`. Everything else has a default: for functions and settings the
-    `quick` profile, which is made for minutes on a laptop. Without `report` the run ends when the prompt is found:
-    no evaluation on test, no comparison with hand-written prompts, no report.html. `progress` shows a bar in a
-    notebook; None: where there is one.
+    `{"dataset": "rotten-tomatoes", "model": "smollm2"}`. Functions and task settings use the `quick` profile by
+    default, which takes minutes on a laptop. With `report=False` the run ends when the prompt is found: no evaluation
+    on test, no comparison with hand-written prompts, no report.html. `progress` shows a progress bar; by default only
+    in a notebook.
     """
     chosen = {"method": method, "profile": profile, "seed": seed}
     over = _over(chosen, {"calls": calls, "minutes": minutes}, settings)
@@ -132,9 +132,9 @@ def resume(
     on_event: Listener | Sequence[Listener] = (),
     notes: Callable[[str], None] = silent,
 ) -> Result:
-    """Continue the run in a folder by its own recipe; `calls` and `minutes` raise its limits."""
+    """Continue the run in a folder with its own recipe; `calls` and `minutes` raise its limits."""
     if restore_recipe(Path(run)):
-        notes(f"{Path(run) / 'recipe.toml'} is not what the run wrote; it is written again from run.json")
+        notes(f"{Path(run) / 'recipe.toml'} was changed after the run wrote it; restored from run.json")
     recipe = recipe_of(run)
     consent.agree(running.near(recipe, Path(run)), run)
     return tune(
@@ -144,7 +144,7 @@ def resume(
 
 
 def ls(folder: Path | str = "runs") -> list[dict[str, Any]]:
-    """The runs below a folder: what each searched for, what it found, and how that scores."""
+    """The runs below a folder: the task, the prompt found, and its score."""
     from pinprompt.records.entries import find_runs
 
     return [_listed(path) for path in find_runs(folder)]
@@ -173,7 +173,7 @@ def estimate(
     minutes: float | None = None, settings: Mapping[str, Any] | None = None, device: str | None = None,
     threads: int | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """What `tune` with the same arguments would spend: calls, tokens, money and minutes, at most."""
+    """The maximum cost of `tune` with the same arguments: calls, tokens, money and minutes."""
     from pinprompt.run.estimating import estimate as estimate_run
 
     build.set_threads(threads)
@@ -196,10 +196,11 @@ def sweep(
     threads: int | None = None,
     notes: Callable[[str], None] = silent,
 ) -> Swept:
-    """Run every recipe of a sweep's TOML file; finished cells are never run again, killed ones resume.
+    """Run every recipe of a sweep file; finished runs are skipped, interrupted ones are resumed.
 
-    `engine` is 'inline' (one after the other) or 'ray' (side by side: `address` names a cluster, `workers` says how
-    many cells at a time on this machine, `gpus` how many GPUs a cell gets). `settings` go under all cells.
+    `engine` is 'inline' (one after the other) or 'ray' (in parallel: `address` names a cluster, `workers` limits the
+    number of parallel runs on this machine, `gpus` is the number of GPUs per run). `settings` apply to all runs, unless
+    the sweep varies them.
     """
     from pinprompt.sweeps import read_sweep, run_sweep
 
@@ -220,9 +221,9 @@ def plan_sweep(
     device: str | None = None,
     tflops: float | None = None,
 ) -> list[dict[str, Any]]:
-    """The cells of a sweep's TOML file: what varies, whether it is finished, and a rough estimate of each.
+    """The runs of a sweep file: what varies, whether each is finished, and a rough estimate of its cost.
 
-    Minutes are those of a worker that does `tflops` useful TFLOP a second; without it, of this machine, measured.
+    Minutes are for a worker with an effective speed of `tflops` TFLOP/s; by default this machine's, measured.
     """
     from pinprompt.sweeps import plan, read_sweep
 
@@ -230,7 +231,7 @@ def plan_sweep(
 
 
 def default_folder(recipe: Recipe) -> Path:
-    """Where a run goes that was not told: runs/<task>-<method>-<hash of the recipe>."""
+    """The default run folder: runs/<task>-<method>-<hash of the recipe>."""
     what = getattr(recipe.task, "dataset", None) or recipe.task.kind
     return Path("runs") / recipes.file_name(f"{what}-{recipe.method}-seed{recipe.seed}-{recipe.hash[:8]}")
 
@@ -244,7 +245,7 @@ def judge(
     memo: bool = True,
     notes: Callable[[str], None] = silent,
 ) -> Judgement:
-    """Relevance and interpretability (1 to 5) of what inversion runs found, by a vision model behind an API.
+    """Rate the prompts of inversion runs with a remote vision model: relevance and interpretability (1 to 5).
 
     `model` is 'remote:<name>'; `settings` has the server and the limits, such as `{"remote": {"base_url": ...},
     "budget": {"calls": 50}}`. See `pinprompt.run.judging.judge`.
@@ -256,16 +257,16 @@ def judge(
 
 
 def report(run: Path | str, *, private: bool = False) -> Path:
-    """Write a run's report.html again, and return its path; `private` leaves texts and pictures of the data out."""
+    """Rewrite a run's report.html and return its path; `private` leaves out your texts and pictures."""
     from pinprompt.records.report import write_report
 
     return write_report(run, private=private)
 
 
 def open(run: Path | str) -> dict[str, Any]:
-    """Open a run's report in the browser: its path (`report`), and whether a browser could be started (`opened`).
+    """Open a run's report in the browser; returns its path (`report`) and whether a browser was started (`opened`).
 
-    The page is written again first: a report.html that came with a stranger's folder is not opened.
+    The page is rewritten first: a report.html that came with an untrusted folder is never opened.
     """
     import webbrowser
 
@@ -274,7 +275,7 @@ def open(run: Path | str) -> dict[str, Any]:
 
 
 def verify(runs: Sequence[Path | str] | Path | str) -> list[Verification]:
-    """Are run folders (or those below a folder) what their runs wrote? Looks at every checksum, changes nothing."""
+    """Check run folders, or all runs below a folder, against their checksums, without changing anything."""
     from pinprompt.records.entries import find_runs
     from pinprompt.run.folder import verify as verify_run
 
@@ -283,7 +284,7 @@ def verify(runs: Sequence[Path | str] | Path | str) -> list[Verification]:
 
 
 def compare(folders: Sequence[Path | str], metric: str | None = None) -> Comparison:
-    """The paper's tables from run folders alone; see `records.compare`."""
+    """The paper's tables from run folders; see `records.compare`."""
     from pinprompt.records.compare import compare as compare_runs
 
     return compare_runs(folders, metric)
@@ -311,21 +312,21 @@ def results(
 
 
 def methods() -> tuple[MethodRow, ...]:
-    """The search methods: name, what each does and needs, and where it was published."""
+    """The search methods: name, description, requirements and reference."""
     from pinprompt.methods.table import ROWS
 
     return ROWS
 
 
 def models() -> list[dict[str, Any]]:
-    """The models that need no hub, and what is cached."""
+    """The models that need no hub, and which are cached."""
     from pinprompt.models.sources import catalogue_of_models
 
     return catalogue_of_models()
 
 
 def doctor(deep: bool = False) -> dict[str, Any]:
-    """What this machine has, what is missing, and what to install for what; `deep` reads the cached weights too."""
+    """Check this machine and list what to install for which feature; `deep` also checks cached weights."""
     from pinprompt.doctor import examine
 
     return examine(weights=deep)
@@ -338,7 +339,7 @@ def cache(
     clear: bool = False,
     notes: Callable[[str], None] = silent,
 ) -> dict[str, Any]:
-    """The size, hits and savings of the scores kept across runs, after deleting what was asked to be deleted."""
+    """Size, hits and savings of the memo (scores kept across runs), after deleting entries as requested."""
     from pinprompt.models.sources import home
     from pinprompt.scoring.memo import Memo
 
@@ -362,10 +363,10 @@ def bench(
 ) -> dict[str, dict[str, Any]]:
     """Measure speed on this machine, as ratios within one run; the names are in `pinprompt.bench.BENCHES`.
 
-    `target` is for `step`: monte-carlo or bootstrap; both without it.
+    `target` is for `step`: monte-carlo or bootstrap; by default both.
     """
     if target is not None and what != "step":
-        raise SettingError("a target goes with bench step only; leave --target out")
+        raise SettingError("--target only applies to bench step; remove it")
     if what != "all" and what not in BENCHES:
         raise SettingError(f"there is no bench '{what}': {did_you_mean(what, [*BENCHES, 'all'])}")
     build.set_threads(threads)
@@ -384,9 +385,9 @@ def studio(
     port: int | None = None,
     ready: Callable[[str], None] = silent,
 ) -> list[str]:
-    """Serve a page to search from, watch, compare and try prompts, until it is stopped.
+    """Serve the studio, a local web page to start, watch, compare and try runs, until it is stopped.
 
-    `ready` gets the page's address. Returns the commands of the searches that had not been started yet.
+    `ready` is called with the page's address. Returns the commands of the searches that were still queued.
     """
     from pinprompt.studio.server import serve
 
@@ -394,7 +395,7 @@ def studio(
 
 
 def _over(chosen: Mapping[str, Any], budget: Mapping[str, Any], settings: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The settings that were given, by name and as a tree, as one tree."""
+    """The settings given by name and as a tree, as one tree."""
     tree: dict[str, Any] = _given(chosen)
     if limits := _given(budget):
         tree["budget"] = limits
@@ -415,7 +416,7 @@ def _recipe_and_task(subject: Subject, tree: dict[str, Any]) -> tuple[Recipe, Ta
     tree = {"profile": "quick", **tree}
     if isinstance(subject, Mapping):
         return recipes.resolve(recipes.merge({"task": plain_settings(subject)}, tree)), None
-    # An object is trusted as it is; the recipe can only say that there was one.
+    # An object is trusted; the recipe can only record that there was one.
     custom = {"task": {"kind": "custom", "function": getattr(subject, "__name__", type(subject).__name__)}}
     recipe = recipes.resolve(recipes.merge(custom, tree))
     if isinstance(subject, BareTask):

@@ -1,6 +1,6 @@
-"""What this machine has, what is missing for what, and what to do about it: for `pinprompt doctor`, and for a recipe.
+"""Checks this machine: for `pinprompt doctor`, and for the models and data that a recipe needs.
 
-The models and data that a recipe needs and this machine cannot have are looked for and not loaded.
+Models and data are looked for, but not loaded.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ROOM_FOR_ALIASES = 2_000_000_000
 
 @dataclass(frozen=True)
 class Extra:
-    """An optional part: its distributions as pip knows them, and what they are for."""
+    """An extra: the names of its distributions, and what they are used for."""
 
     name: str
     distributions: tuple[str, ...]
@@ -43,13 +43,13 @@ class Extra:
 
 
 EXTRAS = (
-    Extra("hub", ("datasets",), "datasets of the hub"),
+    Extra("hub", ("datasets",), "datasets from the hub"),
     Extra("image", ("pillow",), "finding words for an image"),
     Extra("style", ("sacrebleu",), "BLEU in text style transfer"),
     Extra("remote", (), "task models behind an API (needs nothing more)"),
-    Extra("ray", ("ray",), "several workers, sweeps on a cluster"),
-    Extra("diffusion", ("diffusers", "pillow"), "drawing images from found prompts"),
-    Extra("studio", ("starlette", "uvicorn"), "pinprompt studio: a page to search from and watch"),
+    Extra("ray", ("ray",), "parallel workers, sweeps on a cluster"),
+    Extra("diffusion", ("diffusers", "pillow"), "drawing images from prompts"),
+    Extra("studio", ("starlette", "uvicorn"), "pinprompt studio: the local web page"),
     Extra("sklearn", ("scikit-learn", "pandas"), "a scikit-learn estimator (pinprompt.sklearn)"),
     Extra("track", ("tensorboard", "mlflow-skinny"), "experiment trackers"),
 )
@@ -58,11 +58,11 @@ EXTRAS = (
 def examine(deep: bool = True, weights: bool = False) -> dict[str, Any]:
     """Everything about this environment as plain values; `deep` names the device (it may have to import torch).
 
-    `weights` compares the cached weights and data with their hashes, which takes a second per gigabyte.
+    `weights` checks the hashes of cached weights and data, which takes a second per gigabyte.
 
-    `problems` holds what keeps pinprompt from working, each with what to do; an absent extra or hub is no problem.
+    `problems` lists what keeps pinprompt from working, each with a remedy; a missing extra or hub is not a problem.
     """
-    # Asked for beside the import of torch: each may take its second.
+    # In parallel with the import of torch: each may take a second.
     asking = ThreadPoolExecutor(1).submit(_hub)
     libraries = {name: _version(name) for name in _LIBRARIES}
     device = _device(libraries["torch"]) if deep and libraries["torch"] else None
@@ -94,7 +94,7 @@ def _version(distribution: str) -> str | None:
 
 
 def _unsuited() -> list[tuple[str, str, str]]:
-    """Installed libraries whose version is outside what pinprompt declares: name, version, what is needed."""
+    """Installed libraries with an unsupported version: name, version, required version."""
     try:
         declared = importlib.metadata.requires("pinprompt") or []
     except importlib.metadata.PackageNotFoundError:
@@ -103,7 +103,7 @@ def _unsuited() -> list[tuple[str, str, str]]:
     for line in declared:
         requirement = Requirement(line)
         version = _version(requirement.name)
-        # An extra's library that is there is used, so its bounds hold too; those for developers are not ours to judge.
+        # An installed library of an extra is used, so its bounds apply too; libraries for developers are not checked.
         relevant = requirement.marker is None or any(
             requirement.marker.evaluate({"extra": extra.name}) for extra in EXTRAS
         )
@@ -117,7 +117,7 @@ def _has_pip() -> bool:
 
 
 def _cores() -> int:
-    # A container is often given fewer cores than the machine has.
+    # A container often has fewer cores than the machine.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -130,7 +130,7 @@ def _memory_gb() -> float | None:
 
 def _device(torch_version: str) -> dict[str, Any]:
     if torch_version.endswith("+cpu"):
-        # The build knows no other device, and importing it to hear so takes a second or two.
+        # This build supports no other device, and importing it to find out takes a second or two.
         return {"name": "cpu", "detail": f"{platform.machine()}, a CPU build of torch", "count": 1}
     try:
         with warnings.catch_warnings():
@@ -142,7 +142,7 @@ def _device(torch_version: str) -> dict[str, Any]:
             if torch.backends.mps.is_available():
                 return {"name": "mps", "detail": "Apple GPU", "count": 1}
             return {"name": "cpu", "detail": platform.processor() or platform.machine(), "count": 1}
-    except Exception as error:  # a broken torch raises whatever its shared libraries do; the doctor must still answer
+    except Exception as error:  # a broken torch may raise anything; the doctor must still answer
         return {"name": None, "detail": f"torch cannot be imported: {error}", "count": 0}
 
 
@@ -155,7 +155,7 @@ def _cache() -> dict[str, Any]:
 
 
 def _writable(folder: Path) -> bool:
-    """Tried out, since permissions alone don't tell of a read-only or full disk."""
+    """Test by writing, since permissions do not reveal a read-only or full disk."""
     try:
         with tempfile.TemporaryFile(dir=folder) as handle:
             handle.write(b"pinprompt")
@@ -213,36 +213,36 @@ def _problems(report: dict[str, Any]) -> list[str]:
     if not cache["writable"]:
         problem(
             f"the cache folder {cache['path']} cannot be written to",
-            "set PINPROMPT_HOME to a folder that you may write to",
+            "set PINPROMPT_HOME to a writable folder",
         )
     elif wanted and cache["free_gb"] is not None and cache["free_gb"] * 1e9 < _ROOM_FOR_ALIASES:
         problem(
-            f"the cache folder {cache['path']} has {cache['free_gb']} GB free; fetching models takes about "
+            f"the cache folder {cache['path']} has {cache['free_gb']} GB free; downloading models takes about "
             f"{_ROOM_FOR_ALIASES / 1e9:.0f} GB",
             "free some space, or set PINPROMPT_HOME to a folder on another disk",
         )
     if wanted and not report["python"]["pip"]:
         problem(
-            f"this Python has no pip, which fetches {', '.join(wanted)}",
+            f"this Python has no pip, which is needed to download {', '.join(wanted)}",
             f"run {sys.executable} -m ensurepip",
         )
     return found
 
 
 Known = dict[str, str | None]
-"""Answers so far by question: a sweep has many cells with the same models, and the hub is asked once for all."""
+"""Cached answers: a sweep has many runs with the same models, and the hub is asked once for all."""
 
 
 def missing(recipe: Recipe, known: Known | None = None) -> list[str]:
-    """A sentence for each model or data set that cannot be had; empty where the recipe can run.
+    """A sentence for each model or dataset that is not available; empty if the recipe can run.
 
-    Nothing is downloaded. What comes from the package index counts as had; a model server is not asked.
+    Nothing is downloaded. What comes from the package index counts as available; model servers are not contacted.
     """
     known = {} if known is None else known
     needed = [_once(f"model {name}", partial(_model, name, known), known) for name in _models(recipe)]
     needed += _data(recipe, known)
     if METHODS[recipe.method].gradients and str(getattr(recipe.task, "model", "")).startswith("remote:"):
-        needed.append(f"model: '{recipe.method}' needs gradients, which a model behind an API does not give")
+        needed.append(f"model: '{recipe.method}' needs gradients, which a remote model does not provide")
     return list(dict.fromkeys(sentence for sentence in needed if sentence is not None))
 
 
@@ -263,7 +263,7 @@ def _models(recipe: Recipe) -> list[str]:
 
 
 def _model(name: str, known: Known) -> str | None:
-    """Why a model cannot be had."""
+    """Why a model is not available."""
     from huggingface_hub import HfApi, try_to_load_from_cache
 
     from pinprompt.models.clip import EMOJI_CLIP
@@ -280,8 +280,8 @@ def _model(name: str, known: Known) -> str | None:
         return f"model '{name}': not in the hub's cache on this machine, and {reason}"
     try:
         HfApi().model_info(name, timeout=10)
-    except Exception as error:  # not found, gated, or anything of the network below it
-        return f"model '{name}': the hub does not give it ({(str(error).splitlines() or [type(error).__name__])[0]})"
+    except Exception as error:  # not found, gated, or a network error
+        return f"model '{name}': not available on the hub ({(str(error).splitlines() or [type(error).__name__])[0]})"
     return None
 
 
@@ -301,7 +301,7 @@ def _data(recipe: Recipe, known: Known) -> Iterator[str | None]:
         for name in task.images:
             path = Path(name).expanduser()
             if not path.exists():
-                # A folder that is not there is one thing that is missing, however many pictures it should hold.
+                # A missing folder is reported once, however many pictures it should hold.
                 lost = path if path.parent.is_dir() else path.parent
                 yield f"picture: there is no '{lost}'"
         if not task.images:
@@ -323,7 +323,7 @@ def _labelled(task: Any, known: Known) -> str | None:
     if name in PILES:
         return None
     reason = _once(f"data {name}", lambda: _hub_data(name, known), known)
-    return None if reason is None else f"data '{task.dataset}': {reason}; or name a folder with its splits as task.data"
+    return None if reason is None else f"data '{task.dataset}': {reason}; or set task.data to a folder with its splits"
 
 
 def _hub_data(name: str, known: Known) -> str | None:
@@ -352,14 +352,14 @@ def _texts(task: Any) -> str | None:
         return f"texts: there is no file '{absent[0]}'" if absent else None
     card = lookup_style(task.dataset)
     if task.data is None:
-        return None if card.packaged else f"texts '{task.dataset}': give the folder that holds them as task.data"
+        return None if card.packaged else f"texts '{task.dataset}': set task.data to the folder with its files"
     return _folder(task.dataset, task.data, lambda: load_style(card.name, task.data, "test", task.split))
 
 
 def _folder(dataset: str, folder: str, read: Callable[[], Any]) -> str | None:
     """Why the files of a dataset in a folder cannot be read."""
     if not Path(folder).expanduser().is_dir():
-        return f"data: there is no folder '{folder}'; name the one that holds the files with --set task.data=FOLDER"
+        return f"data: there is no folder '{folder}'; set the folder of the files with --set task.data=FOLDER"
     try:
         read()
     except PinpromptError as error:

@@ -1,4 +1,4 @@
-"""The error family: every mistake a user can make ends in one of these, with a sentence that says what to do next."""
+"""Exceptions. Every user error raises one of these, with a message that says what to do next."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 
 class PinpromptError(Exception):
-    """Anything that pinprompt itself refuses; the command line prints its text and exits with code 2."""
+    """Base class of all errors; the command line prints the message and exits with code 2."""
 
 
 class SettingError(PinpromptError):
@@ -21,11 +21,11 @@ class SettingError(PinpromptError):
 
 
 class NotAgreed(SettingError):
-    """A recipe file or a run folder asks for something that its user has not agreed to."""
+    """A recipe file or run folder needs something that the user has not consented to."""
 
 
 class DataError(PinpromptError):
-    """A data file that cannot be used; carries the file and, where there is one, the line."""
+    """A data file that cannot be used; has the file and, if known, the line."""
 
     def __init__(self, message: str, *, path: object = None, line: int | None = None) -> None:
         self.path, self.line = path, line
@@ -34,11 +34,11 @@ class DataError(PinpromptError):
 
 
 class ModelError(PinpromptError):
-    """A model that cannot be found, fetched, loaded or used for the job."""
+    """A model that cannot be found, downloaded, loaded or used for the task."""
 
 
 class NotFetched(ModelError):
-    """A model or dataset that is not on this machine, while nothing may be fetched."""
+    """A model or dataset that is not on this machine and must not be downloaded."""
 
 
 class MissingExtra(PinpromptError):
@@ -50,7 +50,7 @@ class MissingExtra(PinpromptError):
 
 
 class TaskError(PinpromptError):
-    """A task that broke its contract: a score that is not a number, a wrong count of scores, a failing function."""
+    """A task that violates its protocol: a score that is not a number, a wrong number of scores, a failing function."""
 
 
 class RunError(PinpromptError):
@@ -58,14 +58,13 @@ class RunError(PinpromptError):
 
 
 class FolderInUse(RunError):
-    """Another process has the run folder."""
+    """Another process is using the run folder."""
 
 
 class BudgetSpent(PinpromptError):
-    """The next call would overshoot the budget. Methods stop cleanly on it; it is not a failure.
+    """The next call would exceed the budget. Methods stop cleanly on it; it is not a failure.
 
-    `scores` holds what was scored of the batch before the money ran out (values.Score, the batch's first prompts, in
-    order): paid results are never thrown away.
+    `scores` holds the scores of the batch's first prompts, in order (values.Score): paid results are never discarded.
     """
 
     def __init__(self, message: str, *, scores: Sequence[Any] = ()) -> None:
@@ -78,7 +77,7 @@ class ServerDown(PinpromptError):
 
 
 def install_line(extra: str) -> str:
-    """The pip command that adds an extra: from the checkout that pinprompt comes from, else by its name."""
+    """The pip command that installs an extra: from pinprompt's checkout if there is one, otherwise by name."""
     try:
         origin = json.loads(metadata.distribution("pinprompt").read_text("direct_url.json") or "{}")
     except (metadata.PackageNotFoundError, ValueError):
@@ -92,7 +91,7 @@ def install_line(extra: str) -> str:
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """A clause that names the closest known words, or lists them all where none is close."""
+    """A clause that suggests the closest known names, or lists all of them if none is close."""
     names = sorted(known)
     close = difflib.get_close_matches(given, names, n=2, cutoff=0.5)
     if close:

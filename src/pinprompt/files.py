@@ -1,7 +1,7 @@
-"""Files of a run: opened where they stand, written whole or not at all, checked when read, locked by one process.
+"""Files of a run: safe opening, atomic writes, checksums, JSON lines and locks.
 
-A run folder can come from anywhere. A link in it would let it read or write a file outside, a pipe would make a reader
-wait for ever; so both are refused, by the opening itself: between a check and an opening there is time for a change.
+A run folder may be untrusted. A link in it could point to a file outside, and a pipe would block a reader for ever, so
+both are rejected by the call that opens them: a check before opening could be outdated by then.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from pinprompt.errors import FolderInUse, RunError
 CHUNK = 1 << 20
 MEBI = 1 << 20
 
-# What is read of a file that may be a stranger's; no run of ours comes near.
+# Limits for reading untrusted files; no real run comes close to them.
 LARGEST = 1024 * MEBI
-"""Bytes of a file that grows with a run."""
+"""Maximum size of a file that grows with a run, in bytes."""
 LONGEST = 64 * MEBI
-"""Bytes of one of its lines."""
+"""Maximum size of one of its lines, in bytes."""
 MOST_LINES = 5_000_000
 MOST_VALUES = 2_000_000
-"""Values of one JSON text: in memory each takes up to a hundred times its place in the file."""
+"""Maximum number of values in a JSON text: in memory each takes up to a hundred times its size in the file."""
 DEPTH = 64
-"""Levels of one JSON text: walking through more could exhaust the stack."""
+"""Maximum depth of a JSON text: traversing more could exhaust the stack."""
 MOST_DIGITS = 40
-"""Digits of an integer: Python computes with any, and fails later where it has to show them or make them floats."""
+"""Maximum digits of an integer: Python reads more, but fails later when it prints them or converts them to float."""
 
 
 def opener(path: str, flags: int) -> int:
-    """For `open(..., opener=opener)`: a regular file or a new one, else an OSError that says what it is."""
+    """For `open(..., opener=opener)`: opens a regular or new file; raises an OSError for anything else."""
     flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         handle = os.open(path, flags, 0o666)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EMLINK):
-            raise OSError(error.errno, "it is a link, and files are used where they stand", path) from None
+            raise OSError(error.errno, "it is a link, and links are not followed", path) from None
         if error.errno == errno.ENXIO:
             raise OSError(error.errno, "it is not a regular file", path) from None
         raise
@@ -59,16 +59,16 @@ def opener(path: str, flags: int) -> int:
     return handle
 
 
-# Writing files so that a reader never sees half of one: a temporary name, synced, then renamed.
+# Atomic writes: to a temporary name, synced, then renamed.
 
 
 def write_atomically(path: Path, data: bytes | str) -> None:
-    """Replace `path` by `data`, or leave it as it was."""
+    """Replace the content of `path` by `data`, or leave it unchanged on failure."""
     content = data.encode("utf-8") if isinstance(data, str) else data
-    # Not mkstemp: its files are readable by their owner alone, and a run folder is for sharing.
+    # Not mkstemp, whose files only their owner can read: run folders are meant to be shared.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.unlink(missing_ok=True)  # somebody may have put a second name of another file there
+        temporary.unlink(missing_ok=True)  # it may be a hard link to another file
         with open(temporary, "xb", opener=opener) as file:
             file.write(content)
             file.flush()
@@ -77,17 +77,19 @@ def write_atomically(path: Path, data: bytes | str) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        raise RunError(f"{path} cannot be written: {error.strerror}; make room or choose another folder") from None
+        raise RunError(
+            f"{path} cannot be written: {error.strerror}; free some space or choose another folder"
+        ) from None
 
 
 def rename(temporary: Path, path: Path) -> None:
-    """Put a finished file or folder in its place, also for a machine that loses power now: the folder is synced."""
+    """Rename a finished file or folder to its final name and sync the folder, so that it survives a power loss."""
     os.replace(temporary, path)
     sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:
-    """Make sure that a folder's entries (new names, renames, removals) are on the disk."""
+    """Sync a folder's entries (new names, renames, removals) to disk."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -98,20 +100,20 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Any], about: dict[str, str] | None = None) -> str:
-    """Replace `path` by tensors as safetensors, or leave it as it was; returns the file's SHA-256."""
+    """Replace `path` by tensors as safetensors, or leave it unchanged on failure; returns the file's SHA-256."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     temporary = path.with_suffix(".tmp")
     try:
-        temporary.unlink(missing_ok=True)  # it may be a link that somebody put there
+        temporary.unlink(missing_ok=True)  # it may be a link
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, temporary, about)
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         rename(temporary, path)
         return digest
-    except (OSError, SafetensorError) as error:  # the library wraps what the system says in an error of its own
+    except (OSError, SafetensorError) as error:  # the library wraps the system's error in its own
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         reason = error.strerror if isinstance(error, OSError) else str(error)
@@ -119,20 +121,20 @@ def write_tensors(path: Path, tensors: Mapping[str, Any], about: dict[str, str] 
 
 
 def write_json(path: Path, value: Any) -> None:
-    """A JSON file that a person can read."""
+    """Write an indented JSON file."""
     write_atomically(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-# Checksums: a row carries its own, so that a changed byte is noticed before its value is used.
+# Checksums: each row carries its own, so that a changed byte is detected before its value is used.
 
 
 def dumps(value: Any) -> str:
-    """JSON on one line: ASCII only, so that lone surrogates and line separators of strange prompts cannot break it."""
+    """JSON on one line: ASCII only, so that lone surrogates and line separators in prompts cannot break it."""
     return json.dumps(value, ensure_ascii=True, separators=(",", ":"))
 
 
 def checksum(data: bytes, before: str = "") -> str:
-    """CRC-32 of bytes in hexadecimal; `before` is that of the bytes in front of them."""
+    """CRC-32 of bytes in hexadecimal; `before` is the CRC-32 of the preceding bytes."""
     return f"{zlib.crc32(data, int(before, 16) if before else 0):08x}"
 
 
@@ -142,30 +144,30 @@ def sealed(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unsealed(row: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A row without its checksum; None where it has none or is not what was sealed."""
+    """A row without its checksum; None if the checksum is missing or does not match."""
     plain = {name: value for name, value in row.items() if name != "crc"}
     return plain if row.get("crc") == checksum(dumps(plain).encode()) else None
 
 
 def sha256_of(path: Path, most: int = LARGEST) -> str:
-    """SHA-256 of a file's bytes in hexadecimal; OSError if it is no regular file or has more than `most` bytes."""
+    """SHA-256 of a file in hexadecimal; OSError if it is not a regular file or has more than `most` bytes."""
     with open(path, "rb", opener=opener) as file:
         _check_size(path, os.fstat(file.fileno()).st_size, most)
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def csv_safe(value: str) -> str:
-    """A cell of a CSV file that no spreadsheet takes for a formula."""
+    """A CSV cell that no spreadsheet reads as a formula."""
     return "'" + value if value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
 
 
-# JSON from anybody, read in bounded time and memory.
+# Untrusted JSON, read in bounded time and memory.
 
 _LONG_INTEGER = re.compile(rf"(?<!\d)\d{{{MOST_DIGITS + 1}}}")
 
 
 def loads(text: str | bytes) -> Any:
-    """The value of a JSON text; ValueError where it is none, or has what no file of ours has."""
+    """The value of a JSON text; ValueError if it is invalid or exceeds the limits."""
     if isinstance(text, bytes):
         text = text.decode("utf-8")
     nested = text.count("[") + text.count("{")
@@ -187,7 +189,7 @@ def _integer(digits: str) -> int:
 
 
 def is_deep(value: Any) -> bool:
-    """True where values are nested beyond the limit; by levels, since recursion is what must not run out."""
+    """Whether values are nested beyond the limit; level by level, without recursion."""
     level = [value]
     for _ in range(DEPTH):
         level = [
@@ -202,7 +204,7 @@ def is_deep(value: Any) -> bool:
     return True
 
 
-# JSON lines: files that only grow.
+# JSON lines: append-only files.
 
 
 def json_line(value: Any) -> bytes:
@@ -216,7 +218,7 @@ def sealed_line(row: Mapping[str, Any]) -> bytes:
 
 
 def read_lines(path: Path, end: int | None = None) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a file, up to byte `end`; a torn last line is passed over."""
+    """The JSON objects of a file, up to byte `end`; an incomplete last line is skipped."""
     try:
         with open(path, "rb", opener=opener) as file:
             for line in _lines(path, file):
@@ -232,7 +234,7 @@ def read_lines(path: Path, end: int | None = None) -> Iterator[dict[str, Any]]:
 
 
 def read_object(path: Path, largest: int, remedy: str = "") -> tuple[dict[str, Any] | None, bool]:
-    """The JSON object in a file, or None where it holds anything else; and whether the file is there."""
+    """The JSON object in a file, or None if it holds anything else; and whether the file exists."""
     try:
         with open(path, "rb", opener=opener) as file:
             return object_of(file.read(largest)), True
@@ -243,7 +245,7 @@ def read_object(path: Path, largest: int, remedy: str = "") -> tuple[dict[str, A
 
 
 def object_of(line: bytes) -> dict[str, Any] | None:
-    """The JSON object of a line, or None where it holds anything else."""
+    """The JSON object of a line, or None if it holds anything else."""
     try:
         row = loads(line)
     except ValueError:
@@ -252,7 +254,7 @@ def object_of(line: bytes) -> dict[str, Any] | None:
 
 
 def whole_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file with their newlines; a last one that a kill tore is left out, a missing file has none."""
+    """The lines of a file with their newlines; an incomplete last line is left out, a missing file has none."""
     try:
         with open(path, "rb", opener=opener) as file:
             for line in _lines(path, file):
@@ -265,7 +267,7 @@ def whole_lines(path: Path) -> Iterator[bytes]:
 
 
 def _lines(path: Path, file: BinaryIO) -> Iterator[bytes]:
-    """The lines of an open file, one at a time; OSError where one of them, or their number, is beyond measure."""
+    """The lines of an open file, one at a time; OSError if a line is too long or there are too many."""
     _check_size(path, os.fstat(file.fileno()).st_size, LARGEST)
     for number in range(1, MOST_LINES + 1):
         line = file.readline(LONGEST + 1)
@@ -279,23 +281,23 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[bytes]:
 
 def _check_size(path: Path, size: int, most: int) -> None:
     if size > most:
-        said = f"it has {size // MEBI:,} MiB, and no more than {most // MEBI:,} are read{_NOT_OURS}"
+        said = f"it has {size // MEBI:,} MiB, more than the limit of {most // MEBI:,} MiB{_NOT_OURS}"
         raise OSError(errno.EFBIG, said, path)
 
 
-_NOT_OURS = "; no run writes so much: move it away"
+_NOT_OURS = "; no run writes such a file: move it away"
 
 
 class AppendOnly:
-    """A file of JSON lines that only grows; `size` and `crc` are those of all that counts."""
+    """An append-only file of JSON lines; `size` and `crc` are those of its valid part."""
 
     def __init__(
         self, path: Path, size: int | None = None, line: Callable[[dict[str, Any]], bytes] = json_line
     ) -> None:
-        """Open for appending, cut back to `size` bytes; without a size, to the end of the last whole line."""
+        """Open for appending, truncated to `size` bytes; without a size, to the end of the last complete line."""
         self.path, self._line = path, line
         try:
-            # Unbuffered: what could not be written must not wait in a buffer and follow later.
+            # Unbuffered: data that could not be written must not be written later from a buffer.
             self._file = open(path, "ab", buffering=0, opener=opener)  # noqa: SIM115  # open as long as the run
             self.size, self.crc = _measure(path, size)
             if self.size < os.fstat(self._file.fileno()).st_size:
@@ -304,7 +306,7 @@ class AppendOnly:
             raise RunError(f"{path} cannot be written: {error.strerror}") from None
 
     def append(self, rows: list[dict[str, Any]]) -> None:
-        """Add rows, all or none; they survive a killed process, and after the next `sync` a dead machine."""
+        """Append rows, all or none; they survive a killed process, and after the next `sync` a power loss."""
         data = b"".join(map(self._line, rows))
         left = memoryview(data)
         try:
@@ -325,18 +327,18 @@ class AppendOnly:
             raise self._refusal(error) from None
 
     def close(self) -> None:
-        """No more rows."""
+        """Close the file."""
         self._file.close()
 
     def _refusal(self, error: OSError) -> RunError:
         return RunError(
-            f"{self.path} cannot be written: {error.strerror}; make room or make it writable, then resume the run: "
-            "nothing that stood in it is lost"
+            f"{self.path} cannot be written: {error.strerror}; free some space or make it writable, then resume "
+            "the run; nothing in it is lost"
         )
 
 
 def _measure(path: Path, size: int | None) -> tuple[int, str]:
-    """How many bytes of a file count (at most `size`, or all whole lines), and their checksum."""
+    """How many bytes of a file are valid (at most `size`, or all complete lines), and their checksum."""
     crc, seen, whole, whole_crc = checksum(b""), 0, 0, checksum(b"")
     with open(path, "rb", opener=opener) as file:
         there = os.fstat(file.fileno()).st_size
@@ -353,7 +355,7 @@ def _measure(path: Path, size: int | None) -> tuple[int, str]:
 
 
 def checksum_of(path: Path, size: int) -> str | None:
-    """The checksum of a file's first bytes; None where it has fewer."""
+    """The checksum of a file's first bytes; None if it has fewer."""
     try:
         seen, crc = _measure(path, size)
     except FileNotFoundError:
@@ -363,17 +365,17 @@ def checksum_of(path: Path, size: int) -> str | None:
     return crc if seen == size else None
 
 
-# A folder that one process works in.
+# Locking a folder for one process.
 
 LOCK = ".lock"
-_TRIES, _PAUSE = 10, 0.02  # asking whether a folder is held takes its lock for a moment
+_TRIES, _PAUSE = 10, 0.02  # checking whether a folder is locked takes its lock for a moment
 
 
 class FolderLock:
-    """A folder held by this process; a second process that asks learns which process has it.
+    """A folder locked by this process; a second process gets an error that names this one.
 
-    Two locks: one on the folder itself, which stays when somebody deletes `.lock`, and one on `.lock`, which says who
-    holds it and also works where a folder cannot be locked.
+    Two locks: one on the folder itself, which stays if `.lock` is deleted, and one on `.lock`, which names its owner
+    and also works on systems that cannot lock a folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -400,7 +402,7 @@ class FolderLock:
         self._file.flush()
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Release the folder."""
         self._file.close()
         if self._folder is not None:
             os.close(self._folder)
@@ -408,7 +410,7 @@ class FolderLock:
 
 
 def is_held(folder: Path) -> bool:
-    """Does a process hold the folder? Asked of the lock itself, and only where its process is alive."""
+    """Whether a running process has locked the folder."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         handle = os.open(folder / LOCK, flags)
@@ -424,7 +426,7 @@ def is_held(folder: Path) -> bool:
 
 
 def _lock_patiently(handle: int, unsupported_is_fine: bool = False) -> None:
-    """Lock an open file or folder; BlockingIOError where another process has it."""
+    """Lock an open file or folder; BlockingIOError if another process has locked it."""
     for left in range(_TRIES - 1, -1, -1):
         try:
             return _lock(handle)

@@ -1,4 +1,4 @@
-"""scikit-learn's way to find and use a prompt (extra `sklearn`): `PromptClassifier` and `PromptRewriter`."""
+"""scikit-learn estimators (extra `sklearn`): `PromptClassifier` and `PromptRewriter`."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ except ImportError:
     raise MissingExtra("sklearn", "the scikit-learn estimator") from None
 
 _FILES = ("recipe.toml", "result.json", "judges.json")
-"""What a fitted estimator keeps of its run: enough to use its prompt, on any machine that has the model."""
+"""The run files that a fitted estimator keeps: enough to use its prompt on any machine that has the model."""
 
 
 class _PromptEstimator(BaseEstimator):  # type: ignore[misc]
-    """What both estimators share: a search in `fit`, and the run's files in place of a model in a pickle."""
+    """Base of both estimators: a search in `fit`; a pickle holds the run's files instead of a model."""
 
     model: str
     method: str | None
@@ -61,7 +61,7 @@ class _PromptEstimator(BaseEstimator):  # type: ignore[misc]
         self._tool: Any = None
 
     def _loaded(self) -> tuple[Any, Any]:
-        """What uses the prompt, and the prompt, from the run's files; kept in memory, never in a pickle."""
+        """The prompt and the task that uses it, from the run's files; kept in memory, never in a pickle."""
         check_is_fitted(self, "files_")
         if self._tool is None:
             build.set_threads(self.threads)
@@ -93,24 +93,24 @@ class _PromptEstimator(BaseEstimator):  # type: ignore[misc]
 
 
 class PromptClassifier(ClassifierMixin, _PromptEstimator):  # type: ignore[misc]
-    """A classifier of texts: `fit` searches for a prompt, `predict` asks the model with it.
+    """A text classifier: `fit` searches for a prompt, `predict` labels texts with it.
 
     Parameters
     ----------
     words : mapping of class to word, or None
-        The word that a model would say for each class; None takes the classes' own names.
+        The label word of each class; None uses the names of the classes.
     model : str
         The task model: alias, hub id, folder, .gguf file or remote:NAME.
     method, profile, calls, minutes, seed, settings, device, threads
         As in `pinprompt.tune`.
     out : path or None
-        Keep the run folder there (an earlier run in it is removed); None keeps only the answer.
+        Where to keep the run folder (an earlier run in it is deleted); None keeps only the answer.
 
     Attributes
     ----------
     classes_ : array of the classes, sorted
     prompt_ : the prompt that was found
-    result_ : what result.json says
+    result_ : the content of result.json
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class PromptClassifier(ClassifierMixin, _PromptEstimator):  # type: ignore[misc]
         """Search for a prompt on texts X with labels y."""
         texts, labels = _labelled(X, y)
         self.classes_, places = np.unique(labels, return_inverse=True)
-        # Classes may be numbers or anything else: in the run they are numbered, so that their names cannot clash.
+        # Classes may be of any type: in the run they are numbered, so that their names cannot clash.
         rows = [{"text": text, "label": str(place)} for text, place in zip(texts, places, strict=True)]
         words = {str(place): self._word(name) for place, name in enumerate(self.classes_.tolist())}
         self._search({"kind": "classification", "train": keep_rows(rows, home() / "frames"), "words": words})
@@ -161,7 +161,7 @@ class PromptClassifier(ClassifierMixin, _PromptEstimator):  # type: ignore[misc]
         return np.array([[found[str(place)] for place in range(len(self.classes_))] for _, found in said])
 
     def predict(self, X: Any) -> Any:
-        """The likeliest class of each text."""
+        """The most likely class of each text."""
         shares = self.predict_proba(X)
         return self.classes_[shares.argmax(axis=1)]
 
@@ -175,23 +175,23 @@ class PromptClassifier(ClassifierMixin, _PromptEstimator):  # type: ignore[misc]
 
 
 class PromptRewriter(TransformerMixin, _PromptEstimator):  # type: ignore[misc]
-    """A rewriter of texts: `fit` searches for a prompt that brings texts into a style, `transform` rewrites with it.
+    """A style-transfer estimator: `fit` searches for a prompt that rewrites texts in a style, `transform` applies it.
 
     Parameters
     ----------
     target : a class of y
-        The style to rewrite into; all other texts are examples of what is rewritten.
+        The target style; all other texts are examples of the source style.
     model : str
         The task model: alias, hub id, folder, .gguf file or remote:NAME.
     method, profile, calls, minutes, seed, settings, device, threads
         As in `pinprompt.tune`.
     out : path or None
-        Keep the run folder there (an earlier run in it is removed); None keeps only the answer.
+        Where to keep the run folder (an earlier run in it is deleted); None keeps only the answer.
 
     Attributes
     ----------
     prompt_ : the prompt that was found
-    result_ : what result.json says
+    result_ : the content of result.json
     """
 
     def __init__(
@@ -228,7 +228,7 @@ class PromptRewriter(TransformerMixin, _PromptEstimator):  # type: ignore[misc]
         others = [text for text, label in zip(texts, labels.tolist(), strict=True) if label != self.target]
         if not wanted or not others:
             known = ", ".join(map(repr, np.unique(labels).tolist()))
-            raise ValueError(f"y must have texts of the style {self.target!r} and of another; its styles are {known}")
+            raise ValueError(f"y must contain the style {self.target!r} and another one; its styles are {known}")
         folder = home() / "frames"
         styles = {"target_style": str(self.target)}
         if len(rest := {str(label) for label in labels.tolist()} - {str(self.target)}) == 1:
@@ -262,7 +262,7 @@ def _labelled(X: Any, y: Any) -> tuple[list[str], Any]:
     """Texts, and one label for each."""
     texts, labels = _texts(X), np.asarray(y)
     if labels.ndim != 1 or len(labels) != len(texts):
-        raise ValueError(f"X has {len(texts)} texts, y must have one label for each; its shape is {labels.shape}")
+        raise ValueError(f"X has {len(texts)} texts, so y must have as many labels; its shape is {labels.shape}")
     return texts, labels
 
 
@@ -274,8 +274,8 @@ def _texts(X: Any) -> list[str]:
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.ndim != 1:
-        raise ValueError(f"X must be one text per row; its shape is {values.shape}")
+        raise ValueError(f"X must have one text per row; its shape is {values.shape}")
     wrong = next((one for one in values if not isinstance(one, str)), None)
     if wrong is not None:
-        raise ValueError(f"X must hold texts; it holds {wrong!r:.60} ({type(wrong).__name__})")
+        raise ValueError(f"X must contain texts; it contains {wrong!r:.60} ({type(wrong).__name__})")
     return [str(one) for one in values]

@@ -1,4 +1,4 @@
-"""Sweeps: a file becomes a list of recipes, which run one after the other in this process or side by side on Ray."""
+"""Sweeps: a file defines many recipes, which run one after the other in this process or in parallel on Ray."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LARGEST = 10_000
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a sweep: its recipe, and the folder that its recipe's hash names."""
+    """One run of a sweep: its recipe, and its folder, named by the recipe's hash."""
 
     recipe: Recipe
     folder: Path
@@ -33,27 +33,27 @@ class Cell:
 
     @property
     def done(self) -> bool:
-        """True where the cell has its result."""
+        """Whether the cell has a result."""
         return (self.folder / "result.json").exists()
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep file, read."""
+    """The content of a sweep file."""
 
     name: str
     out: Path
     cells: list[Cell]
     threads: int
-    """Threads per cell; the same for every engine, so that the numbers are the same too."""
+    """Threads per cell; the same for every engine, so that results are the same too."""
 
 
 def read_sweep(path: Path | str, out: Path | str | None = None, settings: Mapping[str, Any] | None = None) -> Sweep:
     """The sweep in a TOML file.
 
-    `[base]` is a recipe under all cells; `[grid]` lists values whose combinations are all run; the lists of `[zip]` go
-    together; `[random]` draws `samples` settings; each `[[where]]` puts `set` over the cells that match `when`.
-    `settings` go over `[base]`.
+    `[base]` has the settings that all cells share; `[grid]` lists values, of which all combinations are run; the lists
+    of `[zip]` are combined element by element; `[random]` draws `samples` settings; each `[[where]]` applies `set` to
+    the cells that match `when`. `settings` override `[base]`.
     """
     tree = recipes.read_toml(path)
     for name in tree:
@@ -65,7 +65,7 @@ def read_sweep(path: Path | str, out: Path | str | None = None, settings: Mappin
     rules = _rules(tree, path)
     threads = tree.get("threads", 1)
     if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
-        raise SettingError(f"{path}: threads is a whole number from 1; given: {threads!r}")
+        raise SettingError(f"{path}: threads must be a whole number of at least 1; given: {threads!r}")
     cells: dict[str, Cell] = {}
     for tried, varied in enumerate(_combinations(tree, path)):
         if tried >= LARGEST:
@@ -83,20 +83,20 @@ def read_sweep(path: Path | str, out: Path | str | None = None, settings: Mappin
 
 
 def _below(out: str, path: Path | str) -> Path:
-    """The folder that a file names for its cells: below the working folder, since the file may be a stranger's."""
+    """The folder for the cells; it must be below the working folder, since the file may be untrusted."""
     try:
         whole = Path(out).resolve()
     except (OSError, RuntimeError, ValueError):
         whole = Path("/")
     if Path(out).is_absolute() or ".." in Path(out).parts or not whole.is_relative_to(Path.cwd().resolve()):
-        raise SettingError(f"{path}: out = {out!r} leads out of the working folder; name such a folder with --out")
+        raise SettingError(f"{path}: out = {out!r} is outside the working folder; use --out for such a folder")
     return Path(out)
 
 
 def plan(sweep: Sweep, device: str | None = None, tflops: float | None = None) -> list[dict[str, Any]]:
-    """Each cell with what varies, a rough estimate, whether it is finished, and what it needs that cannot be had.
+    """Each cell with what varies, a rough estimate, whether it is finished, and what it lacks.
 
-    `tflops` is the speed that minutes are for: useful TFLOP a second of one worker. It is measured here without it.
+    `tflops` is the effective speed of one worker in TFLOP/s, for the minutes; by default that of this machine.
     """
     from pinprompt.doctor import Known, missing
     from pinprompt.run.estimating import multiplications, rough
@@ -115,14 +115,14 @@ def plan(sweep: Sweep, device: str | None = None, tflops: float | None = None) -
 
 
 def longest_first(cells: Sequence[Cell]) -> list[Cell]:
-    """Cells by the work that they are estimated to take; in the order of the file where that is equal or unknown."""
+    """Cells by decreasing estimated work; in the order of the file if it is equal or unknown."""
     from pinprompt.run.estimating import rough
 
     return sorted(cells, key=lambda cell: -(rough(cell.recipe, speed=1e9)["minutes"] or 0.0))
 
 
 def elapsed(minutes: Sequence[float], workers: int) -> float:
-    """Minutes until all cells are finished where each goes to the first worker that is free, the longest first."""
+    """Minutes until all cells are finished, if each goes to the first free worker, longest first."""
     free = [0.0] * workers
     for cost in sorted(minutes, reverse=True):
         heapq.heapreplace(free, free[0] + cost)
@@ -130,13 +130,13 @@ def elapsed(minutes: Sequence[float], workers: int) -> float:
 
 
 def _rules(tree: Mapping[str, Any], path: Path | str) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """What `[[where]]` says: settings over the cells that match others."""
+    """Apply `[[where]]`: settings for the cells that match a condition."""
     found = []
     rules = tree.get("where", [])
     for rule in rules if isinstance(rules, list) else [rules]:
         parts = (rule.get("when", {}), rule.get("set", {})) if isinstance(rule, Mapping) else (None, None)
         if not isinstance(parts[0], Mapping) or not isinstance(parts[1], Mapping):
-            raise SettingError(f"{path}: a [[where]] has a table 'when' and a table 'set'; given: {rule!r}")
+            raise SettingError(f"{path}: [[where]] needs a table 'when' and a table 'set'; given: {rule!r}")
         found.append((parts[0], parts[1]))
     return found
 
@@ -160,7 +160,7 @@ def _draws(section: Mapping[str, Any], path: Path | str) -> Iterator[dict[str, A
         return
     seed, samples = section.get("seed", 0), section.get("samples", 1)
     if not isinstance(seed, int) or not isinstance(samples, int) or not 1 <= samples <= LARGEST:
-        raise SettingError(f"{path}: random.samples goes from 1 to {LARGEST:,}, and random.seed is a whole number")
+        raise SettingError(f"{path}: random.samples must be from 1 to {LARGEST:,}, and random.seed a whole number")
     source = random.Random(derive(seed, "sweep"))  # nosec B311
     ranges = {name: value for name, value in section.items() if name not in ("samples", "seed")}
     for _ in range(samples):
@@ -174,7 +174,7 @@ def _draw(value: Any, source: random.Random, where: str) -> Any:
         try:
             low, high = float(value["low"]), float(value["high"])
         except (TypeError, ValueError, OverflowError):
-            raise SettingError(f"{where}: low and high are numbers; given: {value!r}") from None
+            raise SettingError(f"{where}: low and high must be numbers; given: {value!r}") from None
         if not -math.inf < low < high < math.inf or (value.get("log") and low <= 0):
             raise SettingError(f"{where}: low must be below high (and above 0 with log); given {low} and {high}")
         drawn = (
@@ -225,7 +225,7 @@ def _folder_name(recipe: Recipe) -> str:
     return recipes.file_name(f"{what}-{recipe.method}-{recipe.hash}")
 
 
-# How the cells of a sweep are run: one after the other in this process, or side by side on Ray.
+# Engines: cells run one after the other in this process, or in parallel on Ray.
 
 
 Tell = Callable[[Cell, str], None]
@@ -233,14 +233,14 @@ Tell = Callable[[Cell, str], None]
 
 @dataclass(frozen=True)
 class Swept:
-    """What became of each cell, by its folder's name: 'finished', 'already finished' or 'failed: ...'."""
+    """The outcome of each cell, by folder name: 'finished', 'already finished' or 'failed: ...'."""
 
     folder: Path
     cells: dict[str, str]
 
     @property
     def failed(self) -> dict[str, str]:
-        """The cells that could not be run, each with the reason."""
+        """The cells that failed, each with the reason."""
         return {name: outcome for name, outcome in self.cells.items() if outcome.startswith("failed")}
 
 
@@ -254,9 +254,9 @@ def run_sweep(
     workers: int | None = None,
     gpus_per_cell: float = 0.0,
 ) -> Swept:
-    """Run a sweep's cells with an engine, with a note whenever one ends."""
+    """Run a sweep's cells with an engine, with a note when each ends."""
 
-    # Looking for every result whenever one cell ends would be a million looks at a shared disk for a thousand cells.
+    # Checking every result whenever a cell ends would be a million file accesses for a thousand cells.
     done = {cell.folder.name for cell in sweep.cells if cell.done}
 
     def tell(cell: Cell, what: str) -> None:
@@ -272,9 +272,9 @@ def run_sweep(
 
 
 def run_cell(cell: Cell, device: str | None, threads: int, patience: float = 0.0) -> str:
-    """Run, resume or skip one cell; returns its state. A cell that cannot run does not end the sweep.
+    """Run, resume or skip one cell; returns its outcome. A cell that fails does not end the sweep.
 
-    `patience` is how many seconds it waits for a process that still has the cell's folder.
+    `patience` is how many seconds to wait for a process that still uses the cell's folder.
     """
     until = time.monotonic() + patience
     while not cell.done:
@@ -292,7 +292,7 @@ def run_cell(cell: Cell, device: str | None, threads: int, patience: float = 0.0
 
 
 def run_inline(sweep: Sweep, tell: Tell, device: str | None = None) -> dict[str, str]:
-    """Run a sweep's cells in order; Ctrl-C leaves everything resumable."""
+    """Run a sweep's cells in order; after Ctrl-C the sweep can be resumed."""
     outcomes = {}
     for cell in sweep.cells:
         tell(cell, "starts")
@@ -302,10 +302,10 @@ def run_inline(sweep: Sweep, tell: Tell, device: str | None = None) -> dict[str,
 
 
 RETRIES = 5
-"""How often a cell whose worker or node died is started again; it resumes from its own folder."""
+"""How often a cell is restarted after its worker or node died; it resumes from its folder."""
 
 LAST_BREATH = 300.0
-"""Seconds that a cell which is started again waits for the process of its lost node, which may not have noticed yet."""
+"""Seconds that a restarted cell waits for the process on its lost node, which may still be running."""
 
 
 def run_on_ray(
@@ -316,10 +316,10 @@ def run_on_ray(
     workers: int | None = None,
     gpus_per_cell: float = 0.0,
 ) -> dict[str, str]:
-    """Run a sweep's cells on Ray; each declares its threads as CPUs, so that cells do not fight over cores.
+    """Run a sweep's cells on Ray; each declares its threads as CPUs, so that cells do not compete for cores.
 
-    The longest begin first: at the end no worker is left alone with a long one. On a cluster the sweep's folder must
-    be one that every node sees.
+    The longest cells start first, so that no worker is left alone with a long one. On a cluster the sweep's folder must
+    be visible to every node.
     """
     try:
         import ray
@@ -335,7 +335,7 @@ def run_on_ray(
                 ray.init(num_cpus=workers and workers * sweep.threads, **options)
         except ConnectionError as error:
             raise SettingError(
-                f"no Ray cluster answers at '{address}': {error}; leave --address out to use this machine"
+                f"no Ray cluster answers at '{address}': {error}; omit --address to use this machine"
             ) from None
     whole = Sweep(sweep.name, sweep.out.resolve(), sweep.cells, sweep.threads)
     remote = ray.remote(_run_cell).options(
@@ -371,10 +371,11 @@ def _outcome(ray: Any, reference: Any) -> str:
 
 
 def _run_cell(recipe: dict[str, Any], folder: str, device: str | None, threads: int) -> str:
-    """What runs on a worker: the same as inline, in a process of its own."""
+    """Runs on a worker: the same as inline, in its own process."""
     os.environ["OMP_NUM_THREADS"] = str(threads)
     from pinprompt.recipe import recipe as recipes
 
     outcome = run_cell(Cell(recipes.validate(recipe), Path(folder), {}), device, threads, LAST_BREATH)
-    # Only unfinished cells are sent here: an earlier try finished this one, and its node was lost before it said so.
+    # Only unfinished cells are sent: an earlier attempt finished this one, but its node was lost before it could
+    # report.
     return "finished" if outcome == "already finished" else outcome

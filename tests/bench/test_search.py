@@ -50,7 +50,7 @@ def test_a_step_is_compared_with_the_released_formulation_for_each_target() -> N
     assert one["speedup"] == {"bootstrap": pytest.approx(expected)}
     with pytest.raises(SettingError, match="did you mean 'bootstrap'"):
         step.measure(target="bootstrapp", model=model)
-    with pytest.raises(SettingError, match="bench step only"):
+    with pytest.raises(SettingError, match="only applies to bench step"):
         bench("clip", target="bootstrap")
 
 

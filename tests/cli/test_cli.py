@@ -72,7 +72,7 @@ def test_tune_a_recipe_and_use_what_it_leaves(tiny_recipe: Path, tmp_path: Path)
     assert (tmp_path / "run" / "events.jsonl").read_bytes() == (tmp_path / "twin" / "events.jsonl").read_bytes()
     continued = call("resume", str(tmp_path / "run"), "--json", "--quiet")
     assert json.loads(continued.stdout)["prompt"] == answer["prompt"], continued.output
-    assert "nothing left to do" in call("resume", str(tmp_path / "run")).stderr
+    assert "already finished" in call("resume", str(tmp_path / "run")).stderr
     listed = json.loads(call("ls", str(tmp_path), "--json").stdout)["runs"]
     assert {(Path(one["folder"]).name, one["prompt"], one["state"]) for one in listed} == {
         (name, answer["prompt"], "finished") for name in ("run", "twin")
@@ -145,7 +145,7 @@ def test_an_estimate_comes_before_anything_is_spent(tiny_recipe: Path, tmp_path:
         (("classify", "rotten-tomatoes", "--method", "pni"), "did you mean 'pin'"),
         (("classify", "rotten-tomatoes", "--set", "policy.kk=3"), "did you mean 'policy.k'"),
         (("classify", "rotten-tomatoes", "--set", "policy.k"), "section.name=value"),
-        (("classify", "rotten-tomatoes", "--resume", "--force"), "choose one"),
+        (("classify", "rotten-tomatoes", "--resume", "--force"), "give one of them"),
         (("restyle",), "--source FILE"),
         (("invert", "none.png"), "none.png"),
         (("predict", "nowhere", "text"), "not a run folder"),

@@ -109,11 +109,11 @@ def cut_off(path: Path) -> None:
 
 BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "bomb.png": (bomb, "decompression bomb"),
-    "cut.jpg": (cut_off, "cut off"),
+    "cut.jpg": (cut_off, "truncated"),
     "text.jpg": (lambda path: path.write_text("not a picture"), "not a picture"),
     "empty.png": (lambda path: path.write_bytes(b""), "is empty"),
     "missing.png": (lambda path: None, "no such picture"),
-    "folder": (lambda path: path.mkdir(), "holds no pictures"),
+    "folder": (lambda path: path.mkdir(), "contains no pictures"),
 }
 
 

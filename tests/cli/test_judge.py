@@ -101,7 +101,7 @@ def test_the_run_folder_and_the_report_have_it(runs: list[Path]) -> None:
     assert [(row["relevance"], row["interpretability"]) for row in given["opinions"]] == [(4, 3), (2, 1)]
     assert len({row["prompt"] for row in given["opinions"]}) == 2
     page = (runs[0] / "report.html").read_text()
-    assert "What a vision model says" in page
+    assert "Ratings by a vision model" in page
     assert "gpt-4.1" in page
     before = {"model": "another", "opinions": [{"prompt": "<b>x</b>", "picture": "p", "relevance": 1}]}
     write_json(runs[0] / "judgements.json", {"judgements": [before, 7]})
@@ -169,7 +169,7 @@ def test_failures_are_told_and_the_key_is_not(runs: list[Path]) -> None:
     with serving(lambda *_: refuse(400, "pictures? with sk-judge-secret?")) as server:
         done = call(server.url, *runs, "--no-memo")
         assert done.exit_code == 2
-        assert "no prompt could be judged" in done.stderr
+        assert "no prompt could be rated" in done.stderr
         assert "pictures?" in done.stderr
         kept = "".join((run / "judgements.json").read_text() + (run / "report.html").read_text() for run in runs)
         assert "sk-judge-secret" not in done.output + done.stderr + kept
@@ -220,7 +220,7 @@ def test_runs_that_cannot_be_judged(runs: list[Path], tmp_path: Path) -> None:
     wordless.mkdir()
     (wordless / "recipe.toml").write_text(recipe)
     write_json(wordless / "result.json", {**result, "prompt": "", "top": []})
-    with pytest.raises(SettingError, match="found no words"):
+    with pytest.raises(SettingError, match="has no prompt to judge"):
         pinprompt.judge(wordless, model="remote:m")
     custom = tmp_path / "custom"
     custom.mkdir()

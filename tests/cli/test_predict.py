@@ -78,8 +78,8 @@ def test_the_name_of_a_file_is_not_labelled_as_words(run: Path, tmp_path: Path) 
         assert done.exit_code == 2
         assert f"--input {given}" in done.stderr
     assert call("predict", run, "a text. with dots").exit_code == 0
-    assert "give one of them" in call("predict", run, "text", "--input", file).stderr
-    assert "go with --input" in call("predict", run, "text", "--output", tmp_path / "y.csv").stderr
+    assert "not both" in call("predict", run, "text", "--input", file).stderr
+    assert "need --input" in call("predict", run, "text", "--output", tmp_path / "y.csv").stderr
     with pytest.raises(SettingError, match="must be a list of texts"):
         pinprompt.predict(run, "a text")
 
@@ -119,7 +119,7 @@ def test_a_start_that_fails_leaves_no_folder_and_nothing_to_resume_is_said(tmp_p
     words = ("classify", "--train", tmp_path / "none.csv", "--word", "a=b", "--word", "c=d", "--out", tmp_path / "run")
     done = call(*words, "--resume")
     assert done.exit_code == 2
-    assert "nothing to resume" in done.stderr
+    assert "no run to resume" in done.stderr
     assert not (tmp_path / "run").exists()
     (tmp_path / "run").mkdir()
     call(*words)

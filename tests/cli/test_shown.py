@@ -38,7 +38,7 @@ def test_a_verdict_is_as_plain_when_nothing_was_won() -> None:
     shown = printed(
         {"primary": "accuracy", "test": worse, "baselines": {"manual": {"prompt": "It was", "test": manual}}}
     )
-    assert "The found prompt is not shown to beat the manual prompt on test (p = 1.00)." in shown
+    assert "The found prompt is not significantly better than the manual prompt on test (p = 1.00)." in shown
     assert "before" not in shown
 
 

@@ -162,7 +162,7 @@ def test_a_private_run_keeps_no_text_of_the_data(run: Path, tmp_path: Path) -> N
         content = path.read_bytes()
         assert not [text for text in texts if text.encode() in content], path
     assert not (private / "rows.json").exists()
-    assert "left out of this page" in (private / "report.html").read_text("utf-8")
+    assert "does not show texts and pictures" in (private / "report.html").read_text("utf-8")
     assert pinprompt.predict(private, texts) == pinprompt.predict(run, texts)
 
 

@@ -88,7 +88,7 @@ def test_json_values_that_are_labels(tmp_path: Path) -> None:
         ("a.jsonl", b'["a", 0]\n', 1, "must be an object"),
         ("a.jsonl", b'{"text": "a", "lable": 0}\n', 1, "did you mean 'lable'"),
         ("a.jsonl", b'{"text": null, "label": 0}\n', 1, "holds null, not a text"),
-        ("a.jsonl", b'{"text": "\\ud83d", "label": 0}\n', 1, "half a character"),
+        ("a.jsonl", b'{"text": "\\ud83d", "label": 0}\n', 1, "invalid character"),
         ("a.jsonl", b"[" * 100_000 + b"\n", 1, "not JSON"),
         ("a.xlsx", b"PK", None, ".csv, .tsv or .jsonl"),
         ("a", b"x", None, "no suffix"),
@@ -211,7 +211,7 @@ def test_published_layout(tmp_path: Path) -> None:
 def test_published_flaws_are_noted(tmp_path: Path) -> None:
     same = published(layout(tmp_path / "subj", "x\t0\ny\t1\n", "x\t0\ny\t1\n"), 13)
     assert same.test is None
-    assert any("dev equals train byte for byte" in note for note in same.notes)
+    assert any("dev is identical to train" in note for note in same.notes)
     assert any("no test.tsv" in note for note in same.notes)
     leaky = published(layout(tmp_path / "cr", 'x\t0\ny\t1\n""\t1\n', "y\t0\nw\t1\n", "x\t0\ny\t1\nz\t1\n"), 13)
     assert len(leaky.train) == 2

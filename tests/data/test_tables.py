@@ -121,7 +121,7 @@ def test_names_that_a_table_has_already_are_left_alone() -> None:
 def test_an_output_is_refused_before_anything_is_computed(tmp_path: Path) -> None:
     file = write(tmp_path / "a.csv", "text\nx\n")
     for path, said in (
-        (tmp_path / "a.xlsx", "must end in"), (tmp_path / "no" / "a.csv", "does not exist"), (file, "is the input")
+        (tmp_path / "a.xlsx", "must end in"), (tmp_path / "no" / "a.csv", "does not exist"), (file, "is also the input")
     ):  # fmt: skip
         with pytest.raises(SettingError, match=said):
             check_output(path, file)

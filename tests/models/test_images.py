@@ -111,7 +111,7 @@ def test_a_decompression_bomb_is_refused_unread(tmp_path: Path, side: int) -> No
 
 
 def test_a_line_of_pixels_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is a line"):
+    with pytest.raises(DataError, match="is too narrow"):
         images.load_picture(save(tmp_path / "a.png", Image.new("RGB", (5000, 2))))
 
 
@@ -120,7 +120,7 @@ def test_a_truncated_file(tmp_path: Path, suffix: str) -> None:
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8))
     path = save(tmp_path / f"a.{suffix}", noise)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(DataError, match=r"cut off|damaged"):
+    with pytest.raises(DataError, match=r"truncated|damaged"):
         images.load_picture(path)
 
 
@@ -150,7 +150,7 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="no such picture"):
         images.find_pictures([str(tmp_path / "missing.jpg")])
-    with pytest.raises(DataError, match="holds no pictures"):
+    with pytest.raises(DataError, match="contains no pictures"):
         images.find_pictures([str(tmp_path / "empty")])
     with pytest.raises(DataError, match="no picture was given"):
         images.find_pictures([])

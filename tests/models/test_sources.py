@@ -182,7 +182,7 @@ def test_broken_folders_are_sentences(tmp_path: Path, causal: Path) -> None:
     with pytest.raises(ModelError, match=r"config.json.*cannot be read"):
         sources.kind_of(str(causal))
     (causal / "config.json").write_text("[]")
-    with pytest.raises(ModelError, match="does not hold an object"):
+    with pytest.raises(ModelError, match="is not a JSON object"):
         sources.resolve(str(causal))
 
 

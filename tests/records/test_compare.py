@@ -223,7 +223,7 @@ def test_unfinished_runs_are_left_out_and_named(tmp_path: Path) -> None:
     assert len(only(comparison).cells["pin", "sst-2"].values) == 1
     assert f"{folders[0]} has no result yet" in comparison.notes[0]
     (folders[1] / "result.json").unlink()
-    with pytest.raises(RunError, match="nothing to compare"):
+    with pytest.raises(RunError, match="no finished runs to compare"):
         compare(folders)
 
 

@@ -68,9 +68,10 @@ def test_the_answer_comes_first(record: RunRecord) -> None:
 def test_every_part_of_a_classification_run(record: RunRecord) -> None:
     text = Page(render(record)).text
     for part in (
-        "500 rows", "macro F1", "The best prompts", "What each token is worth", "score without it", "171", "199",
+        "500 rows", "macro F1", "The best prompts", "Contribution of each token", "score without it", "171", "199",
         "Score against calls", "Score against time", "Support per position", "Where the time went", "scoring them",
-        "Confusion matrix", "Wrong, the surest first", "Right, the surest first", "it 's slow -- very , very slow .",
+        "Confusion matrix", "Wrong, most confident first", "Correct, most confident first",
+        "it 's slow -- very , very slow .",
         "decode-encode stable", "torch", "2.13.0+cpu", "[q_learning]", "pinprompt tune", "recipe.toml",
     ):  # fmt: skip
         assert part in text, part
@@ -82,7 +83,7 @@ def test_verdict_says_bad_news_as_plainly(record: RunRecord) -> None:
     rival = {"manual": {"prompt": "It was", "test": sample.metrics(0.7, 500)}}
     assert "beats the manual prompt" in changed(record, test=sample.metrics(0.9, 500), baselines=rival)
     flat = changed(record, test=sample.metrics(0.702, 500), baselines=rival)
-    assert "is not shown to beat the manual prompt on test" in flat
+    assert "is not significantly better than the manual prompt on test" in flat
     worse = changed(record, test=sample.metrics(0.5, 500), baselines=rival)
     assert "is worse than the manual prompt" in worse
     alone = changed(record, baselines={})
@@ -93,7 +94,7 @@ def test_verdict_without_test_or_intervals(record: RunRecord) -> None:
     rival = {"manual": {"prompt": "It was", "dev": {"accuracy": 0.6}}}
     text = changed(record, test=None, dev={"accuracy": 0.8}, baselines=rival)
     assert "scores higher than the manual prompt on dev; the difference was not tested" in text
-    assert "chosen on dev, so this number flatters it" in text
+    assert "chosen on dev, so this value is optimistic" in text
     trained = changed(record, test=None, dev=None, train={"accuracy": 0.8}, baselines={})
     assert "nothing was held out" in trained
 
@@ -156,7 +157,7 @@ def test_missing_parts_are_absent(tmp_path: Path) -> None:
     folder = sample.write(tmp_path / "run", {"recipe.toml": 'method = "pin"\n'})
     text = Page(write_report(folder).read_text("utf-8")).text
     assert "has not finished" in text
-    for part in ("Scores", "The best prompts", "What each token", "The search", "Examples", "The environment"):
+    for part in ("Scores", "The best prompts", "Contribution of", "The search", "Examples", "The environment"):
         assert part not in text
 
 

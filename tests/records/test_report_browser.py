@@ -136,7 +136,7 @@ def test_nothing_runs_and_nothing_leaves(tmp_path: Path, server: Server) -> None
     dom = opened(page, tmp_path)
     assert dom.count(f"<script>{template('report.js')}</script>") == 1  # the page's own, and no other below
     dom = dom.replace(template("report.js"), "").replace("<script></script>", "", 1)
-    assert "What each token is worth" in dom  # the page was really laid out, to its end
+    assert "Contribution of each token" in dom  # the page was really laid out, to its end
     assert "nothing is fetched" in dom
     assert not re.search(r"<html[^>]*data-ran", dom)
     found = re.search(r"<title>(.*?)</title>", dom, re.DOTALL)

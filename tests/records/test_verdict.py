@@ -54,8 +54,8 @@ def test_a_paired_test_finds_what_overlapping_intervals_hide() -> None:
 @pytest.mark.parametrize(
     ("counts", "sentence"),
     [
-        ((9, 4, 37), "is not shown to beat the manual prompt on test (p = 0.27)."),
-        ((0, 0, 50), "is not shown to beat the manual prompt on test (p = 1.00)."),
+        ((9, 4, 37), "is not significantly better than the manual prompt on test (p = 0.27)."),
+        ((0, 0, 50), "is not significantly better than the manual prompt on test (p = 1.00)."),
         ((1, 9, 40), "is worse than the manual prompt on test (p = 0.021)."),
         ((9, 1, 40), "beats the manual prompt on test (p = 0.021)."),
     ],
@@ -105,7 +105,7 @@ def test_what_was_chosen_on_is_said_to_flatter() -> None:
     verdict = judge_result(result(9, 1, 40, split="dev"))
     assert verdict is not None
     assert "beats the manual prompt on dev" in verdict.sentence
-    assert "chosen on dev, so this number flatters it" in verdict.details
+    assert "chosen on dev, so this value is optimistic" in verdict.details
 
 
 def test_without_a_manual_prompt_the_best_other_one_is_the_rival() -> None:

@@ -118,7 +118,7 @@ def test_parsed_answers_and_what_cannot_be_parsed() -> None:
     with serving(script) as server:
         model = classify(server.url)
         assert model.way == "parsed"
-        assert "free words" in model.notes[0]
+        assert "free-text answers" in model.notes[0]
         model.take()
         (logs,) = model.log_probs([FRAME], model.prepare(list(texts)))
         equal = pytest.approx([0.5, 0.5])

@@ -68,7 +68,7 @@ def test_transformers_serve_answers_in_words(tmp_path: Path) -> None:
         model = open_classifier(f"remote:{folder}", settings, WORDS)
         # It says nothing of log-probabilities, and knows no constraints: what is left are words.
         assert model.way == "parsed"
-        assert "free words" in model.notes[0]
+        assert "free-text answers" in model.notes[0]
         model.take()
         (logs,) = model.log_probs([FRAME], model.prepare(["a wonderful film.", "a dull, lifeless mess."]))
         usage = model.take()

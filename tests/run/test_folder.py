@@ -142,7 +142,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="cannot be made"):
+    with pytest.raises(RunError, match="cannot be created"):
         RunFolder(tmp_path / "file" / "run")
     with pytest.raises(RunError, match="cannot be written"):
         AppendOnly(tmp_path)
@@ -194,7 +194,7 @@ def test_what_cannot_be_written_is_a_sentence(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "folder").mkdir()
     with pytest.raises(RunError, match="cannot be written"):
         AppendOnly(tmp_path / "folder")
-    with pytest.raises(RunError, match="make room or choose another folder"):
+    with pytest.raises(RunError, match="free some space or choose another folder"):
         write_atomically(tmp_path / "folder", "text")
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
@@ -304,7 +304,7 @@ def test_the_command_says_what_to_do_and_fails(finished: Path) -> None:
     answer = CliRunner().invoke(app, ["verify", str(finished)])
     assert answer.exit_code == 1
     assert "prompts.csv was changed; `pinprompt resume` repairs it" in answer.output
-    assert "report.html was changed; `pinprompt report` writes it again" in answer.output
+    assert "report.html was changed; `pinprompt report` restores it" in answer.output
     write_report(finished)
     assert [finding.what for finding in api.verify(finished)[0].findings] == [f"{finished / 'prompts.csv'} was changed"]
     with pytest.raises(RunError, match="not a run folder"):

@@ -303,8 +303,8 @@ def test_an_estimate_fetches_nothing(here: Path, monkeypatch: pytest.MonkeyPatch
         assert done.exit_code == 0, done.output
         figures = json.loads(done.stdout)
         assert figures["minutes"] is None
-        assert "nothing is fetched for an estimate" in figures["note"]
-    assert "would spend at most" in call("classify", "rotten-tomatoes", "--task-model", "smollm2", "--estimate").stdout
+        assert "an estimate downloads nothing" in figures["note"]
+    assert "would cost at most" in call("classify", "rotten-tomatoes", "--task-model", "smollm2", "--estimate").stdout
     with cache.fetching_nothing(), pytest.raises(NotFetched):
         sources.resolve("smollm2")
     assert cache.may_fetch()

@@ -91,7 +91,7 @@ def _read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 @pytest.mark.usefixtures("_read_only")
 def test_a_read_only_folder_is_a_sentence(request: pytest.FixtureRequest, tmp_path: Path, lm_folder: Path) -> None:
-    with pytest.raises(RunError, match=r"cannot be made: Read-only file system; choose another with --out"):
+    with pytest.raises(RunError, match=r"cannot be created: Read-only file system; choose another with --out"):
         go(lm_folder, tmp_path / "new")
     assert list(tmp_path.iterdir()) == []
 
@@ -102,7 +102,7 @@ def test_a_run_that_became_read_only_can_be_looked_at(
     before = {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
     request.getfixturevalue("_read_only")
     for more in ({"resume": True}, {"force": True}, {}):
-        with pytest.raises(RunError, match=r"Read-only file system|holds a run"):
+        with pytest.raises(RunError, match=r"Read-only file system|contains a run"):
             go(lm_folder, whole, **more)
     with pytest.raises(RunError, match="Read-only file system"):
         write_report(whole)

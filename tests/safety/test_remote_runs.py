@@ -25,7 +25,7 @@ def test_classify_and_use_what_was_found(tmp_path: Path, lm_folder: Path) -> Non
         assert estimate.exit_code == 0, estimate.output
         figures = json.loads(estimate.stdout)
         assert server.seen == []
-        assert "was not asked" in figures["note"]
+        assert "was not contacted" in figures["note"]
         assert figures["calls"] > 0
         assert figures["minutes"] is None
         done = call(*asked, "--out", tmp_path / "run", "--json")
@@ -64,7 +64,7 @@ def test_restyle_and_use_what_was_found(tmp_path: Path, lm_folder: Path) -> None
         asked = ["restyle", *styled(tmp_path), *writer(lm_folder), *server_at(server.url), "--calls", 60]
         estimate = call(*asked, "--estimate")
         assert estimate.exit_code == 0, estimate.output
-        assert "was not asked" in estimate.stdout
+        assert "was not contacted" in estimate.stdout
         assert server.seen == []
         done = call(*asked, "--out", tmp_path / "run", "--json")
         assert done.exit_code == 0, done.output

@@ -171,7 +171,7 @@ def test_other_broken_promises(monkeypatch: pytest.MonkeyPatch) -> None:
         (None, "NoneType for 1"),
         ([Score("much")], "not a number"),  # type: ignore[arg-type]
         ([Score(1.0, -2)], "took -2 calls"),
-        ([Score(1.0, 99)], "promises at most 4"),
+        ([Score(1.0, 99)], "declares at most 4"),
     ]:
         task = Toy()
         monkeypatch.setattr(task, "score", lambda *_, answer=answer: answer, raising=False)
@@ -486,7 +486,7 @@ def test_any_journal_is_read_or_refused(tmp_path: Path, kind: str, changes: dict
 
 
 def test_damaged_places_and_journals_are_sentences(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="place in the checkpoint"):
+    with pytest.raises(RunError, match="position in the checkpoint"):
         make(Toy()).restore({"rows": 1})
     used = make(Toy())
     used.score(prompts("a"))

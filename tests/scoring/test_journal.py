@@ -194,7 +194,7 @@ def test_a_full_disk_is_a_sentence_and_tears_nothing(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", FULL_DISK, str(path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "cannot be written" in done.stdout
-    assert "make room" in done.stdout
+    assert "free some space" in done.stdout
 
 
 def test_no_space_left_is_a_sentence_and_the_next_row_is_written(
@@ -207,7 +207,7 @@ def test_no_space_left_is_a_sentence_and_the_next_row_is_written(
         journal.append([row(1)])
         assert journal._file is not None
         whole, journal._file._file = journal._file._file, full  # type: ignore[assignment]
-        with pytest.raises(RunError, match=r"scores\.jsonl cannot be written: No space left on device; make room"):
+        with pytest.raises(RunError, match=r"scores\.jsonl cannot be written: No space left on device; free"):
             journal.append([row(9)])
         journal._file._file = whole
     assert journal.rows == 2

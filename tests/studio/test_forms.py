@@ -53,7 +53,7 @@ def test_what_is_pasted_is_known_for_what_it_is(tmp_path: Path, content: str, su
         ("text,label\na,1\nb,\n", 3, "label is empty"),
         ("text,label\na,1\nb,0,extra\n", 3, "3 fields"),
         ('text,label\na,1\n"b,0\n', 3, "not CSV"),
-        ("text\na\nb\n", 1, "Two columns are needed"),
+        ("text\na\nb\n", 1, "needs two columns"),
         ("text,label\na,1\nb,1\n", None, "All rows have the label '1'"),
         ("text,label\na,1\nb,1\nc,0\n", None, "The label '0' has one row only"),
         ("text,label\n", None, "no examples"),
@@ -145,13 +145,13 @@ def test_a_style_and_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("form", "said"),
     [
-        ({"kind": "dance"}, "Choose what"),
+        ({"kind": "dance"}, "Choose the kind"),
         ({"kind": "classify"}, "not among the uploads"),
         ({"kind": "invert", "pictures": []}, "Drop a picture"),
         ({"kind": "classify", "dataset": "x", "calls": "many"}, "calls: a whole number is needed, not 'many'"),
         ({"kind": "classify", "dataset": "x", "minutes": "-1"}, "minutes: a number from 0.01"),
         ({"kind": "classify", "dataset": "x", "minutes": "nan"}, "minutes: a number"),
-        ({"kind": "classify", "dataset": "x", "charset": "runes"}, "The characters are one of"),
+        ({"kind": "classify", "dataset": "x", "charset": "runes"}, "Characters must be one of"),
         ({"kind": "classify", "dataset": "x", "words": {"a=b": "c"}}, "contains '='"),
     ],
 )

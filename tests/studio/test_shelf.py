@@ -131,7 +131,7 @@ def test_runs_are_sorted_and_filtered(tmp_path: Path) -> None:
     page = pages.runs_page(found, "/x", {"q": "inversion"})
     assert "run/picture" in page
     assert "run/high" not in page
-    assert "No run matches" in pages.runs_page(found, "/x", {"state": "running"})
+    assert "No matching runs" in pages.runs_page(found, "/x", {"state": "running"})
 
 
 def test_runs_on_the_same_rows_are_compared_row_by_row(tmp_path: Path) -> None:

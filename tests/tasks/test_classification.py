@@ -193,7 +193,7 @@ def test_test_rows_and_notes_on_long_texts(folder: Path, tmp_path: Path) -> None
     (tmp_path / "test.csv").write_text("review,stars\n" + "\n".join(rows), encoding="utf-8")
     task = build(folder, test=str(tmp_path / "test.csv"), test_rows=4)
     assert task.evaluate(PROMPTS[0], "test").rows == 4
-    assert any(note.startswith("test: ") and "cut to fit" in note and "128" in note for note in task.notes)
+    assert any(note.startswith("test: ") and "truncated to fit" in note and "128" in note for note in task.notes)
 
 
 def test_non_ascii(folder: Path) -> None:

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from pinprompt.errors import DataError, SettingError
-from pinprompt.judges.vision import SCHEMA, Answer, CaptionMarks, Rating, VisionJudge, summarise
+from pinprompt.judges.vision import SCHEMA, CaptionMarks, Rating, VisionAnswer, VisionJudge, summarise
 from pinprompt.models import clip as clip_room
 from pinprompt.models.images import load_picture
 from pinprompt.recipe.sections import Price
@@ -192,10 +192,10 @@ class Scripted:
     def __init__(self, *answers: str) -> None:
         self.answers, self.asked = list(answers), []
 
-    def ask_image(self, text: str, image: bytes, schema: Mapping[str, Any]) -> Answer:
+    def ask_image(self, text: str, image: bytes, schema: Mapping[str, Any]) -> VisionAnswer:
         assert image.startswith(b"\xff\xd8"), "a JPEG"
         self.asked.append(text)
-        return Answer(self.answers.pop(0), tokens_in=1000, tokens_out=20)
+        return VisionAnswer(self.answers.pop(0), tokens_in=1000, tokens_out=20)
 
 
 PICTURE = Image.new("RGB", (3000, 500), "red")

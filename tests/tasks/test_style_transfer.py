@@ -368,7 +368,7 @@ def test_identical_files_are_refused_with_the_judges_accuracy(home: Path) -> Non
 def test_texts_must_be_named(home: Path) -> None:
     with pytest.raises(SettingError, match="needs texts"):
         style_data(settings(home, source=None))
-    with pytest.raises(SettingError, match="one or the other"):
+    with pytest.raises(SettingError, match="not both"):
         style_data(settings(home, dataset="yelp"))
 
 

@@ -1,4 +1,4 @@
-"""The command line. Only files in this folder print."""
+"""The command line. Only the files in this folder print."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _options(
     pass
 
 
-for verb in (*search.VERBS, *use.VERBS, *study.VERBS, *study.VERBS, *about.VERBS):
+for verb in (*search.VERBS, *use.VERBS, *study.VERBS, *about.VERBS):
     app.command()(expand(verb))
 
 

@@ -1,4 +1,4 @@
-"""Verbs that tell about this machine: methods, models, doctor, cache, bench."""
+"""Commands about this installation: methods, models, doctor, cache, bench."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def methods(options: Output) -> None:
 
 
 def models(options: Output) -> None:
-    """List the models that need no hub, and what is cached."""
+    """List the models that need no hub, and which are cached."""
     with door(options) as console:
         from rich.table import Table
 
@@ -44,9 +44,9 @@ def models(options: Output) -> None:
 
 def doctor(
     options: Output,
-    deep: Annotated[bool, typer.Option("--deep", help="Compare cached weights with their hashes too.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Also check the hashes of cached weights.")] = False,
 ) -> None:
-    """Check this machine, and say what to install for what; exit code 1 where something is wrong."""
+    """Check this machine and list what to install for which feature; exit code 1 if something is wrong."""
     with door(options) as console:
         from pinprompt import api
 
@@ -66,7 +66,7 @@ def _shown(found: dict[str, Any]) -> list[Any]:
         elif isinstance(value, dict):
             for inner, part in value.items():
                 table.add_row(f"{name}: {inner}", _cell(part))
-    extras = Table("extra", "what for", "", show_edge=False)
+    extras = Table("extra", "used for", "", show_edge=False)
     for row in found.get("extras", []):
         extras.add_row(row["name"], row["for"], "installed" if row["installed"] else row["install"])
     problems = [f"- {problem}" for problem in found.get("problems", [])]
@@ -84,10 +84,12 @@ def cache(
     older_than: Annotated[
         float | None, typer.Option("--older-than", min=0, help="Delete scores older than N days.")
     ] = None,
-    max_mb: Annotated[float | None, typer.Option("--max-mb", min=0, help="Delete the least used above N MB.")] = None,
+    max_mb: Annotated[
+        float | None, typer.Option("--max-mb", min=0, help="Delete the least used scores above N MB.")
+    ] = None,
     clear: Annotated[bool, typer.Option("--clear", help="Delete all scores.")] = False,
 ) -> None:
-    """Show the scores kept across runs: their size, hits and savings; and delete some of them."""
+    """Show the cache of scores kept across runs (size, hits, savings), or delete entries from it."""
     with door(options) as console:
         from rich.table import Table
 

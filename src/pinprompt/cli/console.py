@@ -1,7 +1,6 @@
-"""How the command line is spoken to, and how it answers.
+"""Options shared by several commands, and output.
 
-Options that several verbs share are each declared once. Answers go to stdout, everything else to stderr; one JSON
-object where asked for.
+Each shared option is declared once. Answers go to stdout (with `--json`, one JSON object), everything else to stderr.
 """
 
 from __future__ import annotations
@@ -27,100 +26,96 @@ from pinprompt.models.sources import trusting
 from pinprompt.records.wording import visible
 from pinprompt.run import consent
 
-Run = Annotated[Path, typer.Argument(help="A run folder, or a zip file of one where it is only read.")]
+Run = Annotated[Path, typer.Argument(help="A run folder; commands that only read it also take a zip file.")]
 Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold run folders.")]
 NoReport = Annotated[
-    bool, typer.Option("--no-report", help="End with the found prompt: no test, no comparison, no report.html.")
+    bool, typer.Option("--no-report", help="Stop once a prompt is found: no test, no comparison, no report.html.")
 ]
-TestRows = Annotated[int | None, typer.Option("--test-rows", min=1, help="Report on at most N test rows.")]
-Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Root of all randomness.")]
-NoMemo = Annotated[bool, typer.Option("--no-memo", help="Neither use nor keep scores of other runs.")]
+TestRows = Annotated[int | None, typer.Option("--test-rows", min=1, help="Use at most N test rows in the report.")]
+Seed = Annotated[int | None, typer.Option("--seed", min=0, help="The random seed.")]
+NoMemo = Annotated[bool, typer.Option("--no-memo", help="Do not use the cache of scores kept across runs.")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """What every verb offers."""
+    """Options of every command."""
 
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout, everything else on stderr.")] = (
-        False
-    )
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object to stdout, everything else to stderr.")
+    ] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trust(Output):
-    """What verbs offer that do what a recipe or a run folder asks for."""
+    """Options of commands that may run code, ask servers or read files named in a recipe or run folder."""
 
     trust: Annotated[
-        bool, typer.Option("--trust", help="Agree to the code, server and files of a recipe or run; remembered.")
+        bool, typer.Option("--trust", help="Allow the code, server and files that the recipe or run names; remembered.")
     ] = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Threads(Output):
-    """What verbs that compute offer."""
+    """Options of commands that compute."""
 
-    threads: Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads for torch.")] = None
+    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Number of CPU threads.")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine(Threads, Trust):
-    """What verbs that run models offer."""
+    """Options of commands that run models."""
 
-    device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1, mps; default: the best one.")] = (
-        None
-    )
+    device: Annotated[
+        str | None, typer.Option("--device", help="cpu, cuda, cuda:1 or mps; default: the best available.")
+    ] = None
     model_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Let code that comes with a model run here.")
+        bool, typer.Option("--trust-remote-code", help="Run the Python code that comes with a model.")
     ] = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search(Machine):
-    """What every search offers."""
+class SearchOptions(Machine):
+    """Options of every search."""
 
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The run folder; default: runs/<name>.")] = None
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")] = False
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the run folder.")] = False
     calls: Annotated[
         int | None,
         typer.Option(
             "--calls",
             min=1,
-            help="Rows that the search may have answered (calls); the report takes more, see --estimate.",
+            help="Maximum number of model calls (one per example) in the search; the report adds some, see --estimate.",
         ),
     ] = None
-    minutes: Annotated[float | None, typer.Option("--minutes", min=0.01, help="Minutes that the search may take.")] = (
-        None
-    )
-    sets: Annotated[list[str] | None, typer.Option("--set", help="Any setting of a recipe, such as policy.k=256.")] = (
-        None
-    )
+    minutes: Annotated[float | None, typer.Option("--minutes", min=0.01, help="Maximum minutes for the search.")] = None
+    sets: Annotated[list[str] | None, typer.Option("--set", help="Change any setting, such as policy.k=256.")] = None
     no_memo: NoMemo = False
     no_report: NoReport = False
     test_rows: TestRows = None
     private: Annotated[
-        bool, typer.Option("--private", help="Keep texts and pictures of the data out of the run folder and report.")
+        bool, typer.Option("--private", help="Keep your texts and pictures out of the run folder and report.")
     ] = False
-    estimate: Annotated[bool, typer.Option("--estimate", help="Print what the run would spend, and stop.")] = False
+    estimate: Annotated[bool, typer.Option("--estimate", help="Print what the run would cost, then exit.")] = False
     seed: Seed = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class FolderSearch(Search):
-    """What a search offers that must be told to remove an earlier run."""
+class FolderSearch(SearchOptions):
+    """Options of a search that never overwrites an earlier run unless told to."""
 
-    force: Annotated[bool, typer.Option("--force", help="Remove the run in the folder and start again.")] = False
+    force: Annotated[bool, typer.Option("--force", help="Delete the run in the run folder and start over.")] = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSearch(FolderSearch):
-    """What a search offers that has no recipe file."""
+    """Options of a search without a recipe file."""
 
     method: Annotated[
         str | None,
         typer.Option(
             "--method",
-            help="How to search (`pinprompt methods`); default: race to classify and restyle, guided to invert.",
+            help="Search method (see `pinprompt methods`); default: guided for invert, race otherwise.",
         ),
     ] = None
     profile: Annotated[
@@ -129,7 +124,7 @@ class TaskSearch(FolderSearch):
 
 
 def expand(verb: Callable[..., None]) -> Callable[..., None]:
-    """A verb as typer wants it: a parameter whose type is one of the classes above becomes that class's options."""
+    """The command as typer expects it: a parameter typed with one of the classes above becomes that class's options."""
     hints = get_type_hints(verb, include_extras=True)
     kept, groups = [], {}
     for name, parameter in inspect.signature(verb).parameters.items():
@@ -139,7 +134,7 @@ def expand(verb: Callable[..., None]) -> Callable[..., None]:
             kept.append(parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY))
     for group in groups.values():
         annotations, defaults = get_type_hints(group, include_extras=True), {f.name: f.default for f in fields(group)}
-        # --help shows what is special to a verb first, what all verbs have last.
+        # --help lists a command's own options first and those of all commands last.
         names = [name for part in group.__mro__[:-1] for name in inspect.get_annotations(part)]
         kept += [
             inspect.Parameter(
@@ -162,7 +157,7 @@ def expand(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 class Console:
-    """The voice of one command."""
+    """Prints the output of one command."""
 
     def __init__(self, as_json: bool, quiet: bool) -> None:
         self.as_json, self.quiet = as_json, quiet
@@ -171,7 +166,7 @@ class Console:
         self._noted: set[str] = set()
 
     def note(self, text: str) -> None:
-        """A remark on stderr, unless quiet; the same remark is made once."""
+        """Print a remark to stderr, unless quiet; each remark is printed once."""
         if not self.quiet and text not in self._noted:
             self._noted.add(text)
             sys.stderr.write(visible(text.rstrip()) + "\n")
@@ -179,17 +174,17 @@ class Console:
 
     @property
     def can_ask(self) -> bool:
-        """Whether somebody sits at a terminal and can answer."""
+        """Whether a user at a terminal can answer a question."""
         return sys.stdin.isatty() and sys.stderr.isatty() and not self.as_json
 
     def ask(self, question: str) -> bool:
-        """A question on the terminal; anything but a yes is a no."""
+        """Ask a question on the terminal; anything but yes means no."""
         sys.stderr.write(f"{question} [y/N] ")
         sys.stderr.flush()
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 
     def answer(self, data: Mapping[str, Any], *shown: Any) -> None:
-        """The command's answer: `data` as JSON, or what is `shown` (rich things) for people."""
+        """Print the answer: `data` as JSON, or the `shown` rich renderables for people."""
         self._answered = True
         if self.as_json:
             sys.stdout.write(_json(data) + "\n")
@@ -205,14 +200,14 @@ class Console:
         sys.stdout.flush()
 
     def refuse(self, message: str) -> None:
-        """An error: one sentence on stderr, and one object on stdout where JSON was asked for."""
+        """Print an error to stderr, and with `--json` one object to stdout."""
         sys.stderr.write(f"pinprompt: {visible(message)}\n")
         if self.as_json and not self._answered:
             sys.stdout.write(json.dumps({"error": message}) + "\n")
 
 
 class _Shown:
-    """A rich thing whose texts, which may be a stranger's, cannot command the terminal; rich's own colours stay."""
+    """A rich renderable with control characters made visible: its text may be untrusted. Colours are kept."""
 
     def __init__(self, thing: Any) -> None:
         self.thing = thing
@@ -227,16 +222,16 @@ class _Shown:
 
 
 def _json(data: Mapping[str, Any]) -> str:
-    """One line of JSON; characters that some terminals obey are escaped like those that JSON escapes itself."""
+    """One line of JSON; further control characters that some terminals obey are escaped too."""
     line = json.dumps(data, ensure_ascii=False, default=str)
     return re.sub("[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]", lambda one: f"\\u{ord(one[0]):04x}", line)
 
 
 @contextmanager
 def door(options: Output) -> Iterator[Console]:
-    """Every verb goes through here: errors become sentences and exit codes, never tracebacks."""
+    """The context of every command: errors become one-line messages and exit codes, not tracebacks."""
     if isinstance(options, Threads) and options.threads is not None:
-        # Before torch is imported; libraries read it once.
+        # Before torch is imported: libraries read this once.
         os.environ.setdefault("OMP_NUM_THREADS", str(options.threads))
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     console = Console(options.as_json, options.quiet)
@@ -252,7 +247,9 @@ def door(options: Output) -> Iterator[Console]:
         console.refuse(str(error))
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
-        console.refuse("stopped" + ("; continue with the same command and --resume" * isinstance(options, Search)))
+        console.refuse(
+            "stopped" + ("; continue with the same command and --resume" * isinstance(options, SearchOptions))
+        )
         raise typer.Exit(130) from None
     except BrokenPipeError:
         raise typer.Exit(0) from None
@@ -260,7 +257,7 @@ def door(options: Output) -> Iterator[Console]:
 
 @contextmanager
 def _models_heard(console: Console) -> Iterator[None]:
-    """Fetching a model takes a minute the first time; the models room logs it, people want to read it."""
+    """Print what `pinprompt.models` logs: downloading a model takes a minute the first time."""
 
     class Voice(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -278,7 +275,7 @@ def _models_heard(console: Console) -> Iterator[None]:
 
 
 class Patience:
-    """Says what is going on, at most every few seconds, where there is no terminal to draw on."""
+    """Limits progress lines to one every few seconds, for output that is not a terminal."""
 
     def __init__(self, seconds: float = 5.0) -> None:
         self._seconds = seconds

@@ -1,4 +1,4 @@
-"""Verbs that search: demo, tune, resume, classify, restyle, invert."""
+"""Commands that search: demo, tune, resume, classify, restyle, invert."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pinprompt.cli.console import Console, FolderSearch, Machine, NoReport, Run, Search, TaskSearch, door
+from pinprompt.cli.console import Console, FolderSearch, Machine, NoReport, Run, SearchOptions, TaskSearch, door
 from pinprompt.errors import ServerDown, SettingError
 
 Data = Annotated[Path | None, typer.Option("--data", help="Folder with the dataset's files.")]
@@ -18,7 +18,7 @@ def tune(
     recipe: Annotated[Path, typer.Argument(help="A recipe: a TOML file (recipes/ has examples).")],
     options: FolderSearch,
 ) -> None:
-    """Find a prompt as a recipe says."""
+    """Run the search that a recipe file describes."""
     with door(options) as console:
         from pinprompt.recipe import recipe as recipes
 
@@ -28,45 +28,53 @@ def tune(
 def resume(
     options: Machine,
     run: Run,
-    calls: Annotated[int | None, typer.Option("--calls", min=1, help="A new limit of calls for the search.")] = None,
-    minutes: Annotated[float | None, typer.Option("--minutes", min=0.01, help="A new limit of minutes.")] = None,
+    calls: Annotated[int | None, typer.Option("--calls", min=1, help="A new call limit for the search.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option("--minutes", min=0.01, help="A new time limit for the search, in minutes.")
+    ] = None,
     no_report: NoReport = False,
 ) -> None:
-    """Continue the run in a folder."""
+    """Continue an interrupted run."""
     with door(options) as console:
         from pinprompt import api
         from pinprompt.recipe import recipe as recipes
         from pinprompt.records.identity import restore_recipe
 
         if restore_recipe(run):
-            console.note(f"{run / 'recipe.toml'} is not what the run wrote; it is written again from run.json")
-        api.recipe_of(run)  # says what is wrong with a folder that holds no run
+            console.note(f"{run / 'recipe.toml'} was changed after the run wrote it; restored from run.json")
+        api.recipe_of(run)  # raises a clear error if the folder holds no run
         shared = {field.name: getattr(options, field.name) for field in fields(Machine)}
-        search = Search(**shared, out=run, resume=True, calls=calls, minutes=minutes, no_report=no_report)
+        search = SearchOptions(**shared, out=run, resume=True, calls=calls, minutes=minutes, no_report=no_report)
         _search(console, recipes.read_toml(run / "recipe.toml"), search, False, source=run)
 
 
 def classify(
     options: TaskSearch,
-    dataset: Annotated[str | None, typer.Argument(help="A dataset of the catalogue, such as vader-products.")] = None,
+    dataset: Annotated[str | None, typer.Argument(help="A built-in dataset, such as vader-products.")] = None,
     data: Data = None,
     train: Annotated[Path | None, typer.Option("--train", help="Labelled examples: CSV, TSV or JSONL.")] = None,
-    dev: Annotated[Path | None, typer.Option("--dev", help="Examples to choose on; default: part of train.")] = None,
-    test: Annotated[Path | None, typer.Option("--test", help="Examples to report on.")] = None,
+    dev: Annotated[
+        Path | None, typer.Option("--dev", help="Examples for choosing the best prompt; default: part of train.")
+    ] = None,
+    test: Annotated[Path | None, typer.Option("--test", help="Examples for the report.")] = None,
     text_column: Annotated[str | None, typer.Option("--text-column", help="Column with the text.")] = None,
     label_column: Annotated[str | None, typer.Option("--label-column", help="Column with the label.")] = None,
     word: Annotated[
-        list[str] | None, typer.Option("--word", help="label=word, once per label; default: by the labels' names.")
+        list[str] | None, typer.Option("--word", help="label=word, once per label; default: the labels' names.")
     ] = None,
-    prompt: Annotated[str | None, typer.Option("--prompt", help="Your own prompt, to start from and compare.")] = None,
+    prompt: Annotated[
+        str | None, typer.Option("--prompt", help="Your own prompt, to start from and compare with.")
+    ] = None,
     task_model: Annotated[str | None, typer.Option("--task-model", help="The model to find a prompt for.")] = None,
-    split: Annotated[int | None, typer.Option("--split", min=0, help="Which k-shot split.")] = None,
-    template: Annotated[str | None, typer.Option("--template", help="Text with {text}, {prompt}, {mask}.")] = None,
+    split: Annotated[int | None, typer.Option("--split", min=0, help="Number of the few-shot split.")] = None,
+    template: Annotated[
+        str | None, typer.Option("--template", help="How text and prompt are combined: {text}, {prompt}, {mask}.")
+    ] = None,
 ) -> None:
-    """Find a prompt that makes a model label texts."""
+    """Find a prompt with which a model labels texts."""
     with door(options) as console:
         if dataset is None and train is None:
-            raise SettingError("name a dataset of the catalogue, or give your own examples with --train FILE")
+            raise SettingError("name a built-in dataset (docs/data.md), or give your own examples with --train FILE")
         words = dict(_word(pair) for pair in word or [])
         given = {
             "dataset": dataset, "data": data, "train": train, "dev": dev, "test": test, "text_column": text_column,
@@ -76,8 +84,8 @@ def classify(
         _search(console, _tree("classification", "smollm2", options, given), options, options.force)
 
 
-def demo(options: Search) -> None:
-    """Find a prompt for movie-review sentiment with a model that pip brings; a few minutes on a laptop."""
+def demo(options: SearchOptions) -> None:
+    """Find a prompt for the sentiment of film reviews with a small model; takes a few minutes on a laptop."""
     with door(options) as console:
         seed = 13 if options.seed is None else options.seed
         task = {"kind": "classification", "dataset": "rotten-tomatoes", "model": "smollm2"}
@@ -87,32 +95,34 @@ def demo(options: Search) -> None:
 
 def restyle(
     options: TaskSearch,
-    dataset: Annotated[str | None, typer.Argument(help="Style data of the catalogue, such as books.")] = None,
+    dataset: Annotated[str | None, typer.Argument(help="A built-in style dataset, such as books.")] = None,
     direction: Annotated[str | None, typer.Option("--direction", help="Such as negative-to-positive.")] = None,
     data: Data = None,
     source: Annotated[
-        Path | None, typer.Option("--source", help="Texts to rewrite, one per line; 50 different ones are enough.")
+        Path | None, typer.Option("--source", help="Texts to rewrite, one per line, at least 50 different ones.")
     ] = None,
     target: Annotated[
-        Path | None, typer.Option("--target", help="Texts in the wanted style, one per line; 50 are enough.")
+        Path | None, typer.Option("--target", help="Texts in the target style, one per line, at least 50.")
     ] = None,
     source_style: Annotated[
-        str | None, typer.Option("--source-style", help="What the source style is called; default: the file's name.")
+        str | None, typer.Option("--source-style", help="Name of the source style; default: the file's name.")
     ] = None,
     target_style: Annotated[
-        str | None, typer.Option("--target-style", help="What the wanted style is called; default: the file's name.")
+        str | None, typer.Option("--target-style", help="Name of the target style; default: the file's name.")
     ] = None,
-    test: Annotated[Path | None, typer.Option("--test", help="Texts to report on, one per line.")] = None,
+    test: Annotated[Path | None, typer.Option("--test", help="Texts for the report, one per line.")] = None,
     task_model: Annotated[str | None, typer.Option("--task-model", help="The model that rewrites.")] = None,
-    split: Annotated[int | None, typer.Option("--split", min=0, help="Which draw of texts.")] = None,
-    force_judge: Annotated[bool, typer.Option("--force-judge", help="Use a style judge that fails its check.")] = False,
+    split: Annotated[int | None, typer.Option("--split", min=0, help="Number of the random split.")] = None,
+    force_judge: Annotated[
+        bool, typer.Option("--force-judge", help="Use a style judge even if it fails its check.")
+    ] = False,
 ) -> None:
     """Find a prompt that makes a model rewrite texts in another style."""
     with door(options) as console:
         if dataset is None and (source is None or target is None):
             raise SettingError(
-                "name style data of the catalogue, or give --source FILE and --target FILE, each with one text a line "
-                "(50 different texts are enough)"
+                "name a built-in style dataset (docs/data.md), or give --source FILE and --target FILE, each with one "
+                "text per line (at least 50 different texts)"
             )
         given = {
             "dataset": dataset, "direction": direction, "data": data, "source": source, "target": target, "test": test,
@@ -143,7 +153,7 @@ def invert(
             show_pictures(images)
         if tree["task"].get("model") == "emoji-clip":
             console.note(
-                "emoji-clip scores the words: it knows drawings of emoji, not photographs; --model names another"
+                "emoji-clip scores the words; it was trained on emoji, not photographs (choose another with --model)"
             )
         _search(console, tree, options, options.force)
 
@@ -151,12 +161,12 @@ def invert(
 def _search(
     console: Console,
     tree: dict[str, Any],
-    options: Search,
+    options: SearchOptions,
     force: bool,
     folder: Path | None = None,
     source: Path | None = None,
 ) -> None:
-    """Resolve what was asked for, run it with progress, show what came out; `source` is the file that has the tree."""
+    """Resolve the recipe, run it with progress and show the result; `source` is the file the tree was read from."""
     from pinprompt import api
     from pinprompt.cli.shown import Progress, shown_estimate, shown_result
     from pinprompt.recipe import recipe as recipes
@@ -164,7 +174,7 @@ def _search(
     from pinprompt.run.running import near
 
     if options.resume and force:
-        raise SettingError("--resume continues a run, --force removes it: choose one")
+        raise SettingError("--resume continues a run and --force deletes it: give one of them")
     over = _given({
         "seed": options.seed, "scoring": {"memo": False} if options.no_memo else None,
         "private": options.private or None,
@@ -189,7 +199,7 @@ def _search(
             )  # fmt: skip
         except ServerDown as down:
             best = f"; best so far: {progress.best}" if progress.best else ""
-            kept = f"what was paid for is in {out}"
+            kept = f"all answers so far are saved in {out}"
             raise ServerDown(f"{down} (the same command with --resume){best}; {kept}") from None
     made = str(result.report) if result.data.get("reported", True) else None
     console.answer({**result.data, "folder": str(result.folder), "report": made}, *shown_result(result))
@@ -200,19 +210,19 @@ def _test_rows(tree: dict[str, Any], count: int) -> dict[str, Any]:
     kind = tree.get("task", {}).get("kind", "classification")
     names = {"classification": "test_rows", "style-transfer": "test_sources"}
     if kind not in names:
-        raise SettingError(f"a task of the kind '{kind}' has no test rows; leave --test-rows out")
+        raise SettingError(f"a task of kind '{kind}' has no test rows; remove --test-rows")
     return {names[kind]: count}
 
 
 def _tree(kind: str, model: str, options: TaskSearch, given: dict[str, Any]) -> dict[str, Any]:
-    """A recipe's settings; the quick profile runs without a hub, so its task model is one that pip brings."""
+    """A recipe's settings; the quick profile needs no hub, so its default task model comes from the package index."""
     quick = {"model": model} if options.profile == "quick" else {}
     named = {} if options.method is None else {"method": options.method}
     return {**named, "profile": options.profile, "task": {"kind": kind, **quick, **_given(given)}}
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that were given, as a recipe has them."""
+    """The options that were given, in the form that a recipe has."""
     return {
         name: str(value) if isinstance(value, Path) else value for name, value in options.items() if value is not None
     }

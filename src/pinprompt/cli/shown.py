@@ -1,4 +1,4 @@
-"""A run as people see it in a terminal: a bar or lines while it goes, then tables, sentences and small pictures."""
+"""A run in the terminal: a progress bar or lines, then tables, sentences and small pictures."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from pinprompt.run.running import Result
 from pinprompt.values import Event
 
 REWRITES = 10
-"""Texts that are shown before and after."""
+"""How many texts are shown before and after rewriting."""
 
 
 def shown_result(result: Result) -> Iterator[Any]:
-    """A run's answer: the prompt beside hand-written ones, what was spent, and where the report is."""
+    """A run's answer: the prompt next to hand-written ones, the cost, and the path of the report."""
     data, primary = result.data, str(result.data.get("primary", "score"))
     splits = [split for split in ("dev", "test") if mapping(data.get(split))] or ["train"]
     table = Table(title=None, show_edge=False, pad_edge=False)
@@ -52,7 +52,7 @@ def shown_result(result: Result) -> Iterator[Any]:
     if verdict is not None:
         yield f"{verdict.sentence} {verdict.details}"
     if data.get("pruned"):
-        yield Text(f"shortened from '{data['pruned']['from']}': without these words it scores more on train and dev")
+        yield Text(f"shortened from '{data['pruned']['from']}': it scores higher on train and dev without these words")
     known = [f"{row['word']} ({row['similarity']:.3f})" for row in data.get("known_words") or []]
     if known:
         yield "nearest single words that the model knows: " + ", ".join(known)
@@ -62,15 +62,15 @@ def shown_result(result: Result) -> Iterator[Any]:
     yield f"searched with {data.get('method')}: {spent}; stopped: {data.get('stopped')}"
     if data.get("found_by"):
         yield f"found: {data['found_by']}"
-    yield "spent in all: " + "; ".join(f"{name}: {value}" for name, value in spending(data))
+    yield "total cost: " + "; ".join(f"{name}: {value}" for name, value in spending(data))
     if data.get("reported", True):
         yield f"report: {result.report}"
     else:
-        yield f"no report was asked for; `pinprompt resume {result.folder}` makes it"
+        yield f"no report was requested; `pinprompt resume {result.folder}` writes it"
 
 
 def _shown_rewrites(data: Mapping[str, Any]) -> Iterator[Any]:
-    """Texts before and after, with who judged them; nothing for a task that rewrites nothing."""
+    """Texts before and after rewriting, with their judges; nothing for other tasks."""
     rewrites = [mapping(row) for row in sequence(inside(data, "tables", "rewrites"))]
     if not rewrites:
         return
@@ -95,31 +95,31 @@ def _metric(facts: object, name: str) -> str:
 
 
 def shown_estimate(figures: Mapping[str, Any]) -> str:
-    """What a run would spend, in one line."""
+    """What a run would cost, in one line."""
     calls, report = figures["calls"], figures.get("report_calls") or 0
     known = (
         f"{calls:,} calls for the search (--calls limits these), {report:,} for the report" if calls is not None else ""
     )
     parts = [known or "an unknown number of calls"]
     if figures.get("tokens"):
-        parts.append(f"about {figures['tokens']:,} tokens (never more than {figures['most_tokens']:,})")
+        parts.append(f"about {figures['tokens']:,} tokens (at most {figures['most_tokens']:,})")
     if "money" in figures:
         parts.append(f"money: {money_shown(figures['money'], figures['currency'])}")
     if figures.get("minutes") is not None:
         parts.append(f"about {figures['minutes']:.1f} minutes, {figures['report_minutes']:.1f} more for the report")
     note = figures.get("note")
     few = (figures["calls"] or 0) < figures.get("enough_calls", 0)
-    more = f"; {figures['method']} has enough with {figures['enough_calls']:,} calls" if few else ""
-    return "would spend at most " + ", ".join(parts) + (f" ({note})" if note else "") + more
+    more = f"; {figures['enough_calls']:,} calls are enough for {figures['method']}" if few else ""
+    return "would cost at most " + ", ".join(parts) + (f" ({note})" if note else "") + more
 
 
-# A picture on a terminal: two pixels to a character, the upper one the letter's colour, the lower one its ground's.
+# A picture in a terminal: two pixels per character, the upper in the foreground colour, the lower in the background's.
 
 
 COLUMNS = 24
-"""Characters in a line of a picture."""
+"""Characters in one line of a picture."""
 SHOWN = 3
-"""Pictures that are shown, of however many."""
+"""Maximum number of pictures shown."""
 
 
 def show_pictures(given: Sequence[Path]) -> None:
@@ -135,7 +135,7 @@ def show_pictures(given: Sequence[Path]) -> None:
 
 
 def drawing(image: object, columns: int = COLUMNS) -> Text:
-    """A picture (of Pillow) as text of that many columns, its sides in proportion."""
+    """A Pillow image as text of that many columns, with its aspect ratio kept."""
     from PIL.Image import Image, Resampling
 
     assert isinstance(image, Image)
@@ -157,7 +157,7 @@ def _colour(pixel: object) -> str:
 
 
 class Progress:
-    """Listens to a run and tells what matters: the best words so far, their score, what was spent."""
+    """Shows the progress of a run: the best prompt so far, its score, the cost."""
 
     def __init__(self, console: Console, recipe: Recipe) -> None:
         self._console, self._recipe = console, recipe
@@ -167,13 +167,13 @@ class Progress:
         self._line: Any = None
         self._words = ""
         self.best: str | None = None
-        """The best words so far and their score, for a run that has to stop."""
+        """The best prompt so far and its score, shown if the run has to stop."""
         if console.terminal:
             from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
             from rich.progress import Progress as RichProgress
             from rich.table import Column
 
-            # On a narrow terminal the words lose their end; the clock and the bar stay whole.
+            # On a narrow terminal the prompt is cut; the clock and the bar are not.
             columns = (
                 TextColumn("{task.fields[phase]}", table_column=Column(no_wrap=True, min_width=8)),
                 BarColumn(12, table_column=Column(min_width=12)),
@@ -197,7 +197,7 @@ class Progress:
             self._bar.stop()
 
     def __call__(self, event: Event) -> None:
-        """Tell an event."""
+        """Show an event."""
         data = event.data
         if event.kind == "step":
             self._improved(data)
@@ -215,14 +215,14 @@ class Progress:
         elif event.kind == "evaluating":
             self._phase(f"{data['name']} on {data['split']}")
         elif event.kind == "restart":
-            self._phase(f"starts again: {data['reason']}")
+            self._phase(f"restarting: {data['reason']}")
         elif event.kind == "problem":
             self._console.note(f"note: {data['reason']}")
         elif event.kind == "start":
             self._phase(f"{data['method']} on {data['task']}, seed {data['seed']}")
 
     def _improved(self, data: Mapping[str, Any]) -> None:
-        """Words for a picture stay on the screen as they improve: each says something."""
+        """Prompts for a picture stay on the screen as they improve."""
         words = f"{data['score_best']:.3f}  {data['best_prompt']}"
         if self._recipe.task.kind != "inversion" or words == self._words:
             return
@@ -239,7 +239,7 @@ class Progress:
             self._say(words)
 
     def _found(self, prompt: str) -> None:
-        """The answer, as soon as there is one: what the report says of it takes longer."""
+        """Show the answer as soon as it is known; the report takes longer."""
         if self._bar is not None:
             self._bar.console.print(f"found: {prompt}", markup=False, highlight=False)
         else:

@@ -1,4 +1,4 @@
-"""Verbs over many runs: sweep, ls, verify, compare, figures, results, studio."""
+"""Commands on many runs: sweep, ls, verify, compare, figures, results, studio."""
 
 from __future__ import annotations
 
@@ -13,27 +13,30 @@ from pinprompt.cli.console import Machine, Output, Runs, Seed, door
 def sweep(
     options: Machine,
     file: Annotated[Path, typer.Argument(help="A sweep: a TOML file (recipes/ has examples).")],
-    engine: Annotated[str, typer.Option("--engine", help="inline: one after the other; ray: side by side.")] = "inline",
+    engine: Annotated[str, typer.Option("--engine", help="inline: one after the other; ray: in parallel.")] = "inline",
     address: Annotated[str | None, typer.Option("--address", help="A Ray cluster; default: this machine.")] = None,
     workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Cells side by side on this machine, or in the estimate.")
+        int | None,
+        typer.Option("--workers", min=1, help="Number of parallel runs on this machine, or in the estimate."),
     ] = None,
-    gpus: Annotated[float, typer.Option("--gpus", min=0, help="GPUs per cell.")] = 0.0,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the cells.")] = None,
-    sets: Annotated[list[str] | None, typer.Option("--set", help="A setting under all cells.")] = None,
+    gpus: Annotated[float, typer.Option("--gpus", min=0, help="GPUs per run.")] = 0.0,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the runs.")] = None,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting for all runs, unless the sweep varies it.")
+    ] = None,
     seed: Seed = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the cells with an estimate and what they lack, and stop.")
+        bool, typer.Option("--dry-run", help="List the runs with their estimated cost and what they lack, then exit.")
     ] = False,
     tflops: Annotated[
         float | None,
         typer.Option("--tflops", min=1e-9, help="For --dry-run: TFLOP/s of a worker; default: measured here."),
     ] = None,
     per_hour: Annotated[
-        float | None, typer.Option("--per-hour", min=0, help="For --dry-run: the price of a worker's hour.")
+        float | None, typer.Option("--per-hour", min=0, help="For --dry-run: price of a worker per hour.")
     ] = None,
 ) -> None:
-    """Run many recipes; finished cells are never run again, killed ones resume."""
+    """Run many recipes; finished runs are skipped and interrupted ones are resumed."""
     with door(options) as console:
         from pinprompt import api
         from pinprompt.recipe import recipe as recipes
@@ -105,7 +108,7 @@ def ls(
     options: Output,
     folder: Annotated[Path, typer.Argument(help="A folder that holds run folders.")] = Path("runs"),
 ) -> None:
-    """List the runs below a folder, with what each found."""
+    """List the runs in a folder, with the prompt that each found."""
     with door(options) as console:
         from rich.table import Table
 
@@ -120,15 +123,15 @@ def ls(
 
 
 def verify(options: Output, runs: Runs) -> None:
-    """Check that run folders are what their runs wrote; exit code 1 where one is not."""
+    """Check run folders against their checksums; exit code 1 if a file was changed."""
     with door(options) as console:
         from pinprompt import api
 
         checked = api.verify(runs)
         shown = []
         for one in checked:
-            aged = "" if one.run else " (of an earlier version, which wrote no checksums)"
-            whole = "as the run left it" if one.ok else f"not as the run left it ({len(one.findings)} found)"
+            aged = "" if one.run else " (written by an earlier version, without checksums)"
+            whole = "unchanged" if one.ok else f"changed ({len(one.findings)} problems)"
             shown.append(f"{one.folder}: {one.state}, {whole}{aged}")
             shown += [f"  {finding.what}; {finding.remedy}" for finding in one.findings]
         console.answer({"runs": [one.data() for one in checked]}, *shown)
@@ -168,12 +171,12 @@ def figures(
 def results(
     options: Output,
     folder: Annotated[Path, typer.Argument(help="The folder of a sweep.")],
-    page: Annotated[Path, typer.Option("--results", help="The page of all results.")] = Path("docs/results.md"),
-    readme: Annotated[Path, typer.Option("--readme", help="A page that may hold the same block.")] = Path("README.md"),
-    name: Annotated[str | None, typer.Option("--name", help="The block's name; default: the folder's.")] = None,
-    command: Annotated[str | None, typer.Option("--command", help="The command that made the runs.")] = None,
+    page: Annotated[Path, typer.Option("--results", help="The results page.")] = Path("docs/results.md"),
+    readme: Annotated[Path, typer.Option("--readme", help="A second page with the same block.")] = Path("README.md"),
+    name: Annotated[str | None, typer.Option("--name", help="Name of the block; default: the folder's name.")] = None,
+    command: Annotated[str | None, typer.Option("--command", help="The command that produced the runs.")] = None,
 ) -> None:
-    """Write a sweep's tables into docs/results.md and the README, so that no number is typed by hand."""
+    """Write a sweep's tables into docs/results.md and the README."""
     with door(options) as console:
         from pinprompt import api
 
@@ -183,24 +186,25 @@ def results(
 
 def studio(
     options: Output,
-    folder: Annotated[Path, typer.Argument(help="The folder whose runs are shown, and where new ones go.")] = Path(
+    folder: Annotated[Path, typer.Argument(help="The folder of the runs to show; new runs go there too.")] = Path(
         "runs"
     ),
     port: Annotated[
-        int | None, typer.Option("--port", min=0, max=65535, help="Default: 8765, or a free one where that is taken.")
+        int | None,
+        typer.Option("--port", min=0, max=65535, help="Port; default: 8765, or a free port if that is taken."),
     ] = None,
     host: Annotated[
-        str, typer.Option("--host", help="The address to listen at; any but this one lets other machines in.")
+        str, typer.Option("--host", help="The address to listen on; any other than the default admits other machines.")
     ] = "127.0.0.1",
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
 ) -> None:
-    """Open a page to search from, watch, compare and try prompts."""
+    """Open a web page to start, watch, compare and try runs."""
     with door(options) as console:
         from pinprompt import api
 
         def ready(address: str) -> None:
             console.answer({"address": address}, f"pinprompt studio: {address}")
-            console.note("Ctrl-C ends it; a search that is at work then stops and can be resumed.")
+            console.note("Press Ctrl-C to stop; a running search stops too and can be resumed.")
             if not no_open:
                 import webbrowser
 
@@ -208,7 +212,7 @@ def studio(
 
         waiting = api.studio(folder, host=host, port=port, ready=ready)
         for command in waiting:
-            console.note(f"not started: {command}")
+            console.note(f"was still queued: {command}")
 
 
 VERBS = (sweep, ls, verify, compare, figures, results, studio)

@@ -1,4 +1,4 @@
-"""Verbs that use what a run found: predict, rewrite, evaluate, use, export, draw, report, open, judge."""
+"""Commands that use a run's prompt: predict, rewrite, evaluate, use, export, draw, report, open, judge."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pinprompt.run.judging import Judgement
 
 FILES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".txt", ".xlsx", ".parquet")
-Texts = Annotated[list[str] | None, typer.Argument(help="The texts; default: the lines of stdin.")]
+Texts = Annotated[list[str] | None, typer.Argument(help="The texts; default: one per line of stdin.")]
 
 
 def predict(
@@ -26,25 +26,27 @@ def predict(
     texts: Texts = None,
     source: Annotated[
         str | None,
-        typer.Option("--input", "-i", help="Texts to label: CSV, TSV, JSONL, .txt, a folder of .txt files, - (stdin)."),
+        typer.Option(
+            "--input", "-i", help="Texts to label: CSV, TSV, JSONL, .txt, a folder of .txt files, or - (stdin)."
+        ),
     ] = None,
     text_column: Annotated[
-        str | None, typer.Option("--text-column", help="Column with the text; default: that of the run's data.")
+        str | None, typer.Option("--text-column", help="Column with the text; default: as in the run's data.")
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", help="Write all columns, label and probabilities: .csv, .tsv or .jsonl."),
+        typer.Option("--output", help="Write all columns, the label and probabilities to a .csv, .tsv or .jsonl file."),
     ] = None,
 ) -> None:
     """Label new texts with the prompt that a run found."""
     with door(options) as console:
         if source is not None:
             if texts:
-                raise SettingError("texts and --input were both given; give one of them")
+                raise SettingError("give either texts or --input, not both")
             _predict_table(console, options, run, source, text_column, output)
             return
         if text_column is not None or output is not None:
-            raise SettingError("--text-column and --output go with --input FILE (or --input - for stdin)")
+            raise SettingError("--text-column and --output need --input FILE (or --input - for stdin)")
         from rich.table import Table
         from rich.text import Text
 
@@ -69,7 +71,7 @@ def _predict_table(
     from pinprompt import api
 
     if source == "-" and sys.stdin.isatty():
-        console.note("reading the table from the terminal: type it, then Ctrl-D")
+        console.note("reading the table from the terminal: type it, then press Ctrl-D")
     found = api.predict_table(
         run, source, text_column=text_column, output=output, device=options.device, threads=options.threads,
         notes=console.note,
@@ -90,7 +92,7 @@ def rewrite(
     options: Machine,
     run: Run,
     texts: Texts = None,
-    n: Annotated[int, typer.Option("--n", min=1, max=100, help="How many rewrites of each.")] = 1,
+    n: Annotated[int, typer.Option("--n", min=1, max=100, help="Number of rewrites per text.")] = 1,
     seed: Seed = None,
 ) -> None:
     """Rewrite texts with the prompt that a style run found."""
@@ -110,22 +112,22 @@ def rewrite(
 
 
 def _texts(given: list[str] | None, console: Console, option: str | None = "--input") -> list[str]:
-    """The texts of the command, or the lines of stdin; the name of a file is not a text to label."""
+    """The texts given, or the lines of stdin; a file name given as a text is an error."""
     for text in given or ():
         named = _named_file(text)
         if named:
             way = f"read it with {option} {text}" if option else f"give its lines on stdin (< {text})"
             raise SettingError(f"'{text}' {named}, not a text; {way}. To use these words as a text, give them on stdin")
     if not given and sys.stdin.isatty():
-        console.note("type one text per line, then Ctrl-D")
+        console.note("type one text per line, then press Ctrl-D")
     texts = given or [line.rstrip("\n") for line in sys.stdin if line.strip()]
     if not texts:
-        raise SettingError("there is no text: give it as an argument, or one per line on stdin")
+        raise SettingError("no text was given: pass it as an argument, or one text per line on stdin")
     return texts
 
 
 def _named_file(text: str) -> str:
-    """Why a text looks like the name of a file; '' where it does not."""
+    """Why a text looks like a file name; '' if it does not."""
     try:
         if Path(text).exists():
             return "is the name of a folder here" if Path(text).is_dir() else "is the name of a file here"
@@ -139,14 +141,16 @@ def _named_file(text: str) -> str:
 def evaluate(
     options: Machine,
     run: Run,
-    task_model: Annotated[list[str] | None, typer.Option("--task-model", help="Another model; repeatable.")] = None,
-    prompt: Annotated[str | None, typer.Option("--prompt", help="Another prompt than the one found.")] = None,
+    task_model: Annotated[
+        list[str] | None, typer.Option("--task-model", help="Another task model; can be repeated.")
+    ] = None,
+    prompt: Annotated[str | None, typer.Option("--prompt", help="A prompt to use instead of the one found.")] = None,
     split: Annotated[str, typer.Option("--split", help="train, dev or test.")] = "test",
     test: Annotated[Path | None, typer.Option("--test", help="Other labelled examples to evaluate on.")] = None,
     text_column: Annotated[str | None, typer.Option("--text-column", help="Column of --test with the text.")] = None,
     label_column: Annotated[str | None, typer.Option("--label-column", help="Column of --test with the label.")] = None,
 ) -> None:
-    """Evaluate a run's prompt on a split, also with other task models."""
+    """Evaluate a run's prompt on a split, or with other task models."""
     with door(options) as console:
         from rich.table import Table
 
@@ -170,9 +174,9 @@ def evaluate(
 def use(
     options: Output,
     run: Run,
-    text: Annotated[str, typer.Option("--text", help="The input to show it for.")] = "some text",
+    text: Annotated[str, typer.Option("--text", help="The input text to show.")] = "some text",
 ) -> None:
-    """Show the exact text that is sent for an input, and code that sends it without pinprompt."""
+    """Show the exact text sent to the model for an input, and code that sends it without pinprompt."""
     with door(options) as console:
         from rich.text import Text
 
@@ -196,7 +200,7 @@ def export(
     to: Annotated[str, typer.Option("--to", help="promptfoo, dspy, langchain, openai or json.")],
     output: Annotated[Path | None, typer.Option("--output", help="The file; default: the tool's usual name.")] = None,
 ) -> None:
-    """Write a run's prompt as a file that another tool reads."""
+    """Export a run's prompt to a file for another tool."""
     with door(options) as console:
         from pinprompt import api
 
@@ -210,11 +214,11 @@ def draw(
     model: Annotated[str | None, typer.Option("--model", help="A diffusers pipeline: hub id or folder.")] = None,
     seed: Seed = None,
 ) -> None:
-    """Draw pictures for the words that an inversion run found, and put them into its report."""
+    """Draw pictures from the prompt of an inversion run, and add them to its report."""
     with door(options) as console:
         from pinprompt import api
 
-        console.note("drawing; this takes minutes without a GPU")
+        console.note("drawing; without a GPU this takes minutes")
         found = api.draw(
             run, model=model, device=options.device, threads=options.threads, seed=seed or 0, notes=console.note
         )
@@ -227,10 +231,10 @@ def report(
     options: Output,
     run: Run,
     private: Annotated[
-        bool, typer.Option("--private", help="Leave texts and pictures of the data out of the page.")
+        bool, typer.Option("--private", help="Leave your texts and pictures out of the report.")
     ] = False,
 ) -> None:
-    """Write a run's report.html again."""
+    """Rewrite a run's report.html."""
     with door(options) as console:
         from pinprompt import api
 
@@ -245,7 +249,7 @@ def open(options: Output, run: Run) -> None:
 
         shown = api.open(run)
         if not shown["opened"]:
-            console.note("no browser could be started here; open the file yourself")
+            console.note("no browser could be started; open the file yourself")
         console.answer(shown, f"report: {shown['report']}")
 
 
@@ -253,14 +257,14 @@ def judge(
     options: Trust,
     runs: Runs,
     model: Annotated[str, typer.Option("--model", help="A vision model behind an API: remote:NAME.")],
-    top: Annotated[int, typer.Option("--top", min=1, max=20, help="How many of each run's best prompts.")] = 1,
-    calls: Annotated[int | None, typer.Option("--calls", min=1, help="Questions that may be sent.")] = None,
+    top: Annotated[int, typer.Option("--top", min=1, max=20, help="Number of best prompts per run.")] = 1,
+    calls: Annotated[int | None, typer.Option("--calls", min=1, help="Maximum number of questions to send.")] = None,
     sets: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of remote or budget, such as remote.base_url=URL.")
     ] = None,
     no_memo: NoMemo = False,
 ) -> None:
-    """Ask a vision model how well found words fit their picture, and how well they read (1 to 5)."""
+    """Ask a vision model how well each prompt fits its picture and how readable it is (1 to 5)."""
     with door(options) as console:
         from pinprompt import api
         from pinprompt.recipe import recipe as recipes

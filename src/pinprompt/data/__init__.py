@@ -1,1 +1,1 @@
-"""Data: readers of files, few-shot splits, and the catalogue of known datasets."""
+"""Data: file readers, few-shot splits, and built-in datasets."""

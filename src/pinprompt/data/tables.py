@@ -1,7 +1,7 @@
-"""Tables of texts, whole: read with all their columns, and written again with what a model said of each text.
+"""Tables of texts: read with all columns, and written with added columns.
 
 A table comes from a CSV, TSV or JSONL file, a text file (one text per line), a folder of text files, stdin or a data
-frame. Rows keep their order, and rows without a text stay where they are.
+frame. The order of rows is kept, including rows without a text.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LARGEST_FOLDER = 100_000
 
 @dataclass(frozen=True)
 class TextTable:
-    """Rows with named columns, one of which holds the text; `places` says where each row came from."""
+    """Rows with named columns, one of which is the text; `places` has the origin of each row."""
 
     columns: list[str]
     rows: list[dict[str, Any]]
@@ -39,7 +39,7 @@ class TextTable:
 
     @property
     def texts(self) -> list[str]:
-        """The text of each row; '' where there is none."""
+        """The text of each row; '' if there is none."""
         return [_plain(row.get(self.text_column)) for row in self.rows]
 
 
@@ -51,8 +51,8 @@ def is_frame(thing: object) -> bool:
 def read_table(source: object, text_column: str | None = None, usual: str = "text") -> TextTable:
     """The table at a path, in a folder, on stdin ('-') or in a data frame.
 
-    Without `text_column` the column `usual` has the text, or the only one that there is. On stdin, a column makes it a
-    table with a header (or JSONL); without one, every line is a text.
+    Without `text_column` the text is in the column `usual`, or in the only column. On stdin, giving a column means a
+    table with a header (or JSONL); otherwise every line is a text.
     """
     if is_frame(source):
         return _from_frame(source, text_column, usual)
@@ -67,17 +67,17 @@ def read_table(source: object, text_column: str | None = None, usual: str = "tex
 
 
 def check_output(path: Path, source: object) -> None:
-    """Refuse a file that could not be written, before anything is computed for it."""
+    """Raise an error if the output cannot be written, before anything is computed."""
     if path.suffix.lower() not in _WRITTEN:
         raise SettingError(f"the output '{path}' must end in .csv, .tsv or .jsonl")
     if not path.parent.is_dir():
-        raise SettingError(f"the folder of the output '{path}' does not exist; make it first")
+        raise SettingError(f"the folder of the output '{path}' does not exist; create it first")
     if isinstance(source, str | Path) and Path(source).exists() and path.exists() and path.samefile(source):
-        raise SettingError(f"the output '{path}' is the input; choose another name")
+        raise SettingError(f"the output '{path}' is also the input; choose another name")
 
 
 def write_table(path: Path, table: TextTable, added: Sequence[Mapping[str, Any]]) -> None:
-    """Write every column of a table with the added ones after them, in the format that the suffix names."""
+    """Write every column of a table and the added ones, in the format of the suffix."""
     rows = [{**row, **more} for row, more in zip(table.rows, added, strict=True)]
     if path.suffix.lower() == ".jsonl":
         write_atomically(path, "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows))
@@ -92,7 +92,7 @@ def write_table(path: Path, table: TextTable, added: Sequence[Mapping[str, Any]]
 
 
 def keep_frame(frame: object, folder: Path, *, lines: bool = False) -> str:
-    """Write a data frame to a file that is named by its content, and return the path.
+    """Write a data frame to a file named by its content, and return the path.
 
     The file is JSONL or, with `lines`, has one text per line: the column 'text', or the only one.
     """
@@ -102,12 +102,12 @@ def keep_frame(frame: object, folder: Path, *, lines: bool = False) -> str:
 
 
 def keep_lines(texts: Iterable[str], folder: Path) -> str:
-    """Write texts to a file with one text a line that is named by its content, and return the path."""
+    """Write texts to a file with one text per line, named by its content, and return the path."""
     return _keep("".join(" ".join(text.split()) + "\n" for text in texts), ".txt", folder)
 
 
 def keep_rows(rows: Iterable[Mapping[str, Any]], folder: Path) -> str:
-    """Write rows to a JSONL file that is named by its content, and return the path."""
+    """Write rows to a JSONL file named by its content, and return the path."""
     return _keep("".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows), ".jsonl", folder)
 
 
@@ -153,7 +153,7 @@ def _from_file(path: Path, raw: Sequence[bytes] | None, suffix: str, text_column
 def _from_stdin(text_column: str | None, usual: str) -> TextTable:
     content = sys.stdin.buffer.read(examples.LARGEST_FILE + 1)
     if len(content) > examples.LARGEST_FILE:
-        raise DataError(f"stdin holds more than {examples.LARGEST_FILE / 1e9:.1f} GB; give it in parts")
+        raise DataError(f"stdin has more than {examples.LARGEST_FILE / 1e9:.1f} GB; give it in parts")
     suffix = ".txt"
     if text_column is not None:
         suffix = ".jsonl" if content.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{") else ".csv"
@@ -182,7 +182,7 @@ def _from_frame(frame: object, text_column: str | None, usual: str) -> TextTable
 
 
 def _records(frame: Any) -> list[dict[str, Any]]:
-    """The rows of a data frame as plain values; what pandas has for 'missing' is None."""
+    """The rows of a data frame as plain values; missing values are None."""
     rows = frame.to_dicts() if hasattr(frame, "to_dicts") else frame.to_dict("records")
     return [{str(name): _value(value) for name, value in row.items()} for row in rows]
 
@@ -219,7 +219,7 @@ def _cell(value: object) -> object:
 
 
 def names_for(added: Iterable[str], columns: Sequence[str]) -> dict[str, str]:
-    """A free column name for each added one: its own, or 'predicted_' before it where the table has it already."""
+    """A column name for each added column: its own, or with the prefix 'predicted_' if it is taken."""
     found: dict[str, str] = {}
     for name in added:
         free = name
@@ -230,7 +230,7 @@ def names_for(added: Iterable[str], columns: Sequence[str]) -> dict[str, str]:
 
 
 def plain_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A task's settings as a recipe has them: paths as text, data frames as files in the cache."""
+    """A task's settings for a recipe: paths as text, data frames as files in the cache."""
 
     def plain(value: Any) -> Any:
         if is_frame(value):

@@ -1,6 +1,6 @@
-"""Which words are English: one list, for measuring prompts and for constraining them.
+"""A list of English words, for measuring and for constraining prompts.
 
-The list beside this file has its source and licence in words.LICENSE.txt.
+The source and licence of the list are in words.LICENSE.txt.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import unicodedata
 from importlib import resources
 
 _SUFFIXES = ("'s", "'re", "'ve", "'ll", "'d", "'m", "n't")
-# Letters with inner apostrophes ("don't"); digits and signs end a word, a hyphen joins two words that both count.
+# Letters with inner apostrophes ("don't"); digits and signs end a word; a hyphen separates two words.
 _WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)*")
 FUNCTION_WORDS = frozenset(
     (
@@ -21,13 +21,13 @@ FUNCTION_WORDS = frozenset(
         "under", "up", "with", "without",
     )
 )  # fmt: skip
-"""Words that say how others belong together: a text may need one of them several times."""
-_MARKS = frozenset('.,:;!?-&()"')  # one alone is how people write, so it is not held against a prompt
+"""Function words, which a text may need several times."""
+_MARKS = frozenset('.,:;!?-&()"')  # a single letter that people write as a word
 
 
 @functools.cache
 def dictionary() -> frozenset[str]:
-    """The English words that count as words, in lower case."""
+    """The English words, in lower case."""
     packed = resources.files("pinprompt.english").joinpath("words.txt.gz").read_bytes()
     return frozenset(gzip.decompress(packed).decode("utf-8").split())
 
@@ -50,7 +50,7 @@ def dictionary_words(text: str) -> float:
     """The share of a prompt's pieces that are dictionary words.
 
     A piece is a run of letters, or what is left between spaces without a letter: "great !!! xqz" has one word in
-    three pieces. A prompt without any piece has nothing to read: 0.
+    three pieces. A prompt without any piece gives 0.
     """
     found = words(text)
     unread = [piece for piece in text.split() if piece not in _MARKS and not any(map(str.isalpha, piece))]

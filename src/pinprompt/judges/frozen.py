@@ -1,8 +1,8 @@
-"""Judges that nobody trains here: frozen encoders, classifiers and language models, and what they say of a rewrite.
+"""Judges based on frozen models: encoders, classifiers and language models.
 
-How much of a text's content another text keeps, from 0 to 1: tokens of each are aligned with tokens of the other. Is a
-text fluent? An acceptability classifier says so where one is named, else its perplexity under a language model. Answers
-are remembered: prompts become similar, so judges are often asked the same.
+Content judges measure how much of a text's content another text keeps, from 0 to 1, by aligning their tokens. Fluency
+is judged by an acceptability classifier if one is named, otherwise by perplexity under a language model. Judgements are
+cached, since similar prompts lead to the same questions.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from pinprompt.errors import SettingError, did_you_mean
 from pinprompt.models.passes import pad_of, passes, window_of
 from pinprompt.values import derive
 
-# Frozen encoders: a text as the vectors of its tokens, which depend on the text alone and not on the rest of the batch.
+# Frozen encoders: the vectors of a text's tokens depend on the text alone and not on the rest of the batch.
 
 
 @dataclass
 class Encoder:
-    """Vectors of a text's tokens, special tokens left out; the latest texts are kept."""
+    """Vectors of a text's tokens, without special tokens; recent texts are cached."""
 
     model: Any
     tokenizer: Any
     name: str = ""
     layer: int = -1
-    """Which hidden layer is read; -1 is the last."""
+    """The hidden layer; -1 is the last."""
     rows: int = 32
     """Rows of every pass."""
     keep: int = 8192
-    """How many texts stay in memory."""
+    """Number of cached texts."""
     _known: OrderedDict[str, np.ndarray] = field(default_factory=OrderedDict, init=False, repr=False)
 
     def tokens(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Vectors [n, d] of each text's tokens, of length 1; a text without tokens has n = 0. Long texts are cut."""
+        """Vectors [n, d] of each text's tokens, of length 1; n = 0 without tokens. Long texts are truncated."""
         wanted = list(dict.fromkeys(texts))
         found = {text: self._known[text] for text in wanted if text in self._known}
         found.update(self._encode([text for text in wanted if text not in found]))
@@ -83,14 +83,14 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Remembered(Generic[K]):
-    """A judge of many questions at once that is asked each question once, as long as memory is not full."""
+    """Caches the answers of a batch judge, as long as memory is not full."""
 
     def __init__(self, judge: Callable[[list[K]], Sequence[float]], most: int = 500_000) -> None:
         self._judge, self._most = judge, most
         self._known: dict[K, float] = {}
 
     def __call__(self, questions: Sequence[K]) -> list[float]:
-        """The answers in order. An answer depends on its question alone, so forgetting changes nothing but the cost."""
+        """The answers in order. An answer depends on its question alone, so evicting one only costs time."""
         new = [question for question in dict.fromkeys(questions) if question not in self._known]
         if len(self._known) + len(new) > self._most:
             self._known.clear()
@@ -106,11 +106,11 @@ class ContentJudge(Protocol):
     name: str
 
     def __call__(self, sources: Sequence[str], texts: Sequence[str]) -> list[float]:
-        """How much of `sources[i]` is kept in `texts[i]`; an empty text keeps nothing."""
+        """How much of the content of `sources[i]` is kept in `texts[i]`; 0 for an empty text."""
 
 
 def f1(precision: float, recall: float) -> float:
-    """The harmonic mean; 0 where both are 0 or less."""
+    """The harmonic mean; 0 if both are 0 or less."""
     total = precision + recall
     return 2 * precision * recall / total if total > 0 and min(precision, recall) > 0 else 0.0
 
@@ -174,7 +174,7 @@ class BertScore(TokenMatching):
 
 
 def baseline_of(encoder: Encoder, texts: Sequence[str], seed: int, pairs: int = 200) -> float:
-    """What unrelated texts score: the mean F1 of random pairs of different texts; 0 where there are too few."""
+    """The score of unrelated texts: the mean F1 of random pairs of different texts; 0 if there are too few."""
     distinct = list(dict.fromkeys(texts))
     if len(distinct) < 10:
         return 0.0
@@ -184,7 +184,7 @@ def baseline_of(encoder: Encoder, texts: Sequence[str], seed: int, pairs: int = 
 
 
 def _f1_of(encoder: Encoder, pairs: list[tuple[str, str]], least: float = -1.0) -> list[float]:
-    """F1 of the two-way alignment of (source, text) pairs; 0 where either has no tokens."""
+    """F1 of the two-way alignment of (source, text) pairs; 0 if either has no tokens."""
     sources, texts = encoder.tokens([source for source, _ in pairs]), encoder.tokens([text for _, text in pairs])
     answers = []
     for source, text in zip(sources, texts, strict=True):
@@ -212,14 +212,14 @@ class Classifier:
         return [str(names[place]) for place in sorted(names)]
 
     def place(self, label: str) -> int:
-        """A label's place, by its name (any case), as LABEL_n, or as a number."""
+        """A label's index, by its name (any case), as LABEL_n, or as a number."""
         for place, known in enumerate(self.labels):
             if label.strip().lower() in (known.lower(), f"label_{place}", str(place)):
                 return place
         raise SettingError(f"the classifier '{self.name}' has no label '{label}'; {did_you_mean(label, self.labels)}")
 
     def probabilities(self, texts: Sequence[str]) -> np.ndarray:
-        """Probabilities [N, labels]; long texts are cut to the model's window."""
+        """Probabilities [N, labels]; long texts are truncated to the model's window."""
         window, pad = window_of(self.model.config, self.tokenizer), pad_of(self.tokenizer)
         read = [self.tokenizer(text, truncation=True, max_length=window)["input_ids"] for text in texts]
         found = np.zeros((len(texts), len(self.labels)))
@@ -244,7 +244,7 @@ class FluencyJudge(Protocol):
 
 @dataclass
 class Acceptability:
-    """Fluent is what a classifier finds acceptable."""
+    """Fluency by an acceptability classifier."""
 
     classifier: Classifier
     label: str
@@ -271,8 +271,8 @@ class LanguageModel:
     def nll(self, texts: Sequence[str]) -> list[tuple[float, int]]:
         """Each text's total negative log-likelihood at the start of a line, and its number of tokens.
 
-        After a line break, not at the start of a document: many LMs give a plain sentence little chance there, and
-        tell sentences from shuffled words less well (docs/notebook.md).
+        After a line break, not at the start of a document: many LMs give plain sentences a low probability there, and
+        distinguish sentences from shuffled words less well (docs/notebook.md).
         """
         window, pad = window_of(self.model.config, self.tokenizer), pad_of(self.tokenizer)
         first = self.tokenizer.bos_token_id
@@ -296,7 +296,7 @@ class LanguageModel:
         return [math.exp(min(total / count, 700.0)) if count else math.inf for total, count in self.nll(texts)]
 
     def corpus_perplexity(self, texts: Sequence[str]) -> float:
-        """Of all texts together, per token; infinite where there is no token."""
+        """The perplexity of all texts together, per token; infinite without tokens."""
         parts = self.nll(texts)
         count = sum(count for _, count in parts)
         return math.exp(min(sum(total for total, _ in parts) / count, 700.0)) if count else math.inf
@@ -304,7 +304,7 @@ class LanguageModel:
 
 @dataclass
 class PerplexityFluency:
-    """Fluent is what has no higher perplexity than nine in ten of the target style's own sentences."""
+    """Fluency by perplexity: at most that of nine in ten of the target style's own sentences."""
 
     lm: LanguageModel
     threshold: float
@@ -315,7 +315,7 @@ class PerplexityFluency:
 
     @classmethod
     def calibrated(cls, lm: LanguageModel, texts: Sequence[str], quantile: float = 0.9) -> PerplexityFluency:
-        """The threshold is that quantile of the perplexity of these (human) texts."""
+        """Set the threshold to a quantile of the perplexity of these human texts."""
         known = [value for value in lm.perplexities(texts) if math.isfinite(value)]
         return cls(lm, float(np.quantile(known, quantile)) if known else 0.0)
 

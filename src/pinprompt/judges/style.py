@@ -1,4 +1,4 @@
-"""Is a text in the target style? Any text-classification model, or one that is trained here from two lists of texts."""
+"""Style judges: any text-classification model, or a classifier trained on two lists of texts."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ LEAST_ACCURACY = 0.7
 
 
 class StyleJudge(Protocol):
-    """Texts in, the probability of the target style out; an empty text has no style: 0."""
+    """Texts in, the probability of the target style out; 0 for an empty text."""
 
     name: str
     accuracy: float | None
-    """On texts that were held out of its training; None where that is not known here."""
+    """Accuracy on held-out texts; None if not known."""
 
     def __call__(self, texts: Sequence[str]) -> list[float]: ...
 
 
 class Features(Protocol):
-    """What a trained judge looks at; frozen once it has been fitted to the training texts."""
+    """The features of a trained judge; frozen once fitted to the training texts."""
 
     @property
     def name(self) -> str: ...
@@ -51,7 +51,7 @@ class Embedding:
 
     @property
     def name(self) -> str:
-        """As the report shows it."""
+        """Name for the report."""
         return self.encoder.name
 
     def fit(self, texts: Sequence[str]) -> None:
@@ -71,20 +71,20 @@ class Words:
 
     @classmethod
     def of(cls, known: Sequence[str]) -> Words:
-        """Features of words and pairs that were chosen before, in their order."""
+        """Features from given words and pairs, in their order."""
         made = cls()
         made._places = {gram: place for place, gram in enumerate(known)}
         return made
 
     @property
     def known(self) -> list[str]:
-        """The words and pairs that were taken, in their order."""
+        """The chosen words and pairs, in their order."""
         return list(self._places)
 
     def fit(self, texts: Sequence[str]) -> None:
-        """Take the words and pairs that two or more training texts contain."""
+        """Choose the words and pairs that at least two training texts contain."""
         counts = Counter(gram for text in texts for gram in _grams(text))
-        # The order among equal counts is fixed by the word itself, so that features never depend on hashing.
+        # Ties are ordered by the word itself, so that features do not depend on hashing.
         chosen = sorted((-count, gram) for gram, count in counts.items() if count > 1)[: self.most]
         self._places = {gram: place for place, (_, gram) in enumerate(chosen)}
 
@@ -99,13 +99,13 @@ class Words:
 
 @dataclass
 class Together:
-    """Several kinds of features side by side."""
+    """A concatenation of several kinds of features."""
 
     parts: Sequence[Features]
 
     @property
     def name(self) -> str:
-        """As the report shows it."""
+        """Name for the report."""
         return " + ".join(part.name for part in self.parts)
 
     def fit(self, texts: Sequence[str]) -> None:
@@ -156,7 +156,7 @@ class TrainedStyle:
         return self._ask(texts)
 
     def _judge(self, texts: list[str]) -> list[float]:
-        # One text at a time: a sum of products then has one order, whatever else is asked.
+        # One text at a time, so that the order of summation is fixed.
         odds = [float(row @ self.weights) + self.bias for row in self.features(texts)]
         return [
             1 / (1 + math.exp(-min(max(one, -500.0), 500.0))) if text else 0.0
@@ -174,7 +174,7 @@ def train_style(
     least: float = LEAST_ACCURACY,
     force: bool = False,
 ) -> TrainedStyle:
-    """A judge that tells target texts from source texts; refused where it cannot tell them on held-out texts."""
+    """Train a judge that distinguishes target from source texts; an error if it fails on held-out texts."""
     for kind, texts in (("source", source), ("target", target)):
         if len(texts) < LEAST_LINES:
             raise DataError(
@@ -187,7 +187,7 @@ def train_style(
         [(texts[place], label) for place in random.permutation(len(texts)).tolist()]
         for label, texts in ((0.0, source), (1.0, target))
     ]
-    # A fifth of many texts measures well enough; of few texts every fifth is held out in turn.
+    # For many texts one fifth is held out; for few texts, cross-validation in fifths.
     folds = range(5) if min(map(len, sides)) < FEW_LINES else range(1)
     right: tuple[list[bool], list[bool]] = ([], [])
     for fold in folds:
@@ -198,7 +198,7 @@ def train_style(
             right[int(label)].append((value > 0.5) == bool(label))
     if len(folds) > 1:
         judge = _fitted([pair for side in sides for pair in side], features, penalty)
-    # The mean over the two styles: with one long file and one short one, always naming the long one is no skill.
+    # Balanced accuracy: with files of different sizes, always predicting the larger one must not score well.
     judge.accuracy = float(np.mean([np.mean(side) for side in right]))
     count = sum(map(len, right))
     made = f"logistic regression on {features.name}, {len(source)} + {len(target)} texts"
@@ -215,7 +215,7 @@ def train_style(
 
 
 def trained_values(judge: StyleJudge) -> dict[str, Any]:
-    """A trained judge on an embedding and words as JSON values, for `trained_from`; {} for any other judge."""
+    """A trained judge as JSON values, for `trained_from`; {} for any other judge."""
     if not isinstance(judge, TrainedStyle) or not isinstance(judge.features, Together):
         return {}
     words = next((part.known for part in judge.features.parts if isinstance(part, Words)), [])
@@ -223,7 +223,7 @@ def trained_values(judge: StyleJudge) -> dict[str, Any]:
 
 
 def trained_from(values: Mapping[str, Any], embedding: Embedding) -> TrainedStyle:
-    """The judge that `trained_values` wrote down, on the same embedding."""
+    """The judge stored by `trained_values`, with the same embedding."""
     words, weights, bias = values.get("words"), values.get("weights"), values.get("bias")
     if (
         not isinstance(words, list)
@@ -231,7 +231,7 @@ def trained_from(values: Mapping[str, Any], embedding: Embedding) -> TrainedStyl
         or not all(isinstance(word, str) for word in words)
         or not all(_is_number(one) for one in [*weights, bias])
     ):
-        raise RunError("judges.json does not hold a style judge that can be read; run the search again with --force")
+        raise RunError("judges.json has no valid style judge; run the search again with --force")
     judge = TrainedStyle(Together([embedding, Words.of(words)]), np.array(weights), float(bias), None)  # type: ignore[arg-type]
     judge.name = str(values.get("name", ""))
     size = judge.features(["a"]).shape[1]

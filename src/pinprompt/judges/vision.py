@@ -1,7 +1,6 @@
-"""The paper's judge of found prompts: how well a caption fits its picture, and how well a person can read it (1 to 5).
+"""The paper's judge of prompts for pictures: relevance and interpretability of a caption (1 to 5).
 
-Any vision model can be asked: the judge needs one function (`VisionModel`), and checks, repeats, prices and keeps the
-answers itself.
+Works with any vision model that implements `VisionModel`; the judge validates, retries, prices and stores the answers.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from pinprompt.recipe.sections import Price
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# The paper's template (its figure "template for human-like evaluation"), and a last line that asks for JSON.
+# The paper's template (its figure "template for human-like evaluation"), plus a last line that asks for JSON.
 QUESTION = """Given the target image, the caption representing this image is determined using textual inversion from \
 the CLIP model. Please perform the following two tasks and provide the only rate without detailed explanation:
 
@@ -41,7 +40,7 @@ LONGEST_SIDE = 1024
 
 
 class Rating(BaseModel):
-    """The two marks; anything but two whole numbers from 1 to 5 is not an answer."""
+    """The two ratings; only two whole numbers from 1 to 5 are valid."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
     relevance: int = Field(ge=1, le=5)
@@ -52,8 +51,8 @@ SCHEMA: dict[str, Any] = Rating.model_json_schema()
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a vision model said, the tokens it took, and why it could not be asked where it could not."""
+class VisionAnswer:
+    """A vision model's answer, its tokens, and the failure if there was one."""
 
     text: str
     tokens_in: int = 0
@@ -62,17 +61,17 @@ class Answer:
 
 
 class VisionModel(Protocol):
-    """A model that reads a picture and a text, and answers with JSON of the given schema as well as it can."""
+    """A model that takes a picture and a text, and answers with JSON of the given schema if it can."""
 
     name: str
 
-    def ask_image(self, text: str, image: bytes, schema: Mapping[str, Any]) -> Answer:
+    def ask_image(self, text: str, image: bytes, schema: Mapping[str, Any]) -> VisionAnswer:
         """Ask about one picture (JPEG bytes)."""
 
 
 @dataclass(frozen=True)
 class CaptionMarks:
-    """One judged caption: the marks, or why there are none."""
+    """One rated caption: the ratings, or the failure."""
 
     caption: str
     rating: Rating | None
@@ -82,7 +81,7 @@ class CaptionMarks:
 
 @dataclass(frozen=True)
 class Summary:
-    """Mean and standard error of each mark over an image set; a standard error needs two captions."""
+    """Mean and standard error of each rating over an image set; a standard error needs two captions."""
 
     relevance: float | None
     relevance_error: float | None
@@ -91,11 +90,11 @@ class Summary:
     judged: int
     failures: int
     images: int = 0
-    """Over how many images the mean was taken."""
+    """Number of images."""
 
 
 class VisionJudge:
-    """Asks, checks, asks again, counts the cost, and keeps every answer in a JSON file."""
+    """Asks, validates, retries, counts the cost, and stores every answer in a JSON file."""
 
     def __init__(self, model: VisionModel, cache: Path | None = None, price: Price | None = None) -> None:
         self.model, self.price, self._file = model, price, cache
@@ -104,27 +103,27 @@ class VisionJudge:
 
     @property
     def money(self) -> float | None:
-        """What was really spent, by the price per million tokens; None where the price is not known."""
+        """The actual cost, by the price per million tokens; None if the price is not known."""
         if self.price is None:
             return None
         return (self.tokens_in * self.price.input + self.tokens_out * self.price.output) / 1e6
 
     def judge(self, caption: str, image: Image) -> CaptionMarks:
-        """The two marks for a caption of a picture; an answer that is already kept costs nothing."""
+        """The two ratings of a caption of a picture; stored answers cost nothing."""
         picture = _jpeg(image)
         key = _key(self.model.name, caption, picture)
         if key in self._known:
             try:
                 return CaptionMarks(caption, Rating.model_validate(self._known[key]), cached=True)
-            except ValidationError:  # another program's file: not trusted, asked again
+            except ValidationError:  # the stored answer is invalid: ask again
                 del self._known[key]
         why = ""
         for _ in range(ATTEMPTS):
             answer = self.model.ask_image(QUESTION.format(caption=json.dumps(caption)), picture, SCHEMA)
             self.calls, self.tokens_in = self.calls + 1, self.tokens_in + answer.tokens_in
             self.tokens_out += answer.tokens_out
-            if answer.failure:  # the client has already retried where that could help
-                return CaptionMarks(caption, None, f"{self.model.name} could not be asked: {answer.failure}")
+            if answer.failure:  # the client has already retried
+                return CaptionMarks(caption, None, f"{self.model.name} could not be called: {answer.failure}")
             try:
                 rating = Rating.model_validate_json(_json_in(answer.text))
             except ValidationError as error:
@@ -140,7 +139,7 @@ class VisionJudge:
         self._known[key] = rating.model_dump()
         if self._file is None:
             return
-        # Written at once, since each answer was paid for, and beside what another process may have kept meanwhile.
+        # Written at once, since each answer was paid for, and merged with what another process may have stored.
         if self._file.exists():
             self._known = {**_read(self._file), **self._known}
         self._file.parent.mkdir(parents=True, exist_ok=True)
@@ -148,7 +147,7 @@ class VisionJudge:
 
 
 def summarise(verdicts: Sequence[CaptionMarks], images: Sequence[Hashable] | None = None) -> Summary:
-    """Mean and standard error over the captions that could be judged.
+    """Mean and standard error over the rated captions.
 
     With `images` (what each verdict is about) the captions of one image are averaged first, so that an image set counts
     each of its images once.
@@ -181,7 +180,7 @@ def _json_in(text: str) -> str:
 
 
 def _jpeg(image: Image) -> bytes:
-    """The picture as sent: no larger than the judge can use, and without the metadata of the file it came from."""
+    """The picture as sent: scaled down, and without the file's metadata."""
     copy = image.convert("RGB")
     copy.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
     out = io.BytesIO()
@@ -198,7 +197,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"the judge's kept answers cannot be read ({error}); remove the file.", path=path) from error
+        raise DataError(f"the judge's stored answers cannot be read ({error}); remove the file.", path=path) from error
     if not isinstance(known, dict):
-        raise DataError("the judge's kept answers are not a JSON object; remove the file.", path=path)
+        raise DataError("the judge's stored answers are not a JSON object; remove the file.", path=path)
     return known

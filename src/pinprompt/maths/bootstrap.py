@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 Unit = tuple[str, int | None]
-"""What a value was measured on: the split (or picture), and the seed; None where the seed does not matter."""
+"""What a value was measured on: the split (or picture), and the seed; None if the seed does not matter."""
 
-EXACT = 5  # up to here every bootstrap sample is enumerated: 5 ** 5 of them
+EXACT = 5  # up to this many pairs every bootstrap sample is enumerated: 5 ** 5 of them
 DRAWS = 10_000
-ENOUGH = 20_000_000  # rows drawn for one test: fewer samples where there are many rows
-FEWEST = 5  # with fewer pairs a bootstrap cannot tell luck from skill, and none is called significant
+ENOUGH = 20_000_000  # rows drawn for one test: fewer samples if there are many rows
+FEWEST = 5  # with fewer pairs no difference is called significant
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Difference:
 
     @property
     def significant(self) -> bool:
-        """True where there are enough pairs and the interval leaves out zero."""
+        """Whether there are enough pairs and the interval excludes zero."""
         return self.pairs >= FEWEST and (self.low > 0 or self.high < 0)
 
 
@@ -60,22 +60,22 @@ def pairs(ours: Mapping[Unit, float], theirs: Mapping[Unit, float]) -> dict[Unit
 
 
 def compare_paired(ours: Mapping[Unit, float], theirs: Mapping[Unit, float]) -> Difference | None:
-    """The paired bootstrap of `ours` over `theirs`, or None where fewer than two pairs exist."""
+    """The paired bootstrap of `ours` over `theirs`, or None for fewer than two pairs."""
     differences = pairs(ours, theirs)
     if len(differences) < 2:
         return None
     splits: dict[str, list[float]] = {}
     for (split, _), value in sorted(differences.items(), key=str):
         splits.setdefault(split, []).append(value)
-    # Seeds of one split share their data, so the split is what is drawn; with one split, the seeds are all there is.
+    # Seeds of one split share their data, so splits are resampled; with a single split, seeds are.
     blocks = [mean(values) for values in splits.values()] if len(splits) > 1 else list(differences.values())
     return _difference(mean(blocks), sorted(_resampled(blocks)), len(blocks))
 
 
 def mcnemar(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """McNemar's exact test on rows that are right (1) or wrong (0) under two prompts: the two-sided p-value.
+    """McNemar's exact test on rows that are correct (1) or wrong (0) under two prompts: the two-sided p-value.
 
-    Of the n rows where the two differ, b are right under `ours` alone. If neither prompt is better, b follows
+    Of the n rows where the two differ, b are correct only under `ours`. If neither prompt is better, b follows
     Binomial(n, 1/2), so p = min(1, 2 P(B <= min(b, n - b))).
     """
     b = sum(1 for one, other in zip(ours, theirs, strict=True) if one > other)
@@ -105,7 +105,7 @@ def _difference(centre: float, means: Sequence[float], count: int) -> Difference
     low, high = _quantile(means, 0.025), _quantile(means, 0.975)
     below = sum(1 for value in means if value <= 0) / len(means)
     above = sum(1 for value in means if value >= 0) / len(means)
-    # No smaller than the samples can resolve: a p of zero would claim what no bootstrap can know.
+    # Not smaller than the samples can resolve: a bootstrap cannot give p = 0.
     p = min(1.0, max(2 * min(below, above), 2 / len(means)))
     return Difference(centre, low, high, p, count)
 

@@ -1,4 +1,4 @@
-"""The two entropies that the RL family is regularised with: the policy and the value that each makes of z = Q/alpha.
+"""The two entropies that regularise Q-learning: the policy and the value that each gives for z = Q/alpha.
 
 `policy` and `value` are for one set of tokens in every state. `policies` and `values` are relative to a prior, for many
 states that each keep their own few tokens: a tensor of states x kept tokens instead of states x vocabulary.
@@ -20,7 +20,7 @@ Entropy = Literal["tsallis", "shannon"]
 
 
 def policy(z: Tensor, entropy: Entropy, mask: Tensor | None = None, mu: Tensor | None = None) -> Tensor:
-    """The policy that is optimal under an entropy bonus, or relative to a prior mu (then the mask is where mu > 0).
+    """The optimal policy under an entropy bonus, or relative to a prior mu (then the mask is where mu > 0).
 
     tsallis: pi = sparsemax(z);  shannon: pi_i = exp(z_i) / sum_j exp(z_j)
     with mu: pi_i = mu_i max(z_i - lambda(z), 0);  pi_i = mu_i exp(z_i) / sum_j mu_j exp(z_j)
@@ -50,7 +50,7 @@ def value(z: Tensor, entropy: Entropy, mask: Tensor | None = None, mu: Tensor | 
 
 
 def _known(entropy: str) -> None:
-    """Refuse a name that is neither of the two."""
+    """Raise an error for an unknown name."""
     if entropy != "shannon":
         raise SettingError(f"Unknown entropy '{entropy}': {did_you_mean(entropy, ('tsallis', 'shannon'))}")
 
@@ -61,7 +61,7 @@ SMALLEST = 64
 
 @dataclass(frozen=True)
 class Prior:
-    """The tokens that a state keeps, ids [K], and how likely the LM finds each of them, mu [K] (sums to 1)."""
+    """The tokens that a state keeps, ids [K], and their probabilities under the LM, mu [K] (sums to 1)."""
 
     ids: Tensor
     mu: Tensor
@@ -94,7 +94,7 @@ def values(z: Tensor, priors: Sequence[Prior], entropy: Entropy) -> Tensor:
 
 
 def largest(z: Tensor, priors: Sequence[Prior], count: int) -> list[Prior]:
-    """The priors cut down to the `count` tokens with the largest z, renormalised.
+    """The priors restricted to the `count` tokens with the largest z, renormalised.
 
     z [N, V], N priors -> N priors
     """
@@ -121,7 +121,7 @@ def _grouped(priors: Sequence[Prior], count: int) -> Iterator[tuple[Tensor, Tens
         device = priors[rows[0]].mu.device
         ids = torch.zeros(count, size, dtype=torch.long, device=device)
         mu = torch.zeros(count, size, device=device, dtype=priors[rows[0]].mu.dtype)
-        mu[len(rows) :, 0] = 1  # rows that are only there to fill up
+        mu[len(rows) :, 0] = 1  # padding rows
         for place, row in enumerate(rows):
             kept = len(priors[row].ids)
             ids[place, :kept], mu[place, :kept] = priors[row].ids, priors[row].mu

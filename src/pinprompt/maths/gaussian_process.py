@@ -1,4 +1,4 @@
-"""A Gaussian process over prompts: what scored prompts say about the scores of unscored ones."""
+"""A Gaussian process over prompts: predicts the scores of unscored prompts from scored ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 SHARES = (0.2, 0.5, 0.8, 0.95)
-"""Candidate shares of the variance that the features explain; the likeliest is taken."""
+"""Candidate shares of the variance that the features explain; the one with the largest likelihood is used."""
 LEAST = 1e-9
 
 
@@ -34,7 +34,7 @@ def posterior(similarity: Floats, scored: Sequence[int], values: Floats, noise: 
     """Mean [n] and variance [n] of every prompt's true score, given the measured scores of some.
 
     A score is mean + f + g + e: f has covariance s T K, g (what features cannot tell) variance (1 - s) T, and e, the
-    error of measuring on few rows, variance `noise`. T is the variance of the scores less the noise (at least a tenth
+    error of measuring on few rows, variance `noise`. T is the variance of the scores minus the noise (at least a tenth
     of it), and s the share of SHARES with the largest marginal likelihood.
     """
     at = np.asarray(scored, dtype=np.int64)

@@ -25,7 +25,7 @@ def threshold(z: Tensor, mu: Tensor) -> Tensor:
 
 
 def probabilities(z: Tensor, mu: Tensor) -> Tensor:
-    """The policy: the prior times what of each entry stands above the level.
+    """The policy: the prior times the part of each entry above the level.
 
     pi_i = mu_i max(z_i - lambda(z), 0)
     z [..., V], mu [..., V] -> pi [..., V]
@@ -43,7 +43,7 @@ def support(z: Tensor, mu: Tensor) -> Tensor:
 
 
 def value(z: Tensor, mu: Tensor) -> Tensor:
-    """The greatest expected value less the penalty, max_pi sum_i pi_i z_i - 1/2 (sum_i pi_i^2 / mu_i - 1).
+    """The maximum of expected value minus penalty, max_pi sum_i pi_i z_i - 1/2 (sum_i pi_i^2 / mu_i - 1).
 
     V(z) = 1/2 + 1/2 sum_{i in S} mu_i (z_i^2 - lambda^2) = lambda + 1/2 (1 + sum_{i in S} mu_i (z_i - lambda)^2)
     The second form is the one computed: the first takes the difference of two large numbers. The gradient of V in z is

@@ -1,4 +1,4 @@
-"""The book of a search: prompts tried, random streams, place and time; the same for every method."""
+"""The record (`Book`) that every search keeps: prompts tried, random streams, position and time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TRIALS = "trials"
 
 @dataclass
 class Trial:
-    """A prompt that was scored; a stochastic task's prompt counts with the mean of its scores."""
+    """A scored prompt; with a stochastic task, its value is the mean of its scores."""
 
     prompt: Prompt
     total: float
@@ -32,9 +32,9 @@ class Trial:
     order: int
     dev: float | None = None
     merit: float | None = None
-    """What the method itself ranks by, where that is not the task's score."""
+    """The method's own ranking value, if that is not the task's score."""
     heats: int = 0
-    """Blocks of rows that it was scored on, where prompts are raced: those with more rows rank first."""
+    """Number of blocks of rows that it was scored on, in a race: prompts with more rows rank first."""
 
     @property
     def mean(self) -> float:
@@ -42,13 +42,13 @@ class Trial:
 
 
 class Book:
-    """The trials and the place of one search.
+    """The trials and the position of one search.
 
-    A step counts as a whole or not at all: `save` writes what `remember` was told last, with the events and scores up
-    to then, so a resumed run repeats a step that the budget cut short. What such a step paid for still counts among
-    the candidates.
+    A step counts as a whole or not at all: `save` writes the state of the last `remember`, with the events and scores
+    up to then, so a resumed run repeats a step that the budget cut short. Prompts scored in such a step are still
+    candidates.
 
-    `source` names the candidates; `streams` names the random streams, by default one that is called like the source.
+    `source` names the candidates; `streams` names the random streams, by default one named like the source.
     """
 
     def __init__(self, search: Search, source: str, streams: Sequence[str] = ()) -> None:
@@ -56,7 +56,7 @@ class Book:
         self.streams = {name: torch.Generator().manual_seed(derive(search.seed, name)) for name in streams or (source,)}
         self.step = 0
         self.new = 0
-        """How many prompts of the last scoring had not been tried before."""
+        """How many prompts of the last scoring were new."""
         self._trials: dict[str, Trial] = {}
         self._last: list[dict[str, Any]] = []
         self._pending: list[dict[str, Any]] = []
@@ -79,7 +79,7 @@ class Book:
     # From prompts to trials.
 
     def score(self, prompts: Sequence[Prompt]) -> list[Score]:
-        """Score prompts on train and enter them; what a spent budget still paid for is entered too."""
+        """Score prompts on train and record them, including those scored before the budget was spent."""
         try:
             raced = self._raced(prompts)
         except BudgetSpent as spent:
@@ -99,7 +99,7 @@ class Book:
         return [one.score for one in raced]
 
     def score_whole(self, prompt: Prompt) -> float:
-        """The score of a prompt on all of train, which does not make it a trial."""
+        """The score of a prompt on all of train, without recording it as a trial."""
         if self._heats is not None:
             score_whole(self.search.task, self.search.evaluator, [prompt])
         return self.search.evaluator.score([prompt])[0].value
@@ -113,19 +113,19 @@ class Book:
             raise BudgetSpent(str(spent), scores=[Raced(score) for score in spent.scores]) from None
 
     def annotate(self, notes: Sequence[Mapping[str, Any]]) -> None:
-        """Keep more facts with each prompt of the last scoring; `rows` gives them back to a resumed run."""
+        """Store further facts with each prompt of the last scoring; `rows` returns them to a resumed run."""
         for row, note in zip(self._last, notes, strict=True):
             row.update(note)
 
     def rank(self, prompt: Prompt, merit: float) -> None:
-        """Let a scored prompt count by the method's own measure."""
+        """Rank a scored prompt by the method's own measure."""
         self._trials[prompt.text].merit = merit
         for row in self._pending:
             if row["text"] == prompt.text and "score" in row:
                 row["merit"] = merit
 
     def score_on_dev(self, prompt: Prompt) -> float | None:
-        """The dev score of a prompt that was tried on train; None where the task has no dev split."""
+        """The dev score of a prompt that was tried on train; None if the task has no dev split."""
         if "dev" not in self.search.task.splits:
             return None
         trial = self._trials[prompt.text]
@@ -137,12 +137,12 @@ class Book:
         return trial.dev
 
     def mean_of(self, prompt: Prompt) -> float | None:
-        """The mean training score of a text so far; None where it was not tried."""
+        """The mean training score of a text so far; None if it was not tried."""
         trial = self._trials.get(prompt.text)
         return None if trial is None else trial.mean
 
     def best(self, count: int) -> list[Candidate]:
-        """The best prompts: those with most rows, by dev where any was tried there, by merit or training score."""
+        """The best prompts: those with most rows, by dev score if any has one, by merit or training score."""
         worst = float("-inf")
 
         def key(trial: Trial) -> tuple[int, float, float, int]:
@@ -154,7 +154,7 @@ class Book:
             for trial in heapq.nsmallest(count, self._trials.values(), key=key)
         ]
 
-    # Place: remembered after every step, saved now and then, resumed.
+    # Position: remembered after every step, saved from time to time, restored on resuming.
 
     def remember(
         self,
@@ -162,10 +162,10 @@ class Book:
         state: Mapping[str, Any] | None = None,
         tensors: Tensors | Callable[[], Tensors] | None = None,
     ) -> None:
-        """The next step to do; all earlier ones are done.
+        """Remember the position: the next step; all earlier ones are done.
 
-        Tensors are copied now. A function is called when they are saved instead: for large ones that a step changes
-        only after its last scoring, so that a step cut short leaves them as they were.
+        Tensors are copied now. A function is called on saving instead: for large tensors that a step only changes
+        after its last scoring, so that a step that was cut short does not change them.
         """
         self.step, self._state = step, dict(state or {})
         if callable(tensors):
@@ -178,12 +178,12 @@ class Book:
         self.search.checkpoint.mark()
 
     def save_if_due(self) -> None:
-        """Save where enough time has passed."""
+        """Save if enough time has passed."""
         if self.search.checkpoint.due():
             self.save()
 
     def save(self) -> None:
-        """Make what was remembered last the checkpoint."""
+        """Save the remembered position as a checkpoint."""
         tensors = self._tensors() if callable(self._tensors) else self._tensors
         self.search.checkpoint.save(self.step, self._state, {**tensors, **self._places})
 
@@ -207,32 +207,32 @@ class Book:
         return state, tensors
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """The scored prompts up to the last checkpoint, with what `annotate` kept of them."""
+        """The scored prompts up to the last checkpoint, with the facts from `annotate`."""
         return (row for row in self.search.checkpoint.stream(TRIALS) if "score" in row)
 
     def finish(self, stopped: str, finalists: int, extras: Mapping[str, Any] | None = None) -> Outcome:
-        """Save the end of the search, and hand over the candidates."""
+        """Save the end of the search and return the candidates."""
         self.save()
         return Outcome(self.best(finalists), stopped, self.step, dict(extras or {}))
 
     def diverged(self, finalists: int, sentence: str) -> Outcome:
-        """End a search that cannot continue: an error where nothing was found, else the best so far and the reason."""
+        """End a search that cannot continue: an error if nothing was found, else the best so far and the reason."""
         if not self._trials:
             raise SettingError(sentence)
         self.search.emit(Event("problem", self.step, {"reason": sentence}))
         return Outcome(self.best(finalists), "diverged", self.step, {"problem": sentence})
 
-    # What a step showed, and what it took.
+    # Events and costs of a step.
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Add the time that a phase of the step takes to its costs."""
+        """Add the duration of a phase to the step's costs."""
         started = time.perf_counter()
         yield
         self._phases[name] = self._phases.get(name, 0.0) + time.perf_counter() - started
 
     def tell(self, step: int, values: Sequence[float], costs: Mapping[str, Any] | None = None, **more: Any) -> None:
-        """Emit the event of a step: its scores, the best so far, and whatever else the method knows of it."""
+        """Emit the event of a step: its scores, the best so far, and further facts from the method."""
         best = max(self._trials.values(), key=lambda trial: (trial.heats, trial.mean, -trial.order), default=None)
         data: dict[str, Any] = {
             "score_mean": round(sum(values) / len(values), 6) if values else None,
@@ -250,10 +250,10 @@ class Book:
     def _enter(self, prompt: Prompt, value: float, merit: float | None = None, heats: int = 0) -> None:
         trial = self._trials.get(prompt.text)
         if trial is None:
-            # A text counts as one prompt, whichever step wrote it.
+            # Equal texts count as one prompt.
             order = len(self._trials)
             self._trials[prompt.text] = Trial(replace(prompt, draw=None), value, 1, order, merit=merit, heats=heats)
-        elif not trial.heats:  # a raced prompt has its rows' score, and a repeat asks for no other rows
+        elif not trial.heats:  # a raced prompt has the score of its rows, and a repeat is scored on no others
             trial.total += value
             trial.count += 1
 

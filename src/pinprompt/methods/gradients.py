@@ -1,4 +1,4 @@
-"""The task model's own tokens as a space to search: what may be written, its vectors, and the nearest of them."""
+"""For white-box methods: gradients, and the task model's tokens with their vectors and constraints."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from pinprompt.policy.vocabulary import Vocabulary
 from pinprompt.recipe.sections import Constraints
 from pinprompt.tasks.protocol import Differentiable, complete
 
-# What methods that use gradients share: the task's differentiable view, training rows in rounds, paid gradients.
+# Shared by methods that use gradients: the task's differentiable view, minibatches, charged gradients.
 
 
 def view_of(search: Search, method: str) -> Differentiable:
-    """The task's differentiable view, or a sentence that names the methods that can do without."""
+    """The task's differentiable view, or an error that lists the methods that do not need it."""
     view = complete(search.task).differentiable()
     if view is None:
         others = ", ".join(row.name for row in ROWS if not row.gradients)
@@ -33,14 +33,14 @@ def view_of(search: Search, method: str) -> Differentiable:
 
 
 def rounds(count: int, batch: int, random: torch.Generator) -> Iterator[list[int]]:
-    """One round over `count` training rows in a random order, in minibatches; the last one may be smaller."""
+    """One epoch over `count` training rows in random order, in minibatches; the last one may be smaller."""
     order: list[int] = torch.randperm(count, generator=random).tolist()
     for first in range(0, count, batch):
         yield order[first : first + batch]
 
 
 class Gradients:
-    """Losses with their gradients, charged before they are made: 1 call a row forward, 2 backward."""
+    """Losses with their gradients, charged in advance: 1 call per row forward, 2 backward."""
 
     def __init__(self, search: Search, view: Differentiable) -> None:
         self.search, self.view = search, view
@@ -55,7 +55,7 @@ class Gradients:
 
 
 def finite(loss: float, gradient: Tensor) -> bool:
-    """True where a step may be taken on this."""
+    """Whether loss and gradient are finite."""
     return loss == loss and abs(loss) != float("inf") and bool(torch.isfinite(gradient).all())
 
 
@@ -66,7 +66,7 @@ def runaway(method: str, step: int, learning_rate: float | None) -> str:
 
 
 class Descent:
-    """Continuous prompt vectors [n, d] with the optimiser that moves them; a checkpoint holds both."""
+    """Continuous prompt vectors [n, d] with their optimiser; a checkpoint has both."""
 
     def __init__(self, start: Tensor, optimiser: Callable[[list[Tensor]], torch.optim.Optimizer]) -> None:
         self.vectors = start.requires_grad_(True)
@@ -74,7 +74,7 @@ class Descent:
 
     @torch.no_grad()
     def place(self, vectors: Tensor) -> None:
-        """Set the vectors; the optimiser's state stays as it is."""
+        """Set the vectors; the optimiser's state is not changed."""
         self.vectors.copy_(vectors)
 
     def step(self, gradient: Tensor) -> None:
@@ -83,7 +83,7 @@ class Descent:
         self.optimiser.step()
 
     def state(self) -> dict[str, Tensor]:
-        """The vectors and what the optimiser knows of them, as tensors for a checkpoint."""
+        """The vectors and the optimiser's state, as tensors for a checkpoint."""
         known = self.optimiser.state[self.vectors].items()
         return {"vectors": self.vectors} | {f"optimiser.{name}": torch.as_tensor(value) for name, value in known}
 
@@ -104,7 +104,7 @@ _SUFFIX = "end_of_word_suffix"
 
 
 class WordEnds(Tokens):
-    """Texts of tokens that mark the end of a word instead of its beginning, as CLIP's do.
+    """Texts of tokens that mark the end of a word instead of its start, as CLIP's do.
 
     Its tokenizer turns the mark into a space when it decodes one text, but not when it decodes many at once.
     """
@@ -118,9 +118,9 @@ class WordEnds(Tokens):
 
 
 class TokenSpace:
-    """Prompts of `length` tokens of the task model that keep the user's constraints.
+    """Prompts of `length` tokens of the task model that satisfy the user's constraints.
 
-    `without` are words (in any case) whose tokens are kept out, `capitals=False` keeps out words with a capital.
+    `without` are words (in any case) whose tokens are excluded; `capitals=False` excludes words with a capital letter.
     """
 
     def __init__(
@@ -154,17 +154,17 @@ class TokenSpace:
         return self.vocabulary.allowed(prefix) & self._kept
 
     def keeps(self, ids: Prefix) -> bool:
-        """True where a whole prompt keeps every constraint and filter."""
+        """Whether a complete prompt satisfies every constraint and filter."""
         return self.vocabulary.obeys(ids) and all(
             bool(self.allowed(ids[:place])[token]) for place, token in enumerate(ids)
         )
 
     def text(self, ids: Iterable[int]) -> str:
-        """A prompt's text, as the task gets it."""
+        """A prompt's text for the task."""
         return self.vocabulary.text(ids)
 
     def word(self, token: int) -> str:
-        """A token as it is written in a text; its name where it has no text of its own."""
+        """A token's text; its name if it has no text."""
         return self.vocabulary.tokens.pieces[token] or self.vocabulary.tokens.alone[token]
 
     def vectors(self, ids: Sequence[int]) -> Tensor:
@@ -172,13 +172,13 @@ class TokenSpace:
         return self.embeddings[torch.tensor(list(ids), device=self.embeddings.device)]
 
     def draw(self, random: torch.Generator) -> Prefix:
-        """A random prompt that keeps the constraints: each token uniform among those that are allowed there."""
+        """A random prompt that satisfies the constraints: each token uniform among the allowed ones."""
         return self._written([torch.rand(len(self.embeddings), generator=random) for _ in range(self.length)])
 
     def project(self, vectors: Tensor) -> Prefix:
         """The nearest allowed token of each vector by cosine, exactly, from left to right.
 
-        What is allowed at a place depends on the tokens before it only where the constraints say so.
+        The allowed tokens depend on the preceding ones only if the constraints require it.
         """
         return self._written(self.cosines(vectors).cpu())
 
@@ -187,9 +187,9 @@ class TokenSpace:
         return torch.nn.functional.normalize(vectors.detach().float(), dim=-1) @ self._unit.T
 
     def _written(self, merits: Sequence[Tensor] | Tensor) -> Prefix:
-        """The prompt that takes the allowed token of the greatest merit [V] at each place.
+        """The prompt with the allowed token of the greatest merit [V] at each position.
 
-        A beginning after which nothing may be written is taken back, and its last token is not tried again.
+        After a prefix without allowed tokens, the search backtracks and does not try its last token again.
         """
         ids: Prefix = ()
         dead: set[Prefix] = set()

@@ -1,15 +1,15 @@
 """Guided decoding: at every position the LM's likelihood and the task's score choose the next token together.
 
-After Visually Guided Decoding (arXiv 2505.08622): no training and no gradients, a beam.
+After Visually Guided Decoding (arXiv 2505.08622): a beam search without training and without gradients.
 
-1. Every beam is continued with its likeliest tokens, and each continuation is scored as if it were the whole prompt.
-   Where the task can say what single words are worth (hints), they choose half of these tokens among the kept ones.
-2. The best continuations become the next beams, by their merit: score + weight x mean log-probability of the tokens.
-3. A beam is also an answer, if the prompt ended there: then the log-probability of an end counts among the tokens, so
-   that "a boat on the" loses against "a boat on the sea".
-4. Rounds repeat this with twice as many beams each. What was scored before costs nothing again.
-5. The best answer is then revised: at every position the likeliest other tokens take the place of the one there, or
-   nothing does; what has a better merit as a whole is the new answer, until nothing has.
+1. Every beam is extended with its most likely tokens, and each extension is scored as a whole prompt. If the task has
+   scores of single words (hints), they choose half of these tokens among the kept ones.
+2. The best extensions by merit become the next beams: score + weight x mean log-probability of the tokens.
+3. A beam is also a candidate answer that ends there; the log-probability of an end then counts as a token, so that
+   "a boat on the" loses against "a boat on the sea".
+4. Rounds repeat this with twice as many beams each. Known scores are not paid for again.
+5. The best answer is then revised: at every position, other likely tokens and no token are tried; a revision with a
+   higher merit is the new answer, until there is none.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from pinprompt.recipe.sections import GuidedSettings
 from pinprompt.values import Prompt
 
 ENDS = ("\n", ".", "!", "?")
-"""What stands behind a finished phrase: its line ends, or its sentence."""
+"""Texts that end a phrase: the end of a line or sentence."""
 
 
 @dataclass(frozen=True)
 class Beam:
-    """A beginning of a prompt: its ids, their log-probabilities added up, the prompt it stands for, and its score."""
+    """A prefix of a prompt: its ids, the sum of their log-probabilities, its prompt, and its score."""
 
     ids: Prefix
     logprob: float
@@ -42,12 +42,12 @@ class Beam:
     score: float = 0.0
 
     def merit(self, weight: float) -> float:
-        """What beams are ranked by."""
+        """The value by which beams are ranked."""
         return self.score + weight * self.logprob / max(1, len(self.ids))
 
 
 ROOT = Beam((), 0.0, Prompt(""))
-"""What every round begins with."""
+"""The first beam of every round."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,12 @@ class Answer:
     likelihood: float
 
     def merit(self, weight: float) -> float:
-        """What answers are ranked by."""
+        """The value by which answers are ranked."""
         return self.score + weight * self.likelihood
 
 
 def guided(search: Search, settings: GuidedSettings) -> Outcome:
-    """Decode with the task as a guide, with ever more beams, until the rounds or the budget end."""
+    """Decode with the task's scores, with more beams each round, until the rounds or the budget end."""
     run = _Run(search, settings)
     stopped = "finished"
     try:
@@ -78,20 +78,20 @@ def guided(search: Search, settings: GuidedSettings) -> Outcome:
 
 
 class _Run:
-    """Where guided decoding stands: the beams of this round, and the answers of all rounds."""
+    """The state of guided decoding: the beams of this round, and the answers of all rounds."""
 
     def __init__(self, search: Search, settings: GuidedSettings) -> None:
         self.search, self.settings = search, settings
         self.book, self.writer = Book(search, "guided"), search.writer()
-        # The state behind the last token says how likely an end is there, and the tree has none behind the last place.
+        # The state after the last token gives the probability of an end; the tree has none after the last position.
         self.longest = max(1, self.writer.length - 1)
         self.ends = _ends(self.writer)
         self.worth: torch.Tensor | None = None
-        """What each token is worth by itself, [V]; -inf where that is not known. None where there are no hints."""
+        """The score of each token by itself, [V]; -inf if not known. None without hints."""
         self.round, self.revisions, self.beams = 0, 0, [ROOT]
         self.answers: dict[str, Answer] = {}
         self.spent = BudgetSpent("")
-        """Why the last scoring was cut short."""
+        """Why the last scoring ended early."""
         resumed = self.book.resume()
         hints = dict(search.task.hints()) if settings.hints else {}
         if resumed is not None:
@@ -109,7 +109,7 @@ class _Run:
             self.worth = torch.tensor(known, dtype=torch.float64)
 
     def decode(self) -> None:
-        """Make all beams one token longer."""
+        """Extend all beams by one token."""
         with self.book.phase("write"):
             grown = self._grown()
         if not grown and not self.answers:
@@ -123,13 +123,13 @@ class _Run:
         self._remember()
 
     def revise(self) -> None:
-        """Exchange or leave out one token of the best answer; the last time is when that makes nothing better."""
+        """Replace or remove one token of the best answer, until nothing improves."""
         before = self._best(1)[0]
         with self.book.phase("write"):
             variants = self._variants(before.prompt.ids)
         scored = self._scored(variants)
         promising = self._promising(scored, self.settings.beams)
-        # What the LM finds of the tokens behind an exchanged one was guessed so far.
+        # So far the log-probabilities of the tokens after a replaced one were only estimated.
         self._answer([beam for beam in self._read(promising) if beam.logprob > float("-inf")])
         self.revisions += 1
         self._tell(scored, variants)
@@ -138,7 +138,7 @@ class _Run:
         self._remember()
 
     def finish(self, stopped: str) -> Outcome:
-        """The answers, best first; on a task with a dev split dev decides among them."""
+        """The answers, best first; by dev score if the task has a dev split."""
         self.book.save()
         best = self._best(self.settings.finalists)
         candidates = [Candidate(answer.prompt, "guided", answer.score) for answer in best]
@@ -146,9 +146,9 @@ class _Run:
         return Outcome(candidates, stopped, self.book.step, {"rounds": self.round}, finalists)
 
     def _grown(self) -> list[Beam]:
-        """Every beam with each of its likeliest tokens, the likeliest first.
+        """Every beam with each of its most likely tokens, the most likely first.
 
-        Those that cannot become a prompt that keeps all constraints are left out.
+        Extensions that cannot satisfy all constraints are left out.
         """
         logprobs = self.writer.lm_logprobs([beam.ids for beam in self.beams]).cpu().double()
         grown = []
@@ -160,7 +160,7 @@ class _Run:
         return sorted(grown, key=lambda beam: -beam.logprob)
 
     def _tokens(self, logprobs: torch.Tensor, place: int) -> list[tuple[int, float]]:
-        """The tokens that are tried at a place, with their log-probabilities of [V]: the likeliest, and by hints."""
+        """The tokens to try at a position, with their log-probabilities of [V]: the most likely, and by hints."""
         count = min(self.settings.tokens, len(logprobs))
         if self.worth is None:
             chosen = torch.topk(logprobs, count).indices.tolist()
@@ -173,9 +173,9 @@ class _Run:
         return [(token, value) for token, value in zip(chosen, values, strict=True) if value > float("-inf")]
 
     def _variants(self, ids: Prefix) -> list[Beam]:
-        """The ids with one token exchanged for a likely one, or left out; the likeliest first.
+        """The ids with one token replaced by a likely one, or removed; the most likely first.
 
-        The tokens behind it are taken to be as likely as they were.
+        The log-probabilities of the tokens after it are assumed to be unchanged.
         """
         logprobs = self.writer.lm_logprobs([ids[:place] for place in range(len(ids))]).cpu().double()
         own = [float(logprobs[place, token]) for place, token in enumerate(ids)]
@@ -195,7 +195,7 @@ class _Run:
         )
 
     def _read(self, beams: Sequence[Beam]) -> list[Beam]:
-        """The beams with the log-probability of their ids as the LM reads them; -inf where a mask forbids one."""
+        """The beams with the log-probability of their ids under the LM; -inf if a mask forbids one."""
         sums = [0.0] * len(beams)
         for place in range(max((len(beam.ids) for beam in beams), default=0)):
             rows = [row for row, beam in enumerate(beams) if place < len(beam.ids)]
@@ -205,7 +205,7 @@ class _Run:
         return [replace(beam, logprob=total) for beam, total in zip(beams, sums, strict=True)]
 
     def _scored(self, beams: Sequence[Beam]) -> list[Beam]:
-        """The beams with their scores; a spent budget leaves the last ones out, and ends the search after this step."""
+        """The beams with their scores; with a spent budget the last ones are left out, and the search ends."""
         with self.book.phase("score"):
             try:
                 scores = self.book.score([beam.prompt for beam in beams])
@@ -217,7 +217,7 @@ class _Run:
         return sorted(scored, key=lambda beam: -beam.merit(self.settings.weight))[:count]
 
     def _answer(self, beams: Sequence[Beam]) -> None:
-        """Take beams for answers: each as if the prompt ended there."""
+        """Add beams as candidate answers that end there."""
         weight = self.settings.weight
         for beam, end in zip(beams, self._end_logprobs(beams), strict=True):
             answer = Answer(beam.prompt, beam.score, (beam.logprob + end) / (len(beam.ids) + 1))
@@ -226,7 +226,7 @@ class _Run:
                 self.answers[beam.prompt.text] = answer
 
     def _end_logprobs(self, beams: Sequence[Beam]) -> list[float]:
-        """How likely the LM finds an end behind each beam; 0 behind the last place, where it cannot be read."""
+        """The log-probability of an end after each beam; 0 after the last position, where it is not known."""
         short = [beam for beam in beams if len(beam.ids) < self.writer.length]
         if not self.ends or not short:
             return [0.0] * len(beams)
@@ -240,7 +240,7 @@ class _Run:
         return sorted(self.answers.values(), key=lambda answer: -answer.merit(self.settings.weight))[:count]
 
     def _tell(self, scored: Sequence[Beam], asked: Sequence[Beam]) -> None:
-        """Emit the step, of which the best so far is what would be the answer now; or end it where it was cut short."""
+        """Emit the step's event, with the current answer as the best so far; or end the search if it was cut short."""
         if len(scored) < len(asked):
             raise self.spent
         [best] = self._best(1)

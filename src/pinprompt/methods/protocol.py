@@ -1,4 +1,4 @@
-"""What a search method gets and gives. Methods know the task's contract and the evaluator, never a concrete task."""
+"""The interface of search methods. They depend on the task protocol and the evaluator, never on a concrete task."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class Evaluator(Protocol):
-    """The only way from prompts to scores: it deduplicates, memoises, charges the budget, and may work in parallel."""
+    """Scores prompts: deduplicates, uses the memo, charges the budget, and may work in parallel."""
 
     budget: Budget
 
     @property
     def charged_calls(self) -> int:
-        """Calls booked to the search's budget so far."""
+        """Calls charged to the search's budget so far."""
 
     @property
     def report_calls(self) -> int:
@@ -35,51 +35,51 @@ class Evaluator(Protocol):
 
     @property
     def paid_calls(self) -> int:
-        """Calls really sent to a model so far."""
+        """Calls actually sent to a model so far."""
 
     @property
     def memo_hits(self) -> int:
-        """Prompts that the memo of earlier runs knew."""
+        """Number of scores taken from the memo."""
 
     def score(self, prompts: list[Prompt], split: str = "train", *, report: bool = False) -> list[Score]:
-        """Scores in order. Raises BudgetSpent before anything is overspent; what was scored by then is kept.
+        """Scores in order. Raises BudgetSpent before a limit is exceeded; scores obtained by then are kept.
 
-        With `report` the calls are counted apart from those of the search, and limited by what limits both together.
+        With `report` the calls are counted separately from the search's, and only the common limits apply.
         """
 
     def totals(self) -> dict[str, Any]:
-        """What was charged and what was really sent so far, as result.json has it."""
+        """What was charged and what was actually sent so far, as in result.json."""
 
     def evaluate(self, prompt: Prompt, split: str) -> Evaluation:
-        """The task's metrics of a prompt, counted as a report."""
+        """The task's metrics of a prompt, charged to the report."""
 
     def evaluate_all(self, prompts: list[Prompt], split: str) -> list[Evaluation]:
-        """The same of several prompts together, which a task may do faster."""
+        """The same for several prompts together, which may be faster."""
 
     def derive(self, prompt: Prompt, scores: list[Score]) -> None:
-        """Make known what a prompt's scores on the first blocks of rows say of whole splits."""
+        """Derive a prompt's score on whole splits from its scores on the first blocks of rows."""
 
     def charge(self, calls: int) -> None:
-        """Book calls that a white-box method made itself (a forward pass is 1 a row, a backward pass 2)."""
+        """Charge calls that a white-box method makes itself (a forward pass is 1 per row, a backward pass 2)."""
 
 
 class Checkpointer(Protocol):
-    """Where a method keeps what it needs to resume after being killed."""
+    """Stores a method's state for resuming."""
 
     def due(self) -> bool:
-        """True when it is time to save again; chosen so that saving costs little of the run's time."""
+        """Whether it is time to save again; saving takes a small share of the run's time."""
 
     def mark(self) -> None:
-        """A resumed run continues from here in events, scores and costs, once `save` is called."""
+        """Set the point from which a resumed run continues, once `save` is called."""
 
     def save(self, step: int, state: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
-        """Keep JSON-able `state` and `tensors` (torch) as the new checkpoint, atomically."""
+        """Save `state` (JSON values) and `tensors` (torch) as the new checkpoint, atomically."""
 
     def load(self) -> tuple[int, dict[str, Any], dict[str, Any]] | None:
         """The last checkpoint as (step, state, tensors), or None in a fresh run."""
 
     def append(self, stream: str, rows: list[dict[str, Any]]) -> None:
-        """Add JSON rows to a growing stream; they count once the next `save` has succeeded."""
+        """Append JSON rows to a stream; they are valid once the next `save` has succeeded."""
 
     def stream(self, name: str) -> Iterator[dict[str, Any]]:
         """The rows of a stream, up to the last checkpoint."""
@@ -87,20 +87,20 @@ class Checkpointer(Protocol):
 
 @dataclass(frozen=True)
 class Candidate:
-    """A prompt that may become the answer, with where it came from ('greedy', 'sampled', 'manual', ...)."""
+    """A candidate answer, with its source ('greedy', 'sampled', 'manual', ...)."""
 
     prompt: Prompt
     source: str
     score: float
     dev: float | None = None
-    """Its score on dev, where it was paid for while searching."""
+    """Its score on dev, if it was computed during the search."""
 
 
 @dataclass(frozen=True)
 class Finalist:
-    """A candidate with its dev score (None where the task has no dev split or it was not tried there).
+    """A candidate with its dev score (None if the task has no dev split or it was not scored there).
 
-    `chance` is how likely it is to be the best finalist, by a bootstrap over `rows` rows; None where that is unknown.
+    `chance` is the probability that it is the best finalist, by a bootstrap over `rows` rows; None if unknown.
     """
 
     candidate: Candidate
@@ -111,9 +111,9 @@ class Finalist:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a method found: candidates in order of training score (the caller scores them on dev, and dev decides).
+    """The result of a method: candidates in order of training score (the caller chooses among them on dev).
 
-    `tensor` names a file for methods whose answer is not text (soft prompts); `extras` goes into the result as it is.
+    `tensor` names a file for methods whose answer is not text (soft prompts); `extras` is added to the result.
     """
 
     candidates: list[Candidate]
@@ -122,7 +122,7 @@ class Outcome:
     steps: int = 0
     extras: Mapping[str, Any] = field(default_factory=dict)
     finalists: list[Finalist] | None = None
-    """Set by a method that chooses by itself: best first. None: the caller scores the candidates on dev."""
+    """Set by a method that chooses the answer itself: best first. None: the caller scores the candidates on dev."""
 
 
 @dataclass
@@ -137,16 +137,16 @@ class Search:
     device: str
     folder: Path
     policy: PolicySettings
-    """Length and constraints of a prompt, for methods that write without the LM too."""
+    """Length and constraints of a prompt, also for methods that write without the LM."""
     writer: Callable[[], Writer]
-    """The frozen LM that writes prompts, loaded at the first call."""
+    """The frozen LM that writes prompts, loaded on the first call."""
     open_reserve: Callable[[], None] = lambda: None
-    """Give back the calls that were set aside for the end of the search; called once it is over."""
+    """Release the calls reserved for the end of the search; called once it is over."""
     scoring: ScoringSettings = field(default_factory=ScoringSettings)
-    """Whether prompts are raced over the rows, and by what the answer is chosen."""
+    """Settings of racing over rows and of choosing the answer."""
 
 
 class Method(Protocol):
-    """A method is a function of a `Search` and of its own section of the recipe (None where it has none)."""
+    """A method is a function of a `Search` and of its section of the recipe (None if it has none)."""
 
     def __call__(self, search: Search, settings: Any) -> Outcome: ...

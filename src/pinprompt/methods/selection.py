@@ -1,12 +1,11 @@
-"""Which prompts stay: in heats while a search goes, and at its end, where the answer is chosen.
+"""Selecting prompts: early stopping of bad prompts during a search (`Heats`), and choosing the answer at its end.
 
-Heats: prompts are scored on a few rows first, and on more only while they can still be among the best. The rows of
-train come in blocks. Every prompt is scored on the first one. It advances to the next while its mean over its rows is
-among the `keep` best of all prompts that were scored on as many. No row is asked twice. A prompt that stops early gets
-its mean so far, plus what prompts with all rows gained on average after as many rows: easy first rows are then no
-advantage over those that went on.
+With heats, the rows of train come in blocks, and every prompt is scored on the first block. It advances to the next
+block while its mean is among the `keep` best of all prompts that were scored on the same number of rows. No row is
+scored twice. A prompt that stops early gets its mean so far, plus the average further gain of fully scored prompts, so
+that easy first rows are not an advantage.
 
-The answer: candidates are scored on dev, and dev decides, or all rows of train and dev; all are kept.
+The answer is chosen among the candidates by their scores on dev, or on all rows of train and dev.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Heats:
         self._whole = 0
 
     def score(self, prompts: Sequence[Prompt]) -> list[Raced]:
-        """Scores in order; where the budget ends, BudgetSpent has those that were scored on one block at least."""
+        """Scores in order; if the budget ends, BudgetSpent has those that were scored on at least one block."""
         given: list[list[Score]] = [[] for _ in prompts]
         means: list[list[float]] = [[] for _ in prompts]
         racing, refusal = list(range(len(prompts))), None
@@ -71,7 +70,7 @@ class Heats:
         return raced
 
     def enter(self, text: str, means: Sequence[float]) -> None:
-        """Count a prompt among those that others are compared with; each text counts once."""
+        """Add a prompt to those that others are compared with; each text counts once."""
         if text in self._texts or not means:
             return
         self._texts.add(text)
@@ -84,7 +83,7 @@ class Heats:
             self._gains = [gain + means[-1] - mean for gain, mean in zip(self._gains, means, strict=True)]
 
     def _mark(self, number: int, new: Sequence[float]) -> float:
-        """The least mean after a block with which a prompt advances, the new ones counted."""
+        """The minimum mean after a block with which a prompt advances, including the new ones."""
         best = heapq.nlargest(self.keep, (*self._best[number], *new))
         return best[-1] if len(best) == self.keep else float("-inf")
 
@@ -109,7 +108,7 @@ def train_blocks(task: Task) -> tuple[str, ...]:
 
 
 def score_whole(task: Task, evaluator: Evaluator, prompts: Sequence[Prompt]) -> None:
-    """Have prompts scored on all of train, block by block, so that the rows of earlier heats are not asked again."""
+    """Score prompts on all of train, block by block, so that rows of earlier heats are not scored again."""
     given: list[list[Score]] = [[] for _ in prompts]
     for block in train_blocks(task):
         scores = evaluator.score([asked(*pair) for pair in zip(prompts, given, strict=True)], block)
@@ -120,7 +119,7 @@ def score_whole(task: Task, evaluator: Evaluator, prompts: Sequence[Prompt]) -> 
 
 
 def asked(prompt: Prompt, scores: Sequence[Score]) -> Prompt:
-    """A prompt as its next block is asked: with the offsets that its first block measured."""
+    """A prompt for its next block: with the offsets measured on its first block."""
     return replace(prompt, offsets=scores[0].offsets) if scores else prompt
 
 
@@ -130,11 +129,11 @@ Floats = NDArray[np.float64]
 def select(search: Search, candidates: list[Candidate], step: int) -> list[Finalist]:
     """The distinct candidates, best first: by dev score, then by training score, then by order of discovery.
 
-    A dev score that was paid for while searching counts as it is. Where the budget allows only some of the others on
-    dev, these are the finalists; where it allows none, the training score decides among all.
+    Dev scores from the search are used. If the budget only suffices for some of the others, these are the finalists; if
+    it suffices for none, the training score decides.
     """
     if search.scoring.race:
-        for candidate in candidates:  # those with all rows cost nothing; the rest as far as the budget goes
+        for candidate in candidates:  # prompts with all rows cost nothing; the others as far as the budget suffices
             with contextlib.suppress(BudgetSpent):
                 score_whole(search.task, search.evaluator, [candidate.prompt])
     if search.scoring.choose == "rows" and (finalists := by_rows(search, candidates)):
@@ -154,8 +153,8 @@ def select(search: Search, candidates: list[Candidate], step: int) -> list[Final
 def by_rows(search: Search, candidates: list[Candidate]) -> list[Finalist]:
     """The distinct candidates and the hand-written prompts, by their mean over all rows of train and dev.
 
-    A tie goes to the hand-written prompt, so the answer is never worse on the evidence than what people write. Only
-    prompts that the budget allows on every split are finalists; [] where there is none.
+    A tie goes to the hand-written prompt, so the answer is never worse than it on these rows. Only prompts for which
+    the budget suffices on every split are finalists; [] if there are none.
     """
     baselines = {name: text for name, text in search.task.baselines().items() if name != "in-context"}
     by_hand = [Candidate(Prompt(text), name, float("-inf")) for name, text in baselines.items()]
@@ -193,9 +192,9 @@ def _distinct(candidates: Sequence[Candidate]) -> dict[str, Candidate]:
 
 
 def _affordable(search: Search, prompts: list[Prompt], split: str) -> list[Score]:
-    """The scores of the first prompts that the calls pay for.
+    """The scores of as many prompts as the calls suffice for.
 
-    Minutes limit the search, not this: an answer that was never tried on dev would be worth little.
+    Minutes limit the search, but not this: the answer should be scored on dev.
     """
     try:
         return search.evaluator.score(prompts, split, report=search.evaluator.budget.expired())
@@ -204,19 +203,19 @@ def _affordable(search: Search, prompts: list[Prompt], split: str) -> list[Score
 
 
 def _row_values(search: Search, scores: Sequence[Score], splits: Sequence[str]) -> list[float]:
-    """What each row of the splits is worth; [] where the task does not say."""
+    """The value of each row of the splits; [] if the task does not provide it."""
     parts = [search.task.row_values(score, split) for score, split in zip(scores, splits, strict=True)]
     return [value for part in parts for value in part] if all(parts) else []
 
 
 def _weighted(search: Search, scores: Sequence[Score], splits: Sequence[str]) -> float:
-    """The mean of the splits' scores by their numbers of rows."""
+    """The mean of the splits' scores, weighted by their numbers of rows."""
     rows = [search.task.calls(split) for split in splits]
     return float(np.average([score.value for score in scores], weights=rows if any(rows) else None))
 
 
 def announce(search: Search, finalists: list[Finalist], step: int) -> list[Finalist]:
-    """Emit an event with the finalists, and which of them is the answer."""
+    """Emit events with the finalists and the answer."""
     for finalist in finalists:
         search.emit(Event("finalist", step, facts_of(finalist)))
     if finalists:
@@ -225,10 +224,10 @@ def announce(search: Search, finalists: list[Finalist], step: int) -> list[Final
 
 
 def chances_of_best(values: Floats, seed: int, draws: int = 2000) -> list[float]:
-    """How likely each of n prompts is to be the best, from its values on the same rows, [n, rows].
+    """The probability of each of n prompts to be the best, from their values on the same rows, [n, rows].
 
     A Bayesian bootstrap: rows get random weights (Dirichlet), and the share of draws in which a prompt has the largest
-    weighted mean is its chance; a tie counts for the first.
+    weighted mean is its probability; a tie counts for the first.
     """
     random = np.random.default_rng(seed)
     weights = random.dirichlet(np.ones(values.shape[1]), size=draws)
@@ -237,7 +236,7 @@ def chances_of_best(values: Floats, seed: int, draws: int = 2000) -> list[float]
 
 
 def facts_of(finalist: Finalist) -> dict[str, object]:
-    """A finalist as events and result.json show it."""
+    """A finalist as in events and result.json."""
     candidate = finalist.candidate
     facts = {"prompt": candidate.prompt.text, "source": candidate.source, "score": candidate.score, "dev": finalist.dev}
     if finalist.chance is not None:

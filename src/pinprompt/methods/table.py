@@ -1,7 +1,7 @@
-"""The table of methods: one row says everything that the rest of the package needs to know of a method by name.
+"""The table of methods: one row has everything that the rest of the package needs to know about a method.
 
-Plain data that imports nothing of ours, so every room may read it: recipes take presets and sections from it, the
-command line its list, `run/build.py` the function to call.
+Plain data without imports from pinprompt, so every package may read it: recipes take presets and sections from it, the
+command line its list of methods, `run/build.py` the function to call.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ Kind = Literal["rl", "search", "handwritten", "white-box"]
 
 @dataclass(frozen=True)
 class MethodRow:
-    """A method: what it is, where its function is, which settings it reads, and what its name changes in a recipe."""
+    """A method: its description, function, settings section and presets."""
 
     name: str
     line: str
-    """What it does, in a few words."""
+    """A short description."""
     kind: Kind
-    """rl: Q-learning; search: other black-box searches; white-box: needs gradients of the task model."""
+    """rl: Q-learning; search: other black-box methods; white-box: needs gradients of the task model."""
     function: str
-    """`module:name` of a function `(search, settings) -> Outcome`; imported when a run wants it."""
+    """`module:name` of a function `(search, settings) -> Outcome`; imported on use."""
     reference: str
     section: str | None = None
-    """The section of the recipe that it gets as settings; a method without one gets None."""
+    """The section of the recipe that it gets as settings; None if it has none."""
     output: str = "text"
     presets: Tree = field(default_factory=dict)
-    """What the method's name puts over the defaults."""
+    """Changes to the defaults."""
     on_task: Mapping[str, Tree] = field(default_factory=dict)
-    """The same by kind of task, over `presets`."""
+    """The same by kind of task, applied after `presets`."""
     quick: Tree = field(default_factory=dict)
-    """What it puts over the profile `quick`."""
+    """Changes to the profile `quick`."""
     quick_on_task: Mapping[str, Tree] = field(default_factory=dict)
-    """The same by kind of task, over `quick`."""
+    """The same by kind of task, applied after `quick`."""
 
     code: tuple[str, ...] = ()
-    """Settings of its section that may name a function, which is code that its user has to agree to."""
+    """Settings of its section that may name a function, which needs the user's consent."""
     whole_scores: bool = False
-    """It compares prompts by a measure over all rows of train, so `scoring.race` is not for it."""
+    """Whether it compares prompts by a measure over all rows of train, so that `scoring.race` does not apply."""
 
     @property
     def gradients(self) -> bool:
-        """Does it need gradients of the task model?"""
+        """Whether it needs gradients of the task model."""
         return self.kind == "white-box"
 
 
@@ -59,14 +59,14 @@ _SOFT = {"entropy": "shannon", "target": "path-mean", "replay": False, "filter":
 _REPLAYED = {**_SOFT, "alpha": 0.05, "target": "bootstrap", "replay": True}
 _ON_PICTURES = {"inversion": {"q_learning": {"alpha": 0.0125, "steps": 20_000}}}
 _REPLAYED_ON_PICTURES = {"inversion": {"q_learning": {"steps": 20_000}}}
-# What makes a method the method it is stays, however short the schedule.
+# Settings that define a method are kept in short schedules.
 _UNFILTERED = {"policy": {"k": None}}
-# The published scale of 20 belongs to raw cosines, whose deviation is about 0.05; short searches measure z-scores, with
-# a deviation of 1. For other tasks the scale is that of RLPrompt, which has z-scores there.
+# The published reward scale of 20 is for raw cosines, whose standard deviation is about 0.05; short searches use
+# z-scores, with a deviation of 1. For other tasks the scale is RLPrompt's, which uses z-scores there.
 _Z_SCORED = {"q_learning": {"alpha": 0.2}}
-# Short searches for words of a picture, the same for every Q-learning method: a tenth of the tokens by chance, or the
-# first good words end the search, and eight updates a step. Those with a replay keep the newest and the best in it, for
-# z-scores over all those bad first prompts would not tell good from better.
+# Short searches for words for a picture, the same for every Q-learning method: a tenth of the tokens at random, since
+# otherwise the search stops at the first good words, and eight updates per step. Methods with a replay keep the newest
+# and the best episodes: z-scores over all the bad first prompts would not separate good from better ones.
 _CARE = {"explore": 0.1, "updates": 8}
 _CARE_WITH_REPLAY = {**_CARE, "capacity": 128, "keep_best": 256}
 
@@ -98,12 +98,12 @@ ROWS = (
     ),
     MethodRow(
         "pin-lm",
-        "sparse Q-learning relative to the LM: pin that begins as random search",
+        "sparse Q-learning relative to the LM: pin that starts as random search",
         "rl",
         _LOOP,
         "here",
         "q_learning",
-        # Over n tokens of equal probability, alpha/n is what alpha is to pin; a context leaves a few tens of those.
+        # Over n tokens of equal probability, alpha/n corresponds to pin's alpha; a context leaves a few tens of tokens.
         presets={"policy": {"context": "task"}, "q_learning": {"prior": "lm", "alpha": 0.05}},
         quick_on_task=_short_pictures(**_CARE_WITH_REPLAY),
     ),
@@ -121,8 +121,8 @@ ROWS = (
             },
             **_ON_PICTURES,
         },
-        # As many prompts without the cut as a replay waits for, or it tries little but 256 tokens that are the same
-        # in every state.
+        # As many prompts without the restriction as a replay waits for; otherwise it tries little besides 256 tokens
+        # that are the same in every state.
         quick={**_UNFILTERED, "q_learning": {"top_q_from": 64}},
         quick_on_task=_short_pictures(**_CARE),
     ),
@@ -178,14 +178,15 @@ ROWS = (
     ),
     MethodRow(
         "race",
-        "readable phrases raced over growing blocks of rows, labels calibrated; what the verbs for people use",
+        "scores readable phrases on growing blocks of rows, with calibrated labels; the default of classify and "
+        "restyle",
         "search",
         "pinprompt.methods.race:race",
         "here",
         "race",
         presets={"policy": {"length": 16, "k": 64, "rows": 64, "context": "task", "constraints": {"dictionary": True}}},
         on_task={
-            # Instructions are sentences, and say "the" more than once; fewer of them are tried, each on more texts.
+            # Instructions are sentences with "the" more than once; fewer of them are tried, each on more texts.
             "style-transfer": {
                 "policy": {"length": 40},
                 "race": {"choose": "paired", "prune": 0.0, "batch": 16, "max_perplexity": 250.0},
@@ -201,27 +202,27 @@ ROWS = (
     ),
     MethodRow(
         "random",
-        "samples of the frozen LM, the best chosen on dev",
+        "samples from the frozen LM, the best chosen on dev",
         "search",
         f"{_BASELINES}.untrained:random_search",
-        "the floor",
+        "baseline",
         "random",
         presets={"policy": {"context": "task"}},
         quick={"random": {"prompts": 1600}},
     ),
     MethodRow(
         "beam",
-        "the frozen LM's most likely prompts, with wider and wider beams",
+        "the frozen LM's most likely prompts, doubling the beam width",
         "search",
         f"{_BASELINES}.untrained:beam",
-        "the floor",
+        "baseline",
         "beam",
         presets={"policy": {"context": "task"}},
         quick={"beam": {"prompts": 1600}},
     ),
     MethodRow(
         "guided",
-        "beams whose every next token LM and task choose together; what invert uses",
+        "beam search in which LM and task score choose each token; the default of invert",
         "search",
         "pinprompt.methods.guided:guided",
         "after Visually Guided Decoding (arXiv 2505.08622)",
@@ -231,7 +232,7 @@ ROWS = (
     ),
     MethodRow(
         "soft-prompt",
-        "continuous vectors trained by gradient",
+        "continuous vectors trained by gradient descent",
         "white-box",
         f"{_BASELINES}.soft_prompt:soft_prompt",
         "Lester et al. 2021",
@@ -241,7 +242,7 @@ ROWS = (
     ),
     MethodRow(
         "autoprompt",
-        "tokens exchanged by gradient, one at a time",
+        "replaces tokens by gradient, one at a time",
         "white-box",
         f"{_BASELINES}.autoprompt:autoprompt",
         "Shin et al. 2020",
@@ -250,7 +251,7 @@ ROWS = (
     ),
     MethodRow(
         "pez",
-        "gradient at the nearest words, continuous vectors kept",
+        "applies the gradient at the nearest words to continuous vectors",
         "white-box",
         f"{_BASELINES}.pez:pez",
         "Wen et al. 2023",
@@ -279,10 +280,10 @@ ROWS = (
         "grips",
         code=("parser", "paraphraser"),
         whole_scores=True,
-        quick={"policy": {"constraints": {"no_repeats": False}}},  # an instruction says "the" more than once
+        quick={"policy": {"constraints": {"no_repeats": False}}},  # an instruction contains "the" more than once
     ),
 )
 
 METHODS = {row.name: row for row in ROWS}
 SECTIONS = tuple(dict.fromkeys(row.section for row in ROWS if row.section is not None))
-"""Sections of a recipe that only one method, or one family, reads."""
+"""Sections of a recipe for a single method or family of methods."""

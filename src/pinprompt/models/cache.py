@@ -1,4 +1,4 @@
-"""The user's cache: where it is, and how a folder gets into it whole or not at all."""
+"""The user's cache: its location, and adding folders to it atomically."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pinprompt.errors import ModelError, RunError
 from pinprompt.files import rename, write_atomically
 
 HASHES = ".hashes.json"
-"""In each folder of the cache: the SHA-256 of its files; the time of its last change is that of the last check."""
+"""In each folder of the cache: the SHA-256 of its files; its modification time is the time of the last check."""
 DAY = 86400.0
 _CHUNK = 1 << 20
 
@@ -35,7 +35,7 @@ def home() -> Path:
 
 def _platform_cache() -> Path:
     xdg = os.environ.get("XDG_CACHE_HOME")
-    if xdg and Path(xdg).is_absolute():  # the XDG rules say that a relative path is to be ignored
+    if xdg and Path(xdg).is_absolute():  # the XDG specification says to ignore relative paths
         return Path(xdg)
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches"
@@ -49,7 +49,7 @@ _fetching = True
 
 @contextlib.contextmanager
 def fetching_nothing() -> Iterator[None]:
-    """Contact no index and no hub meanwhile: what is not on this machine is a NotFetched error."""
+    """Contact no index and no hub in this context: what is not on this machine is a NotFetched error."""
     global _fetching
     before, _fetching = _fetching, False
     try:
@@ -59,19 +59,19 @@ def fetching_nothing() -> Iterator[None]:
 
 
 def may_fetch() -> bool:
-    """Whether what is not on this machine may be fetched now."""
+    """Whether downloads are allowed now."""
     return _fetching
 
 
 @contextlib.contextmanager
 def place(target: Path, what: str) -> Iterator[Path | None]:
-    """Fill `target` (a folder in the cache) once: yields a folder to fill, or None where it is there.
+    """Fill `target` (a folder in the cache) once: yields a folder to fill, or None if it exists.
 
-    One process at a time works on a target; the others wait for it and then find it there. What is yielded is renamed
-    to `target` at the end and removed if anything goes wrong, so that a target that exists is always whole.
+    One process at a time fills a target; the others wait for it. The yielded folder is renamed to `target` at the end
+    and removed on errors, so that a target that exists is always complete.
     """
     if target.is_dir():
-        # Before any lock, so that a cache that is shared and read-only can still be read.
+        # Before any lock, so that a read-only shared cache can be used.
         check(target)
         yield None
         return
@@ -82,7 +82,7 @@ def place(target: Path, what: str) -> Iterator[Path | None]:
         target.parent.mkdir(parents=True, exist_ok=True)
         staging = home() / "tmp"
         staging.mkdir(parents=True, exist_ok=True)
-        for left in staging.glob(f"{target.name}.*"):  # of a process that was killed: we hold its lock
+        for left in staging.glob(f"{target.name}.*"):  # left by a killed process: we hold its lock
             shutil.rmtree(left, ignore_errors=True)
         folder = Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=staging))
         try:
@@ -95,9 +95,9 @@ def place(target: Path, what: str) -> Iterator[Path | None]:
 
 
 def check(target: Path, deep: bool = False) -> None:
-    """A folder of the cache is what was put there: its hashes are looked at once a day, or now with `deep`.
+    """Check the hashes of a folder in the cache, at most once a day, or now with `deep`.
 
-    A folder that an earlier version made has none yet, and gets them now.
+    A folder of an earlier version has no hashes yet; they are added.
     """
     note = target / HASHES
     try:
@@ -105,7 +105,7 @@ def check(target: Path, deep: bool = False) -> None:
             return
         known = json.loads(note.read_text("utf-8"))
     except FileNotFoundError:
-        if os.access(target, os.W_OK):  # a cache that cannot be written is used as it is
+        if os.access(target, os.W_OK):  # a read-only cache is used as it is
             with contextlib.suppress(OSError, RunError):
                 _seal(target)
         return
@@ -116,7 +116,7 @@ def check(target: Path, deep: bool = False) -> None:
     ]  # fmt: skip
     if changed:
         raise ModelError(
-            f"{target} is not what was put into the cache ({', '.join(changed[:3])} changed); remove the folder, and "
+            f"{target} was changed since it was cached ({', '.join(changed[:3])} changed); remove the folder, and "
             "it is fetched again"
         )
     with contextlib.suppress(OSError):
@@ -124,7 +124,7 @@ def check(target: Path, deep: bool = False) -> None:
 
 
 def damaged_folders() -> list[str]:
-    """A sentence for each folder of weights or data in the cache that is not what was put there."""
+    """A sentence for each folder of weights or data in the cache that was changed."""
     found = []
     for target in sorted(path for kind in ("models", "data") for path in (home() / kind).glob("*") if path.is_dir()):
         try:
@@ -135,7 +135,7 @@ def damaged_folders() -> list[str]:
 
 
 def _seal(folder: Path) -> None:
-    """Write down what the files of a folder hold."""
+    """Store the hashes of a folder's files."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != HASHES)
     digests = {path.relative_to(folder).as_posix(): sha256_of(path) for path in paths}
     write_atomically(folder / HASHES, json.dumps(digests, indent=0))
@@ -143,7 +143,7 @@ def _seal(folder: Path) -> None:
 
 @contextlib.contextmanager
 def translated(what: str) -> Iterator[None]:
-    """Turn the file system's refusals into a sentence: full disk, read-only cache, and the rest."""
+    """Turn file system errors into clear messages: full disk, read-only cache, and others."""
     try:
         yield
     except OSError as error:
@@ -167,7 +167,7 @@ def _sentence(what: str, error: OSError) -> str:
 
 @contextlib.contextmanager
 def _locked(target: Path) -> Iterator[None]:
-    """Hold the lock of one target; the system lets go of it when a process dies."""
+    """Hold the lock of one target; the system releases it when a process dies."""
     folder = home() / "locks"
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / f"{target.name}.lock"):
@@ -184,7 +184,7 @@ def sha256_of(path: Path) -> str:
 
 
 def known_sha256_of(path: Path) -> str:
-    """Like `sha256_of`, but remembered by place, size and time of change, since weights can be gigabytes."""
+    """Like `sha256_of`, but cached by path, size and modification time, since weights can be gigabytes."""
     path = path.resolve()
     stat = path.stat()
     key = hashlib.sha256(f"{path}|{stat.st_size}|{stat.st_mtime_ns}".encode()).hexdigest()
@@ -192,7 +192,7 @@ def known_sha256_of(path: Path) -> str:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         return str(json.loads(note.read_text())["sha256"])
     digest = sha256_of(path)
-    # Only a saving: a cache that cannot be written costs time, nothing else.
+    # Only an optimisation: a read-only cache costs time, nothing else.
     with contextlib.suppress(OSError, RunError):
         note.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(note, json.dumps({"path": str(path), "sha256": digest}))

@@ -1,9 +1,9 @@
-"""CLIP and SigLIP models that transformers loads: pictures and texts as unit vectors, exact and independent of batches.
+"""CLIP and SigLIP models: pictures and texts as unit vectors, independent of batching.
 
-A CLIP text tower is causal and read at its end token, so nothing after that token can change a text's vector: texts are
-run at their own length instead of the full window. SigLIP's tower looks both ways and was trained on padded texts, so
-there every text is padded to the window. A text's pass has a shape that depends on that text alone (its length rounded
-up, a fixed number of rows), so its vector has the same bits whatever else is in its batch.
+A CLIP text tower is causal and its output is taken at the end token, so nothing after that token can change a text's
+vector: texts are processed at their own length instead of the full window. SigLIP's tower is bidirectional and was
+trained on padded texts, so every text is padded to the window. The shape of a text's pass depends on that text alone
+(its length rounded up, a fixed number of rows), so its vector has the same bits whatever else is in its batch.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 EMOJI_CLIP = "emoji-clip"
-"""The small image-text model of emoji drawings that comes with the package; no CLIP for photographs."""
+"""The small image-text model of emoji drawings that is part of the package; not for photographs."""
 ROWS = 8
 """Texts in every pass of the text tower."""
 SMALL_ROWS = 64
-"""The same for a small tower, where a pass takes its time before it multiplies anything."""
+"""The same for a small tower, where the overhead of a pass dominates."""
 SMALL = 20_000_000
 """Parameters of the text tower below which it is small."""
 KNOWN, KNOWN_LARGE = 10_000, 512
-"""Known words that pictures are compared with, at the most, in a small and in a large tower."""
+"""Maximum number of known words that pictures are compared with, for a small and a large tower."""
 STRIDE = 4
-"""Lengths of passes are multiples of this: few shapes, and little padding."""
+"""Lengths of passes are multiples of this: few shapes and little padding."""
 
 
 def folder_of(name: str) -> str:
-    """What to load for a name: the packaged folder for emoji-clip, anything else as it is."""
+    """What to load for a name: the packaged folder for emoji-clip, otherwise the name itself."""
     return str(Path(__file__).parent / "emoji_clip") if name == EMOJI_CLIP else name
 
 
@@ -61,11 +61,11 @@ def load_clip(name: str, device: str = "cpu") -> Clip:
         if source.kind == "hub":
             where = {"revision": source.revision, "local_files_only": not may_fetch()}
         try:
-            # Never torchvision's processor: a torchvision of another build than torch fails at its import.
+            # Never torchvision's processor: a torchvision that does not match torch fails to import.
             processor = transformers.AutoImageProcessor.from_pretrained(place, backend="pil", **where)
         except ImportError as error:
             raise MissingExtra("image", "preparing pictures") from error
-        except Exception as error:  # a missing or foreign preprocessor config ends in any kind of error
+        except Exception as error:  # a missing or invalid preprocessor config may raise anything
             raise ModelError(f"'{name}' has no usable image processor: {error}") from error
     return Clip(name, source.revision, model, tokenizer, processor)
 
@@ -78,12 +78,12 @@ class Clip:
         self.model, self.tokenizer, self.processor = model.eval().requires_grad_(False), tokenizer, processor
         self.device = model.device
         self.trims: bool = model.config.model_type == "clip"
-        """Whether a text may be run at its own length: a causal tower that is read at the end token."""
+        """Whether a text may be processed at its own length: a causal tower whose output is at the end token."""
         self.window: int = int(model.config.text_config.max_position_embeddings)
-        """Tokens that the text tower can read, its own start and end tokens among them."""
+        """The text window in tokens, including the start and end tokens."""
         size = sum(weight.numel() for weight in model.text_model.parameters())
         self.rows = SMALL_ROWS if size < SMALL else ROWS
-        """Texts in every pass of the text tower: by its size alone, so that a text's vector has the same bits."""
+        """Texts per pass of the text tower: depends on its size only, so that vectors are reproducible."""
         limit = getattr(tokenizer, "model_max_length", None)
         if limit is not None and limit < self.window:
             self.window = int(limit)
@@ -97,12 +97,12 @@ class Clip:
         vectors = []
         with torch.inference_mode():
             for image in images:
-                # A side of one to four pixels would be taken for the channels.
+                # A side of one to four pixels would be mistaken for the channels.
                 inputs = self.processor(images=image, return_tensors="pt", input_data_format="channels_last")
                 inputs = {name: value.to(self.device) for name, value in inputs.items()}
                 vectors.append(_vector(self.model.get_image_features(**inputs)))
             unit = torch.nn.functional.normalize(torch.cat(vectors).float(), dim=-1)
-        return unit.clone()  # outside of inference mode, so that it may meet a gradient
+        return unit.clone()  # outside inference mode, so that it can be used with gradients
 
     def target(self, images: Sequence[Image]) -> Tensor:
         """One unit vector [d] for one picture, or for what several have in common: the mean of their vectors."""
@@ -113,12 +113,12 @@ class Clip:
     # Texts
 
     def tokens(self, text: str) -> list[int]:
-        """A text's tokens with the model's own start and end tokens, not cut."""
-        # Not verbose: a warning about long texts would be noise, `too_long` tells the caller.
+        """A text's tokens with the model's start and end tokens, not truncated."""
+        # Not verbose: `too_long` reports long texts to the caller.
         return list(self.tokenizer(text, verbose=False)["input_ids"])
 
     def all_tokens(self, texts: Sequence[str]) -> dict[str, list[int]]:
-        """The same of many texts at once, by text."""
+        """The same for many texts at once, by text."""
         distinct = list(dict.fromkeys(texts))
         if not distinct:
             return {}
@@ -126,27 +126,27 @@ class Clip:
         return {text: list(ids) for text, ids in zip(distinct, found, strict=True)}
 
     def too_long(self, texts: Sequence[str]) -> dict[str, str]:
-        """The texts that do not fit into the window, each with a sentence that says so."""
+        """The texts that do not fit into the window, each with a message."""
         return {
-            text: f"the prompt has {len(ids)} tokens of {self.name}, whose text window holds {self.window}"
+            text: f"the prompt has {len(ids)} tokens of {self.name}, whose text window has {self.window}"
             for text, ids in self.all_tokens(texts).items()
             if len(ids) > self.window
         }
 
     def check_length(self, length: int) -> None:
-        """Refuse a search whose prompts, at one token or more for each token of the writer, could not fit."""
+        """Raise an error if prompts of this length cannot fit, at one token or more per token of the writer."""
         specials = len(self.tokens(""))
         if length + specials > self.window:
             raise SettingError(
                 f"prompts of {length} tokens do not fit into the text window of {self.name}: it holds "
-                f"{self.window - specials} beside its own start and end. Ask for shorter prompts (--length), or let "
-                f'them be cut (overlong = "cut").'
+                f"{self.window - specials} besides the start and end tokens. Use shorter prompts (--length), or "
+                f'truncate them (overlong = "cut").'
             )
 
     def text_features(self, texts: Sequence[str], trim: bool = True) -> Tensor:
-        """Unit vectors [n, d] of texts, cut where they do not fit; equal texts are run once.
+        """Unit vectors [n, d] of texts, truncated to fit; equal texts are processed once.
 
-        `trim` off pads every text to the window, for comparison; where trimming is not exact it is always off.
+        `trim=False` pads every text to the window, for comparison; if trimming is not exact it is always off.
         """
         import torch
 
@@ -167,7 +167,7 @@ class Clip:
         return stacked.clone()
 
     def _fit(self, ids: list[int]) -> list[int]:
-        """Cut to the window, the end token kept (what the tokenizers' own truncation does)."""
+        """Truncate to the window, keeping the end token (as the tokenizers do)."""
         return ids if len(ids) <= self.window else [*ids[: self.window - 1], ids[-1]]
 
     def _pass(self, rows: list[list[int]], length: int) -> Tensor:
@@ -175,8 +175,8 @@ class Clip:
         import torch
 
         if self.trims:
-            # The end token ends what is read; another padding token could be taken for it (older configs look for
-            # the greatest id), and a mask would change nothing under a causal tower.
+            # Pad with the end token: another padding token could be mistaken for it (older configs look for the
+            # largest id), and a mask would change nothing in a causal tower.
             padded = [[*ids, *[ids[-1]] * (length - len(ids))] for ids in rows]
             inputs = {"input_ids": torch.tensor(padded, device=self.device)}
         else:
@@ -187,13 +187,13 @@ class Clip:
                 inputs["attention_mask"] = batch["attention_mask"].to(self.device)
         return torch.nn.functional.normalize(_vector(self.model.get_text_features(**inputs)).float(), dim=-1)
 
-    # Words that it knows
+    # Known words
 
     @cached_property
     def known_words(self) -> tuple[list[str], Tensor]:
-        """Words that are one token of the model each, and their unit vectors [n, d]; kept in the cache.
+        """Words that are a single token of the model, and their unit vectors [n, d]; cached.
 
-        All of them for a small tower; the commonest for a large one, whose passes take long.
+        All of them for a small tower; the most common ones for a large one, whose passes take longer.
         """
         words = self._whole_words()[: KNOWN if self.rows == SMALL_ROWS else KNOWN_LARGE]
         if not words:
@@ -206,17 +206,17 @@ class Clip:
         with contextlib.suppress(ModelError), place(folder, "vectors of words") as made:
             if made is not None:
                 save_file({"vectors": self.text_features(words).cpu()}, made / "vectors.safetensors")
-        # A cache that cannot be written costs time, nothing else.
+        # A read-only cache costs time, nothing else.
         if folder.is_dir():
             return words, load_file(folder / "vectors.safetensors")["vectors"].to(self.device)
         return words, self.text_features(words)
 
     def _whole_words(self) -> list[str]:
-        """The English words among the tokens, by id: tokenizers number the commonest first."""
+        """The English words among the tokens, by id: tokenizers number common tokens first."""
         marked = [token.endswith("</w>") for token in self.tokenizer.get_vocab()]
         found: dict[str, None] = {}
         for token, _ in sorted(self.tokenizer.get_vocab().items(), key=lambda pair: pair[1]):
-            # CLIP marks where a word ends, SigLIP where it begins; the small model's tokens are words.
+            # CLIP marks the end of a word, SigLIP its start; the small model's tokens are words.
             if any(marked) and not token.endswith("</w>"):
                 continue
             word = token.removesuffix("</w>").removeprefix("\N{LOWER ONE EIGHTH BLOCK}").lower()
@@ -239,9 +239,9 @@ class Clip:
         if len(vectors) + len(specials) > self.window:
             raise SettingError(
                 f"{len(vectors)} prompt vectors do not fit into the text window of {self.name}, which holds "
-                f"{self.window - len(specials)} beside its own start and end; ask for fewer."
+                f"{self.window - len(specials)} besides the start and end tokens; use fewer."
             )
-        # A plain token marks the prompt's place: a special one could be taken for the end of the text.
+        # A plain token marks the prompt's position: a special one could be mistaken for the end of the text.
         special = set(self.tokenizer.all_special_ids)
         plain = next(index for index in range(len(self.tokenizer)) if index not in special)
         ids = [*specials[:-1], *[plain] * len(vectors), specials[-1]]
@@ -257,13 +257,13 @@ class Clip:
 
 
 def _vector(output: Any) -> Any:
-    """The pooled features, whichever way a version of transformers hands them over."""
+    """The pooled features, in any format that versions of transformers return."""
     return getattr(output, "pooler_output", output)
 
 
 @contextlib.contextmanager
 def _put_in(embedding: Any, vectors: Tensor, start: int) -> Iterator[None]:
-    """For one pass, let the embedding layer give `vectors` at the prompt's positions; the tower itself is untouched."""
+    """For one pass, make the embedding layer return `vectors` at the prompt's positions; the tower is not changed."""
     import torch
 
     def replace(module: Any, inputs: Any, output: Tensor) -> Tensor:

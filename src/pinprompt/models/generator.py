@@ -1,13 +1,13 @@
 """Sampling from a prompted causal LM: many prompts, texts and samples at once, each sample with its own random stream.
 
-What is drawn has the distribution of the model's own `generate` (top-k, temperature) followed by `tidy`, at less cost:
+Samples have the distribution of the model's own `generate` (top-k, temperature) followed by `tidy`, at less cost:
 
-- the prompt and the text are read once per request, whatever the number of samples;
-- samples that have drawn the same tokens so far are one row (a branch) until they part;
+- the prompt and the text are processed once per request, whatever the number of samples;
+- samples that have drawn the same tokens so far share one row (a branch) until they diverge;
 - a branch ends as soon as `tidy` would cut it, and another takes its slot in the pass.
 
-Which token a sample draws depends on the request's seed, the sample's number and the step alone; every pass has the
-same shape (see `slots`), so nothing depends on how requests are grouped.
+The token that a sample draws depends only on the request's seed, the sample's number and the step; every pass has the
+same shape, so nothing depends on how requests are grouped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pinprompt.models.passes import Slots, check, read, window
 
 TEMPLATE = '{prompt} "{text}" "'
 _ENDS = frozenset('".!?')
-_STEP = 64  # key lengths are rounded up to this: requests of nearly one length share passes, and their tail
+_STEP = 64  # key lengths are rounded up to this, so that requests of similar length share passes
 
 
 @dataclass(frozen=True)
@@ -42,17 +42,17 @@ class Request:
 
 @dataclass(frozen=True)
 class Generated:
-    """The samples of a request in order; where it could not be run they are empty and `failure` says why."""
+    """The samples of a request in order; if it failed they are empty and `failure` has the reason."""
 
     texts: tuple[str, ...]
     failure: str | None = None
 
 
 def filled(template: str, prompt: str, text: str) -> str:
-    """The text that the model reads: the template, or the prompt itself where it says where the text goes.
+    """The model's input: the filled template, or the prompt itself where `{text}` in it marks the place of the text.
 
-    "Before: {text} After:" stands around the text in quotes, and ends in an open quote. Double quotes inside the text
-    become single ones, since the first one ends the output.
+    In "Before: {text} After:" the text is put in quotes, and an opening quote is added at the end. Double quotes inside
+    the text become single, since the first one ends the output.
     """
     quoted = text.replace('"', "'")
     if "{text}" in prompt:
@@ -62,7 +62,7 @@ def filled(template: str, prompt: str, text: str) -> str:
 
 
 def tidy(text: str, lower: bool = False) -> str:
-    """What is kept of a raw continuation: up to the closing quote, and of that the first sentence."""
+    """The first sentence of a raw continuation, up to the closing quote."""
     kept = text.split('"', 1)[0].strip()
     sentence = re.match(r"[^.!?]*[.!?]", kept)
     kept = sentence.group().strip() if sentence else kept
@@ -70,13 +70,13 @@ def tidy(text: str, lower: bool = False) -> str:
 
 
 def new_tokens(source_tokens: int) -> int:
-    """Length control: how many tokens may follow for a source of n tokens, max(1.5 n, n + 10)."""
+    """The maximum output length for a source of n tokens: max(1.5 n, n + 10)."""
     return int(max(1.5 * source_tokens, source_tokens + 10))
 
 
 @dataclass
 class _Job:
-    """A request under way."""
+    """A request in progress."""
 
     place: int
     ids: list[int]
@@ -101,7 +101,7 @@ class Generator:
     """A frozen causal LM that rewrites texts; `rows` is the fixed number of rows of a pass."""
 
     billed: ClassVar[str | None] = None
-    """Nobody is paid for a model on this machine."""
+    """A local model is not billed."""
 
     model: Any
     tokenizer: Any
@@ -132,21 +132,21 @@ class Generator:
         self.window = window(self.model)
 
     def fill(self, prompt: str, text: str) -> str:
-        """The text that the model reads."""
+        """The model's input."""
         return filled(self.template, prompt, text)
 
     def limit(self, text: str) -> int:
-        """How many tokens may follow for this source text."""
+        """The maximum output length for this source text."""
         if self.max_new_tokens is not None:
             return self.max_new_tokens
         return new_tokens(len(self.tokenizer(text, add_special_tokens=False)["input_ids"]))
 
     def length(self, prompt: str, text: str) -> int:
-        """How many tokens the model reads of a prompt and a text."""
+        """The number of input tokens of a prompt and a text."""
         return len(self._encode(self.fill(prompt, text)))
 
     def fits(self, text: str, room: int) -> bool:
-        """Does the model's window hold the text, its rewrite, and `room` tokens of prompt?"""
+        """Whether the text, its rewrite, and `room` tokens of prompt fit into the model's window."""
         return self.length("", text) + room + self.limit(text) <= self.window
 
     def sample(self, requests: Sequence[Request]) -> list[Generated]:
@@ -164,7 +164,7 @@ class Generator:
                 continue
             draws = np.random.Generator(np.random.Philox(request.seed)).random((request.samples, steps))
             job = _Job(place, ids, steps, draws, [""] * request.samples)
-            # Never beyond the window: where attention is local, the place of the last key says what is near.
+            # Never beyond the window: with local attention, the position of the last key determines what is near.
             groups[min(-(-(len(ids) + steps) // _STEP) * _STEP, self.window)].append(job)
         for length, jobs in sorted(groups.items()):
             with PackedLayers(self.model):
@@ -173,7 +173,7 @@ class Generator:
         return [answers[place] for place in range(len(requests))]
 
     def _run(self, length: int, jobs: list[_Job]) -> None:
-        """Finish jobs of one key length: as long as there is work, every slot of a pass has a branch to extend."""
+        """Finish jobs of one key length, keeping every slot of a pass filled while there is work."""
         ahead = list(reversed(jobs))
         waiting = self._open(ahead.pop())
         first = jobs[0].past
@@ -187,8 +187,8 @@ class Generator:
                     if not waiting:
                         waiting += self._open(ahead.pop())
                         continue
-                    # The latest first: depth before breadth keeps the number of waiting branches small. At the end the
-                    # shortest, which may have the longest way to go, so that the last passes are fuller.
+                    # The latest first: depth-first keeps the number of waiting branches small. At the end the shortest,
+                    # which may have the most left to generate, so that the last passes are fuller.
                     last = len(waiting) - 1
                     place = last if ahead else min(range(last + 1), key=lambda one: len(waiting[one].tokens))
                     branch = held[slot] = waiting.pop(place)
@@ -211,24 +211,24 @@ class Generator:
                     waiting += children[1:]
 
     def _open(self, job: _Job) -> list[_Branch]:
-        """Read a request's text, and draw every sample's first token."""
+        """Process a request's text, and draw every sample's first token."""
         job.past, logits = read(self.model, job.ids)
         choices, sums = self._choices(logits[None])
         return self._extend(_Branch(job, [], np.arange(len(job.texts))), choices[0], sums[0])
 
     def _choices(self, logits: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
-        """The k likeliest tokens of each row, and the cumulated weights by which one of them is drawn."""
+        """The k most likely tokens of each row, and their cumulative weights for sampling."""
         values, ids = torch.topk(logits, min(self.top_k, logits.shape[-1]))
         scores, tokens = values.float().cpu().numpy().astype(np.float64) / self.temperature, ids.cpu().numpy()
         if not np.isfinite(scores[:, 0]).all():
             raise ModelError("the task model's logits are not numbers; its weights may be broken.")
-        # Equal logits in the order of their ids, not in whatever order the selection left them.
+        # Equal logits in the order of their ids, since the selection's order is undefined.
         order = np.lexsort((tokens, -scores), axis=-1)
         scores, tokens = np.take_along_axis(scores, order, -1), np.take_along_axis(tokens, order, -1)
         return tokens, np.cumsum(np.exp(scores - scores[:, :1]), axis=-1)
 
     def _extend(self, branch: _Branch, choices: np.ndarray, sums: np.ndarray) -> list[_Branch]:
-        """Draw the next token of each sample; samples that end are written down, the others are returned by token."""
+        """Draw the next token of each sample; finished samples are stored, the others are returned by token."""
         job, step = branch.job, len(branch.tokens)
         drawn = np.searchsorted(sums, job.uniforms[branch.samples, step] * sums[-1], side="right")
         drawn = choices[np.minimum(drawn, len(choices) - 1)]
@@ -244,7 +244,7 @@ class Generator:
         return children
 
     def ends(self, token: int) -> bool:
-        """Would `tidy` cut here? These marks are single bytes, so no tokenizer spreads one over several tokens."""
+        """Whether `tidy` would cut here. These marks are single bytes, so no tokenizer splits them."""
         known = self._stops.get(token)
         if known is None:
             text = self.tokenizer.decode([token], skip_special_tokens=True)

@@ -1,6 +1,6 @@
-"""Pictures: from files in every form that people have them, as plain RGB, and painted for a prompt (extra `diffusion`).
+"""Pictures: read from files as plain RGB, and drawn from a prompt (extra `diffusion`).
 
-Files are bounded, and refused with a sentence. Any text-to-image pipeline of diffusers paints.
+The size of files is limited. Any text-to-image pipeline of diffusers can draw.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ MAX_PIXELS = 100_000_000
 """The largest picture that is decoded (a 100-megapixel photograph is 300 MB as RGB)."""
 MAX_BYTES = 200_000_000
 MAX_ASPECT = 100
-"""Length to width: models scale the shorter side up to theirs, so a line of pixels would grow to gigabytes."""
+"""Maximum aspect ratio: models scale the shorter side up to theirs, so a line of pixels would grow to gigabytes."""
 MAX_PICTURES = 1000
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif")
-# Only these decoders run, whatever the file claims to be: fewer parsers that see a stranger's bytes.
+# Only these decoders are used, whatever the file claims to be: fewer parsers for untrusted bytes.
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF")
 _READABLE = "JPEG, PNG, WebP and GIF can be read"
 
@@ -44,7 +44,7 @@ class Picture:
 
 
 def data_uri(image: Image, longest: int = 512) -> str:
-    """A picture as a page can hold it: JPEG, made small, in base64."""
+    """A picture for a page: a small JPEG in base64."""
     small = image.copy()
     small.thumbnail((longest, longest))
     packed = io.BytesIO()
@@ -53,10 +53,10 @@ def data_uri(image: Image, longest: int = 512) -> str:
 
 
 def looks_photographed(image: Image) -> bool:
-    """Whether a picture is rather a photograph than a drawing on a plain ground, by its edges and its small changes.
+    """Whether a picture is a photograph rather than a drawing on a plain background, by its edges and small variations.
 
-    Of 400 Noto drawings none is taken for a photograph; their edges vary by 24 of 255 levels at the most, those of
-    photographs by 50 and more. A photograph of something on white has many colours and few even places.
+    None of 400 Noto drawings is mistaken for a photograph; their edges vary by at most 24 of 255 levels, those of
+    photographs by 50 or more. A photograph of an object on white has many colours and few uniform areas.
     """
     import numpy as np
     from PIL.Image import Resampling
@@ -81,7 +81,7 @@ def find_pictures(given: Sequence[str]) -> list[Path]:
                 if file.is_file() and file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
             )
             if not inside:
-                raise DataError(f"the folder holds no pictures ({', '.join(SUFFIXES)}).", path=path)
+                raise DataError(f"the folder contains no pictures ({', '.join(SUFFIXES)}).", path=path)
             found += inside
         elif path.is_file():
             found.append(path)
@@ -90,7 +90,7 @@ def find_pictures(given: Sequence[str]) -> list[Path]:
     if not found:
         raise DataError("no picture was given; name a file, several files, or a folder.")
     if len(found) > MAX_PICTURES:
-        raise DataError(f"{len(found)} pictures were given, {MAX_PICTURES} is the most; give a smaller folder.")
+        raise DataError(f"{len(found)} pictures were given; the maximum is {MAX_PICTURES}.")
     return found
 
 
@@ -111,7 +111,7 @@ def load_picture(path: Path) -> Picture:
 
 
 def decode(data: bytes, path: object = None) -> Image:
-    """Bytes of a picture to RGB: upright by its EXIF, alpha laid on white, 16 bits brought to 8."""
+    """Decode a picture to RGB: rotated by its EXIF data, transparency on white, 16 bits scaled to 8."""
     try:
         import PIL.Image
     except ImportError as error:
@@ -120,13 +120,13 @@ def decode(data: bytes, path: object = None) -> Image:
         raise DataError("the file is empty.", path=path)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the size is checked below, with a sentence of our own
+            warnings.simplefilter("ignore")  # the size is checked below, with our own message
             image = PIL.Image.open(io.BytesIO(data), formats=_FORMATS)
             width, height = image.size
             if width * height > MAX_PIXELS:
                 raise DataError(_bomb(f"{width} x {height} pixels"), path=path)
             if max(width, height) > MAX_ASPECT * min(width, height):
-                raise DataError(f"a picture of {width} x {height} pixels is a line; crop it.", path=path)
+                raise DataError(f"a picture of {width} x {height} pixels is too narrow; crop it.", path=path)
             image.seek(0)
             image.load()
             return _as_rgb(image)
@@ -135,12 +135,12 @@ def decode(data: bytes, path: object = None) -> Image:
     except PIL.Image.DecompressionBombError as error:
         raise DataError(_bomb("many more pixels"), path=path) from error
     except PIL.UnidentifiedImageError as error:
-        raise DataError(f"the file is not a picture, whatever its name says; {_READABLE}.", path=path) from error
+        raise DataError(f"the file is not a picture; {_READABLE}.", path=path) from error
     except MemoryError as error:
         raise DataError("the picture does not fit into memory; save a smaller one.", path=path) from error
-    except Exception as error:  # decoders raise anything on a broken file: OSError, SyntaxError, struct.error, ...
+    except Exception as error:  # decoders may raise anything for a broken file: OSError, SyntaxError, struct.error, ...
         if "truncated" in str(error).lower() or isinstance(error, EOFError):
-            raise DataError("the picture is cut off before its end; copy or download it again.", path=path) from error
+            raise DataError("the picture file is truncated; copy or download it again.", path=path) from error
         raise DataError(f"the picture is damaged and cannot be decoded ({error}); save it again.", path=path) from error
 
 
@@ -155,7 +155,7 @@ def _as_rgb(image: Image) -> Image:
 
     image = PIL.ImageOps.exif_transpose(image)
     if image.mode.startswith("I") or image.mode == "F":
-        # Pillow's own conversion would cut everything above 255 to white instead of scaling 16 bits to 8.
+        # Pillow's own conversion would clip everything above 255 to white instead of scaling 16 bits to 8.
         image = image.convert("I").point(lambda value: value * (1 / 257) + 0).convert("L")
     if image.has_transparency_data:
         layer = image.convert("RGBA")
@@ -166,7 +166,7 @@ def _as_rgb(image: Image) -> Image:
 
 
 def load_painter(name: str, device: str = "cpu", scheduler: Literal["dpm", "own"] = "dpm") -> Painter:
-    """Load a pipeline by hub id or folder, with DPM-Solver in place of its sampler unless told otherwise."""
+    """Load a pipeline by hub id or folder, by default with DPM-Solver instead of its own sampler."""
     import torch
 
     with quiet():
@@ -174,12 +174,14 @@ def load_painter(name: str, device: str = "cpu", scheduler: Literal["dpm", "own"
             import diffusers
         except ImportError as error:
             raise MissingExtra("diffusion", "drawing pictures") from error
-        # Half precision only where the hardware is built for it.
+        # Half precision only on hardware that supports it.
         dtype = torch.float16 if device.startswith("cuda") else torch.float32
         try:
             pipeline = diffusers.DiffusionPipeline.from_pretrained(name, torch_dtype=dtype)
         except Exception as error:  # the hub's, the file system's and diffusers' errors have nothing in common
-            known = "" if Path(name).exists() else " It is no folder here, and as a hub id it could not be had."
+            known = (
+                "" if Path(name).exists() else " There is no such folder, and it could not be downloaded from the hub."
+            )
             first = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise ModelError(f"the pipeline '{name}' cannot be loaded: {first}.{known}") from error
         if scheduler == "dpm":
@@ -209,16 +211,16 @@ class Painter:
         guidance: float = 9.0,
         size: int | None = 512,
     ) -> list[Image]:
-        """Draw `images` pictures, each from its own seed, so that the first ones stay the same when more are asked for.
+        """Draw `images` pictures, each from its own seed, so that the first ones do not change when more are drawn.
 
-        One at a time: four at once need four times the memory, and a picture's bits would depend on its mates.
+        One at a time: a batch needs more memory, and a picture would depend on the rest of its batch.
         """
         import torch
 
         shape = {} if size is None else {"width": size, "height": size}
         drawn: list[Image] = []
         for number in range(images):
-            # On the CPU, so that a seed means the same noise on every device.
+            # On the CPU, so that a seed gives the same noise on every device.
             noise = torch.Generator("cpu").manual_seed(derive(seed, "drawing", number))
             try:
                 with quiet(), torch.inference_mode():
@@ -232,7 +234,8 @@ class Painter:
             found = getattr(out, "images", None)
             if not found:
                 raise ModelError(
-                    f"'{self.name}' ({type(self.pipeline).__name__}) gives no pictures; give a text-to-image one."
+                    f"'{self.name}' ({type(self.pipeline).__name__}) returns no pictures; choose a text-to-image "
+                    "pipeline."
                 )
             drawn.append(found[0].convert("RGB"))
         return drawn

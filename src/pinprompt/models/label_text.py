@@ -1,4 +1,4 @@
-"""Label words as token ids, decided by how the tokenizer itself reads the word in its place; and how likely each is."""
+"""Label words as token ids, as the tokenizer reads them in context, and their log-probabilities."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 
 from pinprompt.errors import ModelError, SettingError, TaskError
 
-# A text with what stands around it, as token ids that fit a model's window: only the text is ever cut.
+# A text in its template as token ids that fit a model's window: only the text is truncated.
 
 
 @dataclass(frozen=True)
 class Frame:
-    """What stands before and after the text. `mask` is the place of the mask: which part, and its character offset.
+    """The strings before and after the text. `mask` is the position of the mask: which part, and its character offset.
 
-    The offset tells the template's own mask from one that a text or a prompt happens to hold.
+    The offset distinguishes the template's mask from one that a text or a prompt contains.
     """
 
     before: str
@@ -26,7 +26,7 @@ class Frame:
     mask: tuple[str, int] | None = None
 
     def around(self, text: str, mask_token: str = "", masks: int = 1) -> tuple[str, int]:
-        """The whole string with `masks` mask tokens at the mask's place, and how many mask tokens stand before it."""
+        """The whole string with `masks` mask tokens at the mask's position, and the number of mask tokens before it."""
         if self.mask is None:
             return self.before + text + self.after, 0
         part, offset = self.mask
@@ -38,7 +38,7 @@ class Frame:
 
 
 class WindowEncoder:
-    """Strings to ids with the tokenizer's own special tokens around them, cut to a window."""
+    """Strings to ids with the tokenizer's special tokens, truncated to a window."""
 
     def __init__(self, tokenizer: Any, window: int, *, closing: bool) -> None:
         """`closing` keeps the special tokens that end a sequence (masked models); causal models read on."""
@@ -62,7 +62,7 @@ class WindowEncoder:
         ]
 
     def ids(self, strings: Sequence[str]) -> list[list[int]]:
-        """The ids of each string with the special tokens; never empty, since a model must read something."""
+        """The ids of each string with the special tokens; never empty, since a model needs an input."""
         found = [[*self.lead, *ids, *self.trail] for ids in self.pieces(strings)]
         return [ids or [self._anything()] for ids in found]
 
@@ -71,7 +71,7 @@ class WindowEncoder:
         return next((token for token in known if token is not None), 0)
 
     def shorten(self, text: str, tokens: int) -> str:
-        """The text cut after its first `size` tokens."""
+        """The text truncated to its first `size` tokens."""
         if tokens <= 0:
             return ""
         if getattr(self.tokenizer, "is_fast", False):
@@ -84,7 +84,7 @@ class WindowEncoder:
     def fit(
         self, frame: Frame, texts: Sequence[str], reserve: int = 0, mask_token: str = "", masks: int = 1
     ) -> tuple[list[list[int]], list[int]]:
-        """Ids of every text in its frame, texts cut so that `reserve` more fit; and the masks before the mask."""
+        """Ids of every text in its frame, truncated so that `reserve` more fit; and the masks before the mask."""
         room = self.window - reserve
         built = [frame.around(text, mask_token, masks) for text in texts]
         rows = self.ids([whole for whole, _ in built])
@@ -97,7 +97,7 @@ class WindowEncoder:
                         f"the prompt alone takes {len(rows[i])} tokens and the model's window has {room}: no text fits "
                         f"beside it ('{frame.before[:40]}...{frame.after[-40:]}'). Use a shorter prompt."
                     )
-                # Cutting can change how the seam is tokenised, hence the loop.
+                # Truncation can change the tokenisation at the boundary, hence the loop.
                 size = min(size - 1, size - (len(rows[i]) - room))
                 whole, before[i] = frame.around(self.shorten(text, size), mask_token, masks)
                 rows[i] = self.ids([whole])[0]
@@ -105,22 +105,22 @@ class WindowEncoder:
 
 
 def window_of(model: Any, tokenizer: Any) -> int:
-    """How many tokens a sequence may have: the smaller of what the model's positions and the tokenizer say."""
+    """The maximum number of tokens: the smaller of the model's positions and the tokenizer's limit."""
     sizes = [getattr(model.config, name, None) for name in ("max_position_embeddings", "n_positions", "n_ctx")]
     sizes.append(getattr(tokenizer, "model_max_length", None))
     for name, module in model.named_modules():
-        # RoBERTa's positions begin after its padding id, so that its table holds fewer places than it has rows.
+        # RoBERTa's positions start after its padding id, so it has fewer positions than rows.
         if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
             sizes.append(module.num_embeddings - module.padding_idx - 1)
     return min((size for size in sizes if isinstance(size, int) and size > 0), default=1 << 20)
 
 
-_PROBE = "it"  # an ordinary word that stands for text and prompt while a label word's place is looked at
+_PROBE = "it"  # an ordinary word in place of text and prompt, to see how a label word is tokenised
 
 
 @dataclass(frozen=True)
 class LabelWords:
-    """The words of the classes in order, and the ids that each is made of."""
+    """The words of the classes in order, and their token ids."""
 
     words: Mapping[str, str]
     """Label to word."""
@@ -128,7 +128,7 @@ class LabelWords:
 
     @property
     def single(self) -> bool:
-        """Whether every word is one token: then only these tokens' logits matter."""
+        """Whether every word is a single token, so that only these tokens' logits are needed."""
         return all(len(ids) == 1 for ids in self.ids)
 
     @cached_property
@@ -138,7 +138,7 @@ class LabelWords:
 
 
 def words_after(encoder: WindowEncoder, words: Mapping[str, str], context: str, *, strict: bool = False) -> LabelWords:
-    """The ids of words that follow `context` (a causal model): what the tokenizer adds to the context's ids.
+    """The ids of words after `context` (a causal model): what the tokenizer adds to the context's ids.
 
     A space goes before a word unless the context ends with white space.
     """
@@ -164,9 +164,9 @@ def words_in_mask(
     spaced: bool | None = None,
     strict: bool = False,
 ) -> LabelWords:
-    """The ids of words in the mask's place: what stands there when the word is written in place of the mask.
+    """The ids of words in the mask's place, when the word is written instead of the mask.
 
-    `spaced` settles it by hand, for published setups that are not what the tokenizer would do.
+    `spaced` overrides this, for published setups that differ from the tokenizer.
     """
     _check(words)
     whole, _ = frame.around(_PROBE, mask_token)
@@ -185,7 +185,7 @@ def words_in_mask(
         if ids[: len(start)] == start and ids[len(ids) - len(end) :] == end and middle:
             found.append(tuple(middle))
         else:
-            # The space before the mask is a token of its own here, so the word in the mask has none.
+            # The space before the mask is a separate token here, so the word in the mask has none.
             found.append(tuple(encoder.pieces([word])[0]))
     return _checked(encoder, words, found, strict)
 
@@ -196,7 +196,7 @@ def probabilities(logits: torch.Tensor) -> torch.Tensor:
 
 
 def sequence_log_probs(logits: torch.Tensor, ids: Sequence[int]) -> torch.Tensor:
-    """log p of a word of n tokens [N] from full-vocabulary logits [N, n, V], one position a token."""
+    """log p of a word of n tokens [N] from full-vocabulary logits [N, n, V], one position per token."""
     every = torch.log_softmax(logits.float(), dim=-1)
     return sum((every[:, place, token] for place, token in enumerate(ids)), torch.zeros_like(every[:, 0, 0]))
 
@@ -210,7 +210,7 @@ def _check(words: Mapping[str, str]) -> None:
     seen: dict[str, str] = {}
     for label, word in words.items():
         if not word.strip():
-            raise SettingError(f"the label '{label}' has no word: give the word that a model would say for it.")
+            raise SettingError(f"the label '{label}' has no label word; give one with --word.")
         if word.strip() in seen:
             raise SettingError(
                 f"the labels '{seen[word.strip()]}' and '{label}' have the same word '{word.strip()}', so that they "
@@ -223,7 +223,7 @@ def _checked(
     encoder: WindowEncoder, words: Mapping[str, str], found: Sequence[tuple[int, ...]], strict: bool
 ) -> LabelWords:
     unknown = encoder.tokenizer.unk_token_id
-    # GPT-2 and its like name their end token as the unknown one, though no word ever becomes it.
+    # GPT-2 and similar tokenizers use their end token as the unknown one, though no word maps to it.
     seen: dict[tuple[int, ...], str] = {}
     for (label, word), ids in zip(words.items(), found, strict=True):
         if not ids or (unknown is not None and unknown in ids):

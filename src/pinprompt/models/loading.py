@@ -1,7 +1,7 @@
-"""Models loaded frozen, with their tokenizers: one door for every kind, and lower precision where it is asked for.
+"""Loads frozen models of every kind with their tokenizers, optionally in lower precision.
 
-int8 rounds the weights once, each output's by its own scale, and the rows that come in each by its own scale too.
-Products of whole numbers are exact, so what a row gets does not depend on the rows beside it, as in float32.
+int8 rounds the weights once, with a scale per output, and the inputs with a scale per row. Integer products are exact,
+so the result of a row does not depend on the other rows, as in float32.
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ Precision = Literal["float32", "bf16", "int8"]
 
 
 _OPEN: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
-"""Causal LMs in use, by what they were asked for as."""
+"""Causal LMs in use, by the arguments they were loaded with."""
 
 
 def load_causal_lm(name: str, device: str = "cpu", precision: Precision | None = None) -> tuple[Any, Any]:
     """A frozen causal language model and its tokenizer.
 
-    The same model asked for again while it is in use is the same object: a writer that is the task model as well takes
-    neither time nor memory.
+    A model that is already in use is returned again: if the writer is also the task model, it is loaded once.
     """
     source = resolve(name)
-    where = (name, source.revision, str(source.path))  # another cache may hold another model of the same name
+    where = (name, source.revision, str(source.path))  # another cache may have another model of the same name
     asked = (*where, device, trusted(), _dtype(precision, device), precision == "int8")
     model = _OPEN.get(asked)
     if model is None:
@@ -65,7 +64,7 @@ def load_seq2seq(name: str, device: str = "cpu") -> tuple[Any, Any]:
 def _dtype(precision: Precision | None, device: str) -> torch.dtype | Literal["auto"]:
     """The dtype to load weights in."""
     if precision is None:
-        # Half precision on a CPU is several times slower than float32; a GPU keeps what the checkpoint has.
+        # Half precision on a CPU is several times slower than float32; a GPU keeps the checkpoint's dtype.
         return "auto" if device.startswith("cuda") else torch.float32
     return torch.bfloat16 if precision == "bf16" else torch.float32
 
@@ -81,8 +80,8 @@ def _load(door: str, name: str, device: str, precision: Precision | None = None)
             place, where["revision"], where["local_files_only"] = source.name, source.revision, not may_fetch()
         try:
             tokenizer = transformers.AutoTokenizer.from_pretrained(place, **where)
-            # Pickled weights (many older hub models have no others) are read by torch's weights-only reader, which
-            # runs no code; safetensors go first wherever they exist.
+            # Pickled weights (of many older hub models) are read by torch's weights-only reader, which runs no code;
+            # safetensors are preferred.
             model, report = getattr(transformers, door).from_pretrained(
                 place,
                 dtype=_dtype(precision, device),
@@ -92,20 +91,20 @@ def _load(door: str, name: str, device: str, precision: Precision | None = None)
             )
         except ModelError:
             raise
-        except Exception as error:  # transformers raises anything for a broken or foreign checkpoint
+        except Exception as error:  # transformers may raise anything for a broken or unsupported checkpoint
             kind = NotFetched if source.kind == "hub" and not may_fetch() else ModelError
             raise kind(_cannot_load(source, door, error)) from error
     _refuse_new_weights(source, door, report)
     model = model.eval().requires_grad_(False)
     try:
         return model.to(device), tokenizer
-    except (RuntimeError, AssertionError) as error:  # torch asserts where it was built without the device
+    except (RuntimeError, AssertionError) as error:  # torch raises an AssertionError if it was built without the device
         reason = str(error).splitlines()[0]
         raise ModelError(f"'{name}' cannot be put on the device '{device}': {reason} Use --device cpu.") from error
 
 
 def _refuse_new_weights(source: Source, door: str, report: dict[str, Any]) -> None:
-    """A head that the checkpoint does not hold would be random: its answers would mean nothing, and not show it."""
+    """Raise an error if the checkpoint has no weights for the head, which would be random without notice."""
     missing = sorted(key for key in report.get("missing_keys", ()) if "pooler" not in key and "position_ids" not in key)
     if missing and door != "AutoModel":
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
@@ -161,7 +160,7 @@ class Int8Linear(torch.nn.Module):
 
 
 def lowered(model: Any, precision: Precision | None) -> Any:
-    """The model with its linear layers in that precision, the head aside: which label wins must not hang on 8 bits."""
+    """The model with its linear layers in that precision, except the head, where rounding would change labels."""
     if precision != "int8":
         return model
     if model.device.type != "cpu":

@@ -1,8 +1,8 @@
-"""Products of a few rows with frozen weights: by oneDNN, with the weights arranged for it once instead of every time.
+"""Matrix products of a few rows with frozen weights, packed once into oneDNN's own layout.
 
-On a CPU a product of 16 or 64 rows with a large matrix spends up to half of its time on arranging that matrix. Weights
-that are kept in oneDNN's own layout take their memory a second time, and a pass takes about two thirds of the time. The
-sums run in another order than those of a plain layer (the last bits differ), so a kind of pass always uses it or never.
+On a CPU a product of 16 or 64 rows with a large matrix spends up to half of its time on packing that matrix. Keeping
+the packed weights doubles their memory, and a pass takes about two thirds of the time. The order of summation differs
+from a plain layer's (and so do the last bits), so a kind of pass uses packed weights either always or never.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import torch
 from torch import Tensor, nn
 
 LIMIT = 2 * 2**30
-"""Bytes of a model's weights above which they are not packed: a second copy may not fit in memory."""
+"""Maximum bytes of a model's weights for packing: a second copy may not fit in memory."""
 
 _Packed = tuple[tuple[int, int], Tensor]
 _known: weakref.WeakKeyDictionary[nn.Module, _Packed] = weakref.WeakKeyDictionary()
 
 
 def packable(model: nn.Module) -> list[nn.Linear]:
-    """The linear layers of a model (or the one that it is) that work faster when packed; none for a large model."""
+    """The linear layers of a model (or the layer itself) that are faster when packed; none for a large model."""
     if not torch._C._has_mkldnn or not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
         return []
-    # Subclasses do more than a product, and a layer whose forward was replaced is somebody else's.
+    # Subclasses do more than a product, and a replaced forward must not be overwritten.
     layers = [layer for layer in model.modules() if type(layer) is nn.Linear and "forward" not in layer.__dict__]
     weights = [layer.weight for layer in layers]
     if any(weight.device.type != "cpu" or weight.dtype != torch.float32 for weight in weights):
@@ -38,9 +38,9 @@ def product(layer: nn.Linear, states: Tensor) -> Tensor:
 
 
 class PackedLayers:
-    """Within this (`with`), a frozen model's linear layers use packed weights where they can, without gradients.
+    """In this context, a frozen model's linear layers use packed weights if possible, without gradients.
 
-    Afterwards the model is as it was: others share it, and their numbers must not depend on what ran before.
+    Afterwards the model is restored: it may be shared, and results must not depend on what ran before.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -48,7 +48,7 @@ class PackedLayers:
 
     def __enter__(self) -> None:
         for layer in self._layers:
-            # An instance attribute hides the class's forward; set past Module.__setattr__, which takes a while.
+            # An instance attribute hides the class's forward; set without Module.__setattr__, which is slow.
             layer.__dict__["forward"] = partial(_linear, _weights(layer), layer.bias)
 
     def __exit__(self, *error: object) -> None:
@@ -62,7 +62,7 @@ def _linear(weights: Tensor, bias: Tensor | None, states: Tensor) -> Tensor:
 
 
 def _weights(layer: nn.Linear) -> Tensor:
-    """A layer's packed weights, made once for all who share the layer, and again where the weights have changed."""
+    """A layer's packed weights, created once and again if the weights have changed."""
     now = layer.weight.data_ptr(), layer.weight._version
     known = _known.get(layer)
     if known is None or known[0] != now:

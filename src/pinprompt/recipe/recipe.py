@@ -1,11 +1,10 @@
 """A run's settings as one frozen object: from TOML and `--set a.b=c`, resolved over presets, back to TOML.
 
-TOML may be anybody's, so it is read in bounded time: by the standard library's reader, behind checks of what would
-exhaust it.
+A TOML file may be untrusted, so it is read in bounded time: by the standard library's parser, after checks for inputs
+that would exhaust it.
 
-Presets are plain data: what each task and profile puts over the defaults. The defaults in sections.py are PIN on
-few-shot classification as the paper has it; everything else is a difference. What a method changes is in its row of
-`methods/table.py`.
+Presets are plain data: what each task and profile changes. The defaults in sections.py are the paper's settings for
+few-shot classification. What a method changes is in its row of `methods/table.py`.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ TaskSettings = Annotated[
     Field(discriminator="kind"),
 ]
 LARGEST = 1_000_000
-"""Bytes of a recipe's file."""
+"""Maximum size of a recipe file in bytes."""
 SHOWN = 10
-"""Mistakes of a recipe that are named: looking for the name that was meant takes time."""
+"""Maximum number of mistakes that are listed: finding the name that was meant takes time."""
 LONGEST_SHOWN = 200
-"""Characters of a name or a value that are repeated to the user."""
+"""Maximum number of characters of a name or value that are repeated in a message."""
 KINDS = ("classification", "style-transfer", "inversion", "custom")
 
 
@@ -50,19 +49,17 @@ def _section(kind: Callable[[], Any], description: str) -> Any:
 
 
 class Recipe(Section):
-    """Everything that decides what a run does; the same recipe gives the same events."""
+    """Everything that determines a run; the same recipe gives the same events."""
 
-    method: str = Field("pin", description="How to search: `pinprompt methods` lists the names.")
+    method: str = Field("pin", description="Search method; `pinprompt methods` lists the names.")
     profile: Literal["paper", "quick"] = Field(
-        "paper", description="paper: the published settings; quick: a schedule for minutes on a laptop."
+        "paper", description="paper: the published settings; quick: settings for a few minutes on a laptop."
     )
-    seed: int = Field(0, ge=0, description="Root of all randomness; 0 is a seed like any other.")
-    private: bool = Field(
-        False, description="Keep texts and pictures of your data out of the run folder and its report."
-    )
-    task: TaskSettings = Field(description="What the prompt is for.")
-    policy: sections.PolicySettings = _section(sections.PolicySettings, "The writer of prompts.")
-    q_learning: sections.QLearningSettings = _section(sections.QLearningSettings, "The RL family.")
+    seed: int = Field(0, ge=0, description="The random seed; 0 is a seed like any other.")
+    private: bool = Field(False, description="Keep your texts and pictures out of the run folder and its report.")
+    task: TaskSettings = Field(description="The task that prompts are scored on.")
+    policy: sections.PolicySettings = _section(sections.PolicySettings, "The prompt writer.")
+    q_learning: sections.QLearningSettings = _section(sections.QLearningSettings, "Q-learning methods.")
     random: sections.RandomSettings = _section(sections.RandomSettings, "Random search.")
     race: sections.RaceSettings = _section(sections.RaceSettings, "Race.")
     beam: sections.BeamSettings = _section(sections.BeamSettings, "Beam search.")
@@ -71,9 +68,9 @@ class Recipe(Section):
     autoprompt: sections.AutoPromptSettings = _section(sections.AutoPromptSettings, "AutoPrompt.")
     pez: sections.PezSettings = _section(sections.PezSettings, "PEZ.")
     grips: sections.GripsSettings = _section(sections.GripsSettings, "GrIPS.")
-    budget: sections.BudgetSettings = _section(sections.BudgetSettings, "What the search may spend.")
+    budget: sections.BudgetSettings = _section(sections.BudgetSettings, "Limits of the run.")
     scoring: sections.ScoringSettings = _section(sections.ScoringSettings, "How prompts become scores.")
-    models: task_sections.ModelSettings = _section(task_sections.ModelSettings, "Task models on this machine.")
+    models: task_sections.ModelSettings = _section(task_sections.ModelSettings, "Local task models.")
     remote: task_sections.RemoteSettings = _section(task_sections.RemoteSettings, "Models behind an API.")
 
     @property
@@ -89,8 +86,8 @@ class Recipe(Section):
 
     @property
     def hash(self) -> str:
-        """Twelve hex digits that name this recipe; settings of methods and servers that it does not use are moot."""
-        unused = {*self.other_methods, "private"}  # what is shown changes nothing that is computed
+        """Twelve hex digits that identify this recipe; settings of unused methods and servers are ignored."""
+        unused = {*self.other_methods, "private"}  # `private` changes what is shown, not what is computed
         if not getattr(self.task, "model", "").startswith("remote:"):
             unused.add("remote")
         canonical = json.dumps(self.model_dump(mode="json", exclude=unused), sort_keys=True)
@@ -98,7 +95,7 @@ class Recipe(Section):
 
 
 def resolve(raw: Mapping[str, Any]) -> Recipe:
-    """The recipe that `raw` means: defaults, then what the task, the method and the profile say, then `raw` itself."""
+    """The complete recipe: defaults, then the presets of task, method and profile, then `raw` itself."""
     profile, task = raw.get("profile", "paper"), raw.get("task", {})
     kind = task.get("kind", "classification") if isinstance(task, Mapping) else "classification"
     method = raw.get("method", default_method(str(kind), str(profile)))
@@ -116,7 +113,7 @@ def resolve(raw: Mapping[str, Any]) -> Recipe:
 
 
 def validate(tree: Mapping[str, Any]) -> Recipe:
-    """A recipe from a complete tree; mistakes become one SettingError that names each of them."""
+    """A recipe from a complete tree; mistakes are raised as one SettingError that lists them."""
     try:
         return Recipe.model_validate(_none_words(tree, Recipe))
     except ValidationError as mistakes:
@@ -131,7 +128,7 @@ def load(path: Path | str, overrides: list[str] | None = None) -> Recipe:
 
 
 def read_toml(path: Path | str) -> dict[str, Any]:
-    """A TOML file as a tree; a mistake in it is an error with its place."""
+    """A TOML file as a tree; an error names the place of a mistake."""
     try:
         with open(path, "rb") as file:
             data = file.read(LARGEST + 1)
@@ -140,7 +137,7 @@ def read_toml(path: Path | str) -> dict[str, Any]:
             f"the recipe {path} cannot be read: {error.strerror}; give the path of a TOML file"
         ) from None
     if len(data) > LARGEST:
-        raise SettingError(f"{path} is more than {LARGEST:,} bytes long; a recipe is a small TOML file")
+        raise SettingError(f"{path} is larger than {LARGEST:,} bytes; a recipe is a small TOML file")
     try:
         return parse_toml(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
@@ -148,7 +145,7 @@ def read_toml(path: Path | str) -> dict[str, Any]:
 
 
 def parse_overrides(overrides: list[str]) -> dict[str, Any]:
-    """`["policy.k=256"]` as a tree; values are TOML, or plain text where they are not."""
+    """`["policy.k=256"]` as a tree; a value that is not valid TOML is taken as plain text."""
     tree: dict[str, Any] = {}
     for override in overrides:
         path, equals, text = override.partition("=")
@@ -165,7 +162,7 @@ def parse_overrides(overrides: list[str]) -> dict[str, Any]:
 
 
 def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` on top of `under`, section by section; a changed task kind replaces the task whole."""
+    """`over` on top of `under`, section by section."""
     merged = dict(under)
     for name, value in over.items():
         below = merged.get(name)
@@ -177,14 +174,14 @@ def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_toml(recipe: Recipe) -> str:
-    """The recipe as TOML, every field written out; `load` of it gives an equal recipe."""
+    """The recipe as TOML with every field written out; `load` of it gives an equal recipe."""
     lines: list[str] = []
     _write_section(lines, recipe.model_dump(mode="json"), ())
     return "\n".join(lines).lstrip("\n") + "\n"
 
 
 def file_name(text: str) -> str:
-    """A text as one name in a folder: what a recipe says must not lead anywhere else."""
+    """A text as a single file name, so that a name from a recipe cannot point to another folder."""
     return re.sub(r"[^\w.-]+", "-", text).lstrip(".") or "run"
 
 
@@ -224,7 +221,7 @@ def _toml_value(value: Any) -> str:
 
 
 def _none_words(tree: Mapping[str, Any], section: type[BaseModel]) -> dict[str, Any]:
-    """TOML has no null: the word "none" means it wherever a field may be empty."""
+    """Replace the word "none" by None in optional fields, since TOML has no null."""
     clean: dict[str, Any] = {}
     for name, value in tree.items():
         info = section.model_fields.get(name)
@@ -280,7 +277,7 @@ def _sentence(error: Any) -> str:
     where = _cut(".".join(path))
     if error["type"] == "extra_forbidden":
         return f"there is no setting '{where}': {did_you_mean(where, _known_names())}"
-    # A key may have been written in place of an address or a variable's name: the value is never repeated.
+    # The user may have put the API key into these fields by mistake, so their value is never repeated.
     unsaid = isinstance(error.get("input"), dict) or where in ("remote.key_env", "remote.base_url")
     given = "" if unsaid else f" (given: {_cut(repr(error.get('input')))})"
     return f"{where or 'recipe'}: {error['msg'][0].lower()}{error['msg'][1:]}{given}"
@@ -291,26 +288,26 @@ def _cut(text: str) -> str:
 
 
 def _known_names() -> set[str]:
-    """Every name that a recipe may hold: sections and settings, the task's without their kind."""
+    """Every name that a recipe may contain: sections and settings; those of tasks without their kind."""
     plain = {f"task.{path.partition(').')[2]}" if ")." in path else path for path, *_ in fields()}
     return plain | set(Recipe.model_fields)
 
 
 MOST_PARTS = 16
-"""Parts of a dotted key: the reader's time grows with their square, and the deepest setting has four."""
+"""Maximum parts of a dotted key: parsing time is quadratic in them, and the deepest setting has four."""
 LARGEST_NUMBER = 2**63
-"""TOML's integers have 64 bits; Python reads any, and fails later where it has to write them."""
+"""TOML integers have 64 bits. Python reads larger ones but fails later, when they are written."""
 
 _TOKEN = re.compile(
-    r'"""(?:[^"\\]|\\.|"{1,2}(?!"))*+"{3,5}|\'\'\'(?:[^\']|\'{1,2}(?!\'))*+\'{3,5}'  # texts of several lines
-    r'|(?P<part>"(?!"")(?:[^"\\\n]|\\.)*+"|\'(?!\'\')[^\'\n]*+\'|[\w-]+)'  # parts of keys, and plain values
+    r'"""(?:[^"\\]|\\.|"{1,2}(?!"))*+"{3,5}|\'\'\'(?:[^\']|\'{1,2}(?!\'))*+\'{3,5}'  # multi-line strings
+    r'|(?P<part>"(?!"")(?:[^"\\\n]|\\.)*+"|\'(?!\'\')[^\'\n]*+\'|[\w-]+)'  # parts of keys, plain values
     r"|(?P<dot>\.)|(?P<space>[ \t]+)|\#[^\n]*|[^\"'\w.\- \t#]+",
     re.DOTALL,
 )
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The tree of a TOML text; ValueError or RecursionError where it is none, or has what no recipe has."""
+    """The tree of a TOML text; raises ValueError or RecursionError if it is invalid or exceeds the limits above."""
     if _longest_key(text) > MOST_PARTS:
         raise ValueError(f"a key has more than {MOST_PARTS} parts")
     tree = tomllib.loads(text)
@@ -319,13 +316,13 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def _longest_key(text: str) -> int:
-    """The most parts that are joined by dots anywhere outside texts and comments."""
+    """The largest number of parts joined by dots, outside strings and comments."""
     longest = parts = place = 0
     joined = False
     while place < len(text):
         token = _TOKEN.match(text, place)
         if token is None:
-            return longest  # a text that does not end: the reader stops there too
+            return longest  # an unterminated string: the parser stops there too
         place = token.end()
         kind = token.lastgroup
         if kind == "part":
@@ -339,7 +336,7 @@ def _longest_key(text: str) -> int:
 
 
 def _check_numbers(tree: dict[str, Any]) -> None:
-    """Level by level, since a stranger may have nested it deeply."""
+    """Check the size of integers, level by level and not recursively, since an untrusted file may be deeply nested."""
     level: list[Any] = [tree]
     while level:
         inner: list[Any] = []
@@ -364,7 +361,7 @@ TASKS: dict[str, Tree] = {
 
 PROFILES: dict[str, Tree] = {
     "paper": {},
-    # A schedule for a few hundred prompts instead of a hundred thousand; docs/notebook.md has the measurements.
+    # A schedule for a few hundred prompts instead of a hundred thousand; measurements are in docs/notebook.md.
     "quick": {
         "policy": {
             "model": "smollm2",
@@ -390,7 +387,7 @@ QUICK_TASKS: dict[str, Tree] = {
     # The report should cost at most a fifth of a default search; reading the test texts is its most expensive part.
     "classification": {"budget": {"calls": 6400}, "task": {"calibrate": "batch", "test_rows": 64}},
     "style-transfer": {
-        # A short search has too few prompts to average over sources: fixed ones compare prompts, not sources.
+        # A short search scores too few prompts to average over sources, so all prompts share fixed ones.
         "task": {
             "draw": "fixed",
             "reward": "gain",
@@ -411,7 +408,7 @@ QUICK_TASKS: dict[str, Tree] = {
 
 
 STYLES: dict[str, Tree] = {
-    # A caption says "a" more than once, and "dog" once.
+    # A caption may contain "a" more than once, but "dog" only once.
     "caption": {
         "policy": {
             "context": "task",
@@ -431,11 +428,11 @@ STYLES: dict[str, Tree] = {
     },
     "words": {"policy": {"context": "task", "constraints": {"whole_words": True, "no_repeats": True}}},
 }
-"""What words for a picture are made of, by style: in the profile quick, and where a style was asked for."""
+"""Writer settings by style of picture prompts; used in the profile quick, and if a style is given."""
 
 
 def default_method(kind: str, profile: str) -> str:
-    """The method where none is named: the paper's, or what measured best for people."""
+    """The default method: the paper's, or in the profile quick the one that measured best."""
     return QUICK_METHODS.get(kind, "pin") if profile == "quick" else "pin"
 
 
@@ -443,10 +440,10 @@ QUICK_METHODS = {"classification": "race", "style-transfer": "race", "inversion"
 
 
 def layers(method: str, kind: str, profile: str) -> Iterator[Tree]:
-    """The trees to put over the defaults, least specific first."""
+    """The presets to apply over the defaults, least specific first."""
     row = METHODS[method]
     yield TASKS.get(kind, {})
-    if row.kind == "rl":  # a policy that sparsifies writes few beginnings
+    if row.kind == "rl":  # a sparse policy writes few different prefixes
         yield {"models": {"read": "prefixes"}}
     yield row.presets
     yield row.on_task.get(kind, {})

@@ -1,4 +1,4 @@
-"""Small charts as hand-written SVG: no library, colours by CSS class, so that one page serves light and dark."""
+"""Small SVG charts without a library; colours are CSS classes, so that one page supports light and dark mode."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from html import escape
 
 WIDTH, HEIGHT = 420, 250
 LEFT, RIGHT, TOP, BOTTOM = 50, 12, 12, 40
-POINTS = 300  # more than a screen can show makes the page heavy and no clearer
+POINTS = 300  # more points than a screen can show only make the page larger
 
 Point = tuple[float, float]
 
@@ -35,7 +35,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Axis:
-    """Where a range of values falls on a range of pixels."""
+    """Maps a range of values to a range of pixels."""
 
     low: float
     high: float
@@ -58,7 +58,7 @@ def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
     """About `count` round numbers (steps of 1, 2 or 5 times a power of ten) within [low, high]."""
     span = high - low
     raw = span / count
-    if not raw > 1e-290:  # nothing to divide, or too little for a float
+    if not raw > 1e-290:  # an empty or too small range
         return [low]
     unit = 10.0 ** math.floor(math.log10(raw))
     step = next(size * unit for size in (1, 2, 5, 10) if size * unit >= raw * 0.999)
@@ -68,7 +68,7 @@ def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def compact(value: float) -> str:
-    """A number as short as it can be read: 12.3k, 4M, 0.31."""
+    """A short form of a number: 12.3k, 4M, 0.31."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size * (10 if letter == "k" else 1):
             return f"{value / size:.3g}{letter}"
@@ -91,7 +91,7 @@ def line_chart(
     log_y: bool = False,
     label: Callable[[float], str] = compact,
 ) -> str:
-    """Lines over a grid with a legend below; '' where no series has two points."""
+    """Lines over a grid with a legend below; '' if no series has two points."""
     drawn = [Series(one.name, thin(one.points), one.dots) for one in series if len(one.points) > 1]
     if not drawn:
         return ""
@@ -116,7 +116,7 @@ def line_chart(
 
 
 def interval_chart(rows: Sequence[Row], *, title: str, label: Callable[[float], str] = compact) -> str:
-    """One dot with its 95 % interval per row, on one axis: overlap is seen at a glance."""
+    """One dot with its 95 % interval per row, on a common axis."""
     if not rows:
         return ""
     ends = [end for row in rows for end in (row.value, row.low, row.high) if end is not None]
@@ -142,7 +142,7 @@ def interval_chart(rows: Sequence[Row], *, title: str, label: Callable[[float], 
 
 
 def stacked_bar(parts: Sequence[tuple[str, float]], *, title: str, label: Callable[[float], str] = compact) -> str:
-    """One bar in parts, each named below with its value and share."""
+    """A stacked bar with a legend of values and shares."""
     total = sum(value for _, value in parts)
     if not total > 0:
         return ""
@@ -161,7 +161,7 @@ def stacked_bar(parts: Sequence[tuple[str, float]], *, title: str, label: Callab
 
 
 def scatter(points: Sequence[Point], front: Sequence[Point], *, title: str, x: str, y: str, log_x: bool = False) -> str:
-    """Points, with those on the front joined and brought forward."""
+    """A scatter plot with the points on the Pareto front connected and highlighted."""
     if len(points) < 2:
         return ""
     low_x, high_x = _padded([point[0] for point in points], log_x)

@@ -1,8 +1,8 @@
-"""The paper's tables from run folders alone: which methods are compared, on what data, and with what certainty.
+"""The paper's tables from run folders: methods by datasets, with standard errors and significance.
 
-Runs share a table when they have the same task, task model, judges, metric and split; a column is one set of data, all
-of it under one budget; a row is one method (and, where a sweep varied them, its settings). What cannot be compared is
-never averaged: it gets its own table, column or row, or is refused.
+Runs share a table if they have the same task, task model, judges, metric and split. A column is one dataset with one
+budget; a row is one method (with its settings, if a sweep varied them). Runs that are not comparable are never
+averaged: they get their own table, column or row, or raise an error.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Contrast:
-    """A row against the best baseline of its column; `difference` is None where fewer than two pairs exist."""
+    """A row against the best baseline of its column; `difference` is None for fewer than two pairs."""
 
     column: str
     row: str
@@ -68,7 +68,7 @@ class ScoreTable:
     title: str = ""
 
     def runs_of(self, row: str) -> list[Entry]:
-        """The runs of a row, in order of their folders; none for a prompt that was measured along with them."""
+        """The runs of a row, in order of their folders; none for a prompt that was measured by other runs."""
         found = [entry for (name, _), group in self.runs.items() if name == row for entry in group]
         return sorted(found, key=lambda entry: str(entry.folder))
 
@@ -79,7 +79,7 @@ class ScoreTable:
         return sorted(known, key=lambda row: (sign * self.cells[row, column].mean, self.rows.index(row)))
 
     def rank(self, row: str, column: str) -> int:
-        """1 for the best of a column, 2 for the second, 0 for the rest; equal means share a place."""
+        """1 for the best of a column, 2 for the second, 0 for the rest; equal means share a rank."""
         if (row, column) not in self.cells:
             return 0
         better = {self.cells[other, column].mean for other in self.ranked(column)}
@@ -103,7 +103,9 @@ def compare(folders: Iterable[Path | str], metric: str | None = None) -> Compari
     """
     entries, notes = read_entries(folders, metric)
     if not entries:
-        raise RunError("There is nothing to compare. " + (" ".join(notes) or "Name the folders of finished runs."))
+        raise RunError(
+            "There are no finished runs to compare. " + (" ".join(notes) or "Name the folders of finished runs.")
+        )
     _same_data(entries)
     groups: dict[tuple[tuple[str, str], ...], list[Entry]] = {}
     for entry in _budgets_by_column(entries):
@@ -117,7 +119,7 @@ def compare(folders: Iterable[Path | str], metric: str | None = None) -> Compari
 
 
 def _budgets_by_column(entries: Sequence[Entry]) -> list[Entry]:
-    """Data that need a larger budget may share a table with others, as long as all runs of a column had the same."""
+    """Budgets may differ between the columns of a table, but not within a column."""
     groups: dict[tuple[str, ...], list[Entry]] = {}
     for entry in entries:
         shared = [said for name, said in entry.facts.items() if name != "budget"]
@@ -139,7 +141,7 @@ def _budgets_by_column(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _same_data(entries: Sequence[Entry]) -> None:
-    """Runs that say they had the same task must have had the same data and models under its names."""
+    """Check that runs with the same task settings had the same data and models."""
     seen: dict[tuple[str, ...], Entry] = {}
     for entry in entries:
         known = seen.setdefault((entry.task, *entry.facts.values()), entry)
@@ -191,7 +193,7 @@ def _table(facts: dict[str, str], entries: list[Entry], columns: dict[Path, str]
 
 
 def _order(row: str) -> tuple[int, int, str]:
-    """Prompts by hand, then the baselines, then ours."""
+    """Hand-written prompts, then the baselines, then our methods."""
     name = row.removesuffix(RAW).split(" (")[0]
     if name in WRITTEN:
         return 0, WRITTEN.index(name), row
@@ -203,7 +205,7 @@ def _ours(row: str) -> bool:
 
 
 def _column_labels(entries: Sequence[Entry]) -> dict[Path, str]:
-    """The dataset's name, with the task settings that tell two columns of one dataset apart."""
+    """The dataset's name, with the task settings that distinguish columns of the same dataset."""
     labels: dict[Path, str] = {}
     for name in {entry.dataset for entry in entries}:
         group = [entry for entry in entries if entry.dataset == name]
@@ -213,7 +215,7 @@ def _column_labels(entries: Sequence[Entry]) -> dict[Path, str]:
 
 
 def _row_labels(entries: Sequence[Entry]) -> dict[Path, str]:
-    """The method's name, with the settings that a sweep varied; what only follows the data is not a variant."""
+    """The method's name, with the settings that a sweep varied; settings determined by the data are not shown."""
     labels: dict[Path, str] = {}
     for method in {entry.method for entry in entries}:
         group = [entry for entry in entries if entry.method == method]
@@ -228,7 +230,7 @@ def _row_labels(entries: Sequence[Entry]) -> dict[Path, str]:
 
 
 def varying(trees: Sequence[dict[str, str]]) -> set[str]:
-    """The names whose values differ between the trees; a switch that is off counts as absent."""
+    """The names whose values differ between the trees; a false value counts as absent."""
     names = {name for tree in trees for name in tree}
     off = {"false": "none"}
     return {
@@ -239,7 +241,7 @@ def varying(trees: Sequence[dict[str, str]]) -> set[str]:
 
 
 def labelled(name: str, tree: dict[str, str], differing: set[str]) -> str:
-    """A name with the settings that tell it from its namesakes: pin (k=256)."""
+    """A name with the settings that distinguish it: pin (k=256)."""
     said = ", ".join(f"{key.rsplit('.', 1)[-1]}={tree.get(key, 'none')}" for key in sorted(differing))
     return f"{name} ({said})" if said else name
 
@@ -247,9 +249,9 @@ def labelled(name: str, tree: dict[str, str], differing: set[str]) -> str:
 def _by_hand(
     entries: Sequence[Entry], columns: dict[Path, str], taken: set[str], notes: list[str]
 ) -> dict[tuple[str, str, str], Measured]:
-    """What each run measured of the hand-written prompts beside its own, where they have no runs of themselves.
+    """The metrics of hand-written prompts that other runs measured, if they have no runs of their own.
 
-    Runs with calibrated labels measure them with and without; in their column those without say nothing more.
+    Runs with calibrated labels measure them with and without calibration.
     """
     found: dict[tuple[str, str, str], dict[Unit, float]] = {}
     calibrated = {columns[entry.folder] for entry in entries if CALIBRATE in entry.settings}
@@ -269,7 +271,7 @@ def _by_hand(
 
 
 def _by_split(values: dict[Unit, float]) -> dict[Unit, float] | None:
-    """One value per split, for a prompt that no seed changes; None where seeds do."""
+    """One value per split, for a prompt that does not depend on the seed; None if it does."""
     splits: dict[Unit, float] = {}
     for (split, _), value in values.items():
         if splits.setdefault((split, None), value) != value:
@@ -297,7 +299,7 @@ def _metrics(cells: dict[tuple[str, str], dict[Unit, Entry]]) -> dict[tuple[str,
 
 
 def _contrasts(table: ScoreTable) -> tuple[Contrast, ...]:
-    """Our rows against the best of the others; where all are ours or none is, the best against the second."""
+    """Our rows against the best of the others; if all or none are ours, the best against the second."""
     found = []
     sign = -1 if table.metric in LOWER_IS_BETTER else 1
     for column in table.columns:
@@ -320,9 +322,9 @@ def _differing(tables: Sequence[ScoreTable]) -> str:
 
 
 def _titled(table: ScoreTable, tables: Sequence[ScoreTable]) -> ScoreTable:
-    """The task and the split, and what tells this table from the others."""
+    """The task and the split, and what distinguishes this table from the others."""
     differing = sorted(varying([other.facts for other in tables]) - {"task", "split", "metric"})
     said = [f"{table.facts['task'].replace('_', ' ')}, {table.metric.replace('_', ' ')} on {table.split}"]
-    # The names of judges are long: they go below the table.
+    # The names of judges are long, so they are below the table.
     said += ["its own judges" if name == "judges" else f"{name} {table.facts[name] or 'none'}" for name in differing]
     return replace(table, title="; ".join(said))

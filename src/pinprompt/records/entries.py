@@ -1,4 +1,4 @@
-"""One run folder as one entry of a comparison: its number, and everything that decides what it may be compared with."""
+"""A run folder as an entry of a comparison: its value, and everything that determines what it is comparable with."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class Entry:
     data: dict[str, str]
     """Task settings that make a column: data, template, label words."""
     settings: dict[str, str]
-    """Everything else that was set: what tells two rows of one method apart."""
+    """All other settings, which distinguish rows of the same method."""
     task: str
     fingerprint: str
     metrics: dict[str, float]
-    """All that was measured on that split."""
+    """All metrics on that split."""
     baselines: dict[str, dict[str, float]]
-    """The same of the hand-written prompts that the run measured beside its own."""
+    """The same for the hand-written prompts that the run measured."""
     readability: dict[str, float]
     prompt: str
     command: str
@@ -183,7 +183,7 @@ def _dataset(task: dict[str, Any], kind: str) -> str:
 
 
 def flatten(tree: dict[str, Any], above: str = "") -> dict[str, str]:
-    """Nested settings as `section.name` to text, in order of name; what is not set is left out."""
+    """Nested settings as `section.name` to text, in order of name, without unset ones."""
     found: dict[str, str] = {}
     for key in sorted(tree):
         name, value = f"{above}.{key}" if above else key, tree[key]

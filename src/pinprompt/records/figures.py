@@ -1,7 +1,7 @@
 """Figures for papers and pages: learning curves, ablations, score against readability; SVG and PNG in one style.
 
-Colours are Okabe and Ito's, lines differ in dash too, and the type is set for a column of 3.3 inches. The same runs
-give the same bytes of SVG: no date, a fixed salt for ids, text kept as text.
+Colours are Okabe and Ito's, lines also differ in dash, and the font size fits a column of 3.3 inches. The same runs
+give byte-identical SVG: no date, a fixed salt for ids, text as text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pinprompt.records.compare import ScoreTable, compare, labelled, varying
 from pinprompt.records.reading import RunRecord, number, read_run
 from pinprompt.records.wording import SHARES, title
 
-# What the figures show, as numbers: progress over calls or time, ablations, score against readability.
+# The data of the figures: progress over calls or time, ablations, score against readability.
 
 AXES = ("calls", "time")
 ABLATIONS = {"length": "policy.length", "k": "policy.k", "reward_scale": "q_learning.alpha"}
@@ -53,7 +53,7 @@ def learning_curves(table: ScoreTable, column: str, axis: str = "calls") -> list
 
 
 def drawn_order(names: Iterable[str]) -> list[str]:
-    """Ours first, so that the same method has the same colour in every figure of a paper."""
+    """Our methods first, so that a method has the same colour in every figure."""
 
     def key(name: str) -> tuple[bool, list[tuple[int, str]]]:
         # Numbers by their value: k=64 before k=256.
@@ -82,7 +82,7 @@ def progress(record: RunRecord, axis: str = "calls") -> list[Point]:
 
 
 def greedy_curves(table: ScoreTable, column: str) -> list[Curve]:
-    """The dev score of each row's greedy prompt over calls, as the paper's training curves have it."""
+    """The dev score of each row's greedy prompt over calls, as in the paper's training curves."""
     found = []
     for row in drawn_order(table.rows):
         runs = [read_run(entry.folder, prompts=False) for entry in table.runs.get((row, column), ())]
@@ -93,8 +93,8 @@ def greedy_curves(table: ScoreTable, column: str) -> list[Curve]:
 
 
 def greedy_progress(record: RunRecord) -> list[Point]:
-    """The dev score of one run's greedy prompt whenever it was tried, over the calls of the steps before."""
-    # A folder may be a stranger's: a step that is no number has no place.
+    """The dev scores of one run's greedy prompts, over the calls of the preceding steps."""
+    # A folder may be untrusted: steps that are not numbers are skipped.
     calls = {
         step: number(event.get("calls")) for event in record.of("step") if isinstance(step := event.get("step"), int)
     }
@@ -108,7 +108,7 @@ def greedy_progress(record: RunRecord) -> list[Point]:
 
 
 def averaged(name: str, runs: Sequence[Sequence[Point]]) -> Curve:
-    """Runs as steps on a common axis, from where all have begun to where the first ends: nothing is made up."""
+    """Runs as step functions on a common axis, over the range that all of them cover; no extrapolation."""
     start, end = max(run[0][0] for run in runs), min(run[-1][0] for run in runs)
     xs = [start + (end - start) * place / (GRID - 1) for place in range(GRID)] if end > start else [start]
     places = [[point[0] for point in run] for run in runs]
@@ -121,7 +121,7 @@ def averaged(name: str, runs: Sequence[Sequence[Point]]) -> Curve:
 
 
 def ablation(table: ScoreTable, column: str, setting: str) -> list[Curve]:
-    """The metric over a setting that runs of one method vary, all else equal; empty where none varies it."""
+    """The metric over a setting that runs of one method vary, all else equal; empty if none varies it."""
     if setting not in ABLATIONS:
         raise SettingError(f"There is no ablation '{setting}': {did_you_mean(setting, ABLATIONS)}")
     key = ABLATIONS[setting]
@@ -166,14 +166,14 @@ STYLE = {
     "grid.color": "#dddddd", "grid.linewidth": 0.5, "axes.axisbelow": True, "lines.linewidth": 1.4,
     "figure.figsize": (WIDTH, HEIGHT), "figure.constrained_layout.use": True, "savefig.dpi": 300,
     "svg.fonttype": "none", "svg.hashsalt": "pinprompt", "path.simplify": False,
-    "text.parse_math": False,  # a name with two dollars in it is a name, not a formula
+    "text.parse_math": False,  # a name with two dollar signs is not a formula
 }  # fmt: skip
 
 
 def write_figures(folders: Iterable[Path | str], out: Path | str) -> list[Path]:
     """Every figure that the runs have data for, as SVG and PNG under `out`; returns the files.
 
-    Runs that cannot be compared (other data, judges, task models, budgets) get figures of their own.
+    Runs that are not comparable (other data, judges, task models, budgets) get separate figures.
     """
     out = Path(out)
     written: list[Path] = []
@@ -226,7 +226,7 @@ def _shade(axes: Any, curve: Curve, colour: Any) -> None:
 
 
 def draw_ablation(axes: Any, curves: Sequence[Curve], setting: str, metric: str) -> None:
-    """Means over a setting with the standard error shaded; a logarithmic axis where it spans a decade or more."""
+    """Means over a setting with the standard error shaded; a logarithmic axis if it spans a decade or more."""
     for place, curve in enumerate(curves):
         style = _style(place)
         axes.plot(curve.x, curve.mean, label=curve.name, markersize=3.5, marker=MARKERS[_look(place)[1]], **style)
@@ -248,7 +248,7 @@ def draw_ablation(axes: Any, curves: Sequence[Curve], setting: str, metric: str)
 
 
 def draw_readability(axes: Any, points: dict[str, list[Point]], metric: str) -> None:
-    """One mark per run: higher is better, further left reads better."""
+    """One mark per run: higher is better, further left is more readable."""
     for place, (name, found) in enumerate(points.items()):
         xs, ys = zip(*found, strict=True)
         colour, shape = _look(place)
@@ -258,7 +258,7 @@ def draw_readability(axes: Any, points: dict[str, list[Point]], metric: str) -> 
     ticks = decades(*axes.get_xlim())
     axes.set_xticks(ticks, [compact(tick) for tick in ticks])
     axes.minorticks_off()
-    axes.set_xlabel("perplexity of the prompt (lower reads better)")
+    axes.set_xlabel("perplexity of the prompt (lower is more readable)")
     _measure(axes, metric)
     _legend(axes, list(points))
 
@@ -278,7 +278,7 @@ def save(stem: Path, draw: Callable[[Any], None]) -> list[Path]:
 
 @contextmanager
 def _figure() -> Iterator[tuple[Any, Any]]:
-    """A figure of its own, not one of pyplot's: no window, no global state, nothing to close."""
+    """A figure without pyplot: no window, no global state, nothing to close."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -292,7 +292,7 @@ def _figure() -> Iterator[tuple[Any, Any]]:
 
 
 def _legend(axes: Any, names: list[str]) -> None:
-    """Above the axes, where it covers no data; alone, a line needs its name too."""
+    """A legend above the axes, where it covers no data; even for a single line."""
     longest = max(map(len, names))
     columns = min(len(names), 3 if longest <= 10 else 2 if longest <= 20 else 1)
     place = {"loc": "lower left", "bbox_to_anchor": (0, 1.0), "borderaxespad": 0.2}
@@ -300,7 +300,7 @@ def _legend(axes: Any, names: list[str]) -> None:
 
 
 def _look(place: int) -> tuple[int, int]:
-    """Which colour, and which dash or mark: the ninth has the first's colour, but not its mark."""
+    """The colour and the dash or mark of a line: colours repeat after eight, marks differ."""
     return place % 8, (place + place // 8) % 8
 
 
@@ -310,7 +310,7 @@ def _style(place: int) -> dict[str, Any]:
 
 
 def _measure(axes: Any, metric: str) -> None:
-    """The metric on the upright axis, shares in percent."""
+    """The metric on the vertical axis, shares in percent."""
     axes.set_ylabel(title(metric) + (" (%)" if metric in SHARES else ""))
     if metric in SHARES:
         axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.4g}")

@@ -1,4 +1,4 @@
-"""Which run a folder holds: run.json, sealed at the start, completed at the end by the checksums of the run's files."""
+"""The identity of a run: run.json, written at the start and completed at the end with the checksums of its files."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from pinprompt.files import (
 
 FILE = "run.json"
 LARGEST = 8 << 20
-"""The most that is read of run.json."""
+"""Maximum size of run.json."""
 KEPT = ("scores.jsonl", "scores.spare.jsonl")
 """The journal: its rows carry the run's id."""
 FORMAT = 2
-"""Of the folder: runs of earlier versions have no run.json, and their rows no id."""
+"""Folder names: runs of earlier versions have no run.json, and their rows have no id."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Identity:
 
 
 def new(fingerprint: str, recipe: str) -> Identity:
-    """A run that begins now. The end of its id tells tasks apart, so that every row says what scored it."""
+    """The identity of a new run. Its id ends with the task's short fingerprint, so that every row names its task."""
     return Identity(f"{secrets.token_hex(6)}-{task_mark(fingerprint)}", fingerprint, recipe)
 
 
@@ -54,12 +54,12 @@ def task_mark(fingerprint: str) -> str:
 
 
 def write(folder: Path, identity: Identity) -> None:
-    """Keep run.json."""
+    """Write run.json."""
     write_json(folder / FILE, sealed({"format": FORMAT, **asdict(identity)}))
 
 
 def read(folder: Path) -> tuple[Identity | None, str]:
-    """A folder's run.json (None where there is none that can be used), and what is wrong with it ('' if nothing)."""
+    """A folder's run.json (None if it cannot be used), and what is wrong with it ('' if nothing)."""
     path = folder / FILE
     found, there = read_object(path, LARGEST)
     if not there:
@@ -82,7 +82,7 @@ def read(folder: Path) -> tuple[Identity | None, str]:
 
 
 def _is_text(value: str) -> bool:
-    """False for half a surrogate pair, which JSON can hold and no file can."""
+    """False for a lone surrogate, which JSON can contain but a file cannot."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
@@ -91,7 +91,7 @@ def _is_text(value: str) -> bool:
 
 
 def restore_recipe(folder: Path) -> bool:
-    """Put the run's own recipe.toml back, from run.json, where it is missing or was changed; True where it was."""
+    """Restore recipe.toml from run.json if it is missing or was changed; returns whether it was."""
     identity, _ = read(folder)
     path = folder / "recipe.toml"
     if identity is None or not identity.recipe:
@@ -109,7 +109,7 @@ def restore_recipe(folder: Path) -> bool:
 
 
 def run_of_rows(folder: Path) -> str:
-    """The id that the checkpoint and the journal carry, '' where they carry none or more than one."""
+    """The id in the checkpoint and the journal; '' if there is none or more than one."""
     ids: set[str] = set()
     for line in chain(_state(folder), *(whole_lines(folder / name) for name in KEPT)):
         row = object_of(line)
@@ -122,13 +122,13 @@ def run_of_rows(folder: Path) -> str:
 
 
 def _state(folder: Path) -> Iterator[bytes]:
-    """state.json is one line without an end."""
+    """state.json is one line without a newline."""
     with contextlib.suppress(OSError), open(folder / "checkpoint" / "state.json", "rb", opener=opener) as file:
         yield file.read(LARGEST)
 
 
 def complete(folder: Path, identity: Identity, names: tuple[str, ...]) -> Identity:
-    """Write down what the files of a finished run hold."""
+    """Store the checksums of a finished run's files."""
     files = {name: sha256_of(folder / name) for name in names if (folder / name).is_file()}
     done = replace(identity, files=files)
     write(folder, done)
@@ -136,7 +136,7 @@ def complete(folder: Path, identity: Identity, names: tuple[str, ...]) -> Identi
 
 
 def refresh(folder: Path, *names: str) -> None:
-    """Take up files of a finished run that were written again on purpose (a new report, drawings)."""
+    """Update the checksums of files that were rewritten on purpose (a new report, drawings)."""
     identity, _ = read(folder)
     if identity is None or identity.files is None:
         return
@@ -145,12 +145,12 @@ def refresh(folder: Path, *names: str) -> None:
 
 
 def changed_files(folder: Path, files: Mapping[str, Any]) -> list[str]:
-    """The files of a finished run that are missing or hold something else now, each with what happened to it."""
+    """The files of a finished run that are missing or changed, each with a description."""
     found = []
     for name, digest in files.items():
         path = folder / Path(name)
         if Path(name).is_absolute() or ".." in Path(name).parts:
-            continue  # a stranger's run.json cannot make us read elsewhere
+            continue  # an untrusted run.json must not name files elsewhere
         try:
             if sha256_of(path) != digest:
                 found.append(f"{name} was changed")

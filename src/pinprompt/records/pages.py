@@ -1,7 +1,7 @@
-"""Keeps the tables of docs/results.md and of the README equal to the run folders they came from.
+"""Updates the tables of docs/results.md and of the README from run folders.
 
-A page holds blocks between `<!-- results:begin NAME -->` and `<!-- results:end -->`. A sweep's folder fills the
-blocks of its name; everything outside of the markers, and every other block, stays. No number is typed by hand.
+A page has blocks between `<!-- results:begin NAME -->` and `<!-- results:end -->`. A sweep's folder fills the blocks
+of its name; everything outside the markers, and every other block, is kept.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BLOCK = re.compile(
 )
 COMMANDS_SHOWN = 3
 EXAMPLES = 2
-"""Rewrites at either end that are shown."""
+"""Number of best and of worst rewrites that are shown."""
 MARKS = ("content", "style", "fluency")
 
 
@@ -44,9 +44,9 @@ def regenerate(
 
     Every found prompt is in a CSV file beside results.md (results/NAME.csv), which the block links to.
 
-    `name` is the block's name: by default the sweep folder's own. `command` is what made the whole sweep, where one
-    command did; each row says it, else the commands of its runs. A block that results.md does not have is added at its
-    end; the README is changed only where it has the block.
+    `name` is the block's name, by default the sweep folder's. `command` is the command that produced the whole sweep,
+    if there is one; otherwise each row shows the commands of its runs. A block that results.md does not have is
+    appended; the README is only changed if it has the block.
     """
     folders = [source] if isinstance(source, str | Path) else list(source)
     if not folders:
@@ -72,7 +72,7 @@ def regenerate(
 
 
 def replace_block(page: str, name: str, body: str, *, add: bool) -> str:
-    """The page with the blocks of that name filled again; with `add`, a block at the end where there is none."""
+    """The page with the blocks of that name updated; with `add`, a block is appended if there is none."""
     _check_markers(page)
     newline = "\r\n" if "\r\n" in page else "\n"
     inner = newline + body.strip().replace("\n", newline) + newline
@@ -93,7 +93,7 @@ def replace_block(page: str, name: str, body: str, *, add: bool) -> str:
 
 
 def full(comparison: Comparison, command: str | None = None) -> str:
-    """The whole comparison: scores, significance, readability, the prompt of each row's median run, the commands."""
+    """The full comparison: scores, significance, readability, the prompt of each row's median run, the commands."""
     parts = []
     for table in comparison.tables:
         parts += [grid_markdown(grid) for grid in grids(table)]
@@ -103,7 +103,7 @@ def full(comparison: Comparison, command: str | None = None) -> str:
 
 
 def short(comparison: Comparison, command: str | None = None) -> str:
-    """For the README: the score tables and what made their rows."""
+    """For the README: the score tables and the commands of their rows."""
     parts = []
     for table in comparison.tables:
         parts += [grid_markdown(grids(table)[0]), _commands(table, command)]
@@ -111,7 +111,7 @@ def short(comparison: Comparison, command: str | None = None) -> str:
 
 
 def _prompts(table: ScoreTable) -> str:
-    """The prompts of each row's median run, which is neither the best nor the worst."""
+    """The prompts of each row's median run."""
     rows = []
     for row in table.rows:
         runs = table.runs_of(row)
@@ -124,7 +124,7 @@ def _prompts(table: ScoreTable) -> str:
 
 
 def _every_prompt(comparison: Comparison) -> str:
-    """The prompt of every run as CSV, with its own figure; '' where no run found a text."""
+    """The prompt of every run as CSV, with its metric; '' if no run found a text."""
     rows = []
     for table in comparison.tables:
         for row in table.rows:
@@ -142,7 +142,7 @@ def _every_prompt(comparison: Comparison) -> str:
 
 
 def _rewrites(table: ScoreTable) -> str:
-    """What a style run's prompt makes of texts, good and bad: the best and the worst of each row's median runs."""
+    """The best and worst rewrites of each row's median run."""
     rows = []
     for (row, column), runs in sorted(table.runs.items(), key=lambda item: (item[0][1], table.rows.index(item[0][0]))):
         middle = _median(list(runs))
@@ -170,7 +170,7 @@ def _median(runs: list[Entry]) -> Entry:
 
 
 def _commands(table: ScoreTable, command: str | None) -> str:
-    """The command that made each row; rows of one command are grouped."""
+    """The command that produced each row; rows with the same command are grouped."""
     rows: dict[str, list[str]] = {}
     for row in table.rows:
         runs = table.runs_of(row)
@@ -187,12 +187,12 @@ def _said(runs: list[Entry], command: str | None) -> str:
 
 
 def _code(text: str) -> str:
-    """Text for a Markdown code span: one line, without the sign that would end it."""
+    """Text for a Markdown code span: one line, without backticks."""
     return " ".join(text.split()).replace("`", "'")
 
 
 def _inert(text: str) -> str:
-    """No text of a run may end a block or begin another."""
+    """Escape markers in texts of a run, so that they cannot start or end a block."""
     return text.replace("<!--", "&lt;!--").replace("-->", "--&gt;")
 
 

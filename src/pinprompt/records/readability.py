@@ -1,6 +1,6 @@
-"""How readable a prompt is: dictionary words, repeated tokens, decode-encode stability, and what an LM finds of it.
+"""Readability of a prompt: dictionary words, repeated tokens, decode-encode stability, perplexity and SLOR.
 
-Pure functions without heavy imports; which words are words is said by `pinprompt.english`.
+Pure functions without heavy imports; the dictionary is `pinprompt.english`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pinprompt.english import dictionary_words, words
 
 
 class Tokenizer(Protocol):
-    """What is asked of a tokenizer here; those of transformers fit."""
+    """The tokenizer methods used here; tokenizers of transformers have them."""
 
     def encode(self, text: str, add_special_tokens: bool = ...) -> Any:
         """The ids of a text."""
@@ -28,14 +28,14 @@ def repeated_tokens(tokens: Sequence[Hashable]) -> int:
 
 
 def is_stable(ids: Sequence[int], tokenizer: Tokenizer) -> bool:
-    """True where the prompt's text is tokenised back into the same ids, so that text and ids say the same thing."""
+    """Whether the prompt's text is tokenised back into the same ids."""
     given = [int(one) for one in ids]
     again = tokenizer.encode(str(tokenizer.decode(given)), add_special_tokens=False)
     return [int(one) for one in again] == given
 
 
 def perplexity(log_likelihoods: Sequence[float]) -> float:
-    """exp of the mean negative log-likelihood per token; infinity where it overflows, NaN for no tokens."""
+    """exp of the mean negative log-likelihood per token; infinity if it overflows, NaN for no tokens."""
     if not log_likelihoods:
         return math.nan
     try:
@@ -45,10 +45,10 @@ def perplexity(log_likelihoods: Sequence[float]) -> float:
 
 
 def slor(log_likelihoods: Sequence[float], log_unigrams: Sequence[float]) -> float:
-    """Syntactic log-odds ratio: how much likelier each token is in its place than by itself; NaN for no tokens.
+    """Syntactic log-odds ratio: how much more likely each token is in its place than on its own; NaN for no tokens.
 
-    (log p_LM(z) - sum_t log p_unigram(z_t)) / |z|  (Kann, Rothe, Filippova 2018). Higher reads better; unlike
-    perplexity it does not hold rare words against a text.
+    (log p_LM(z) - sum_t log p_unigram(z_t)) / |z|  (Kann, Rothe, Filippova 2018). Higher is more readable; unlike
+    perplexity it does not penalise rare words.
     """
     if not log_likelihoods:
         return math.nan
@@ -63,10 +63,10 @@ def readability(
     tokenizer: Tokenizer | None = None,
     fluency: Mapping[str, float] | None = None,
 ) -> dict[str, float | int | bool]:
-    """What `result.json` keeps under `readability`; parts that cannot be known are left out.
+    """The `readability` entry of `result.json`, without unknown parts.
 
-    Without ids, `repeated_tokens` counts words. `fluency` is what an LM finds (perplexity, SLOR);
-    an infinite or undefined figure is left out, since JSON has no word for it.
+    Without ids, `repeated_tokens` counts words. `fluency` has the LM's perplexity and SLOR; an infinite or undefined
+    value is left out, since JSON cannot represent it.
     """
     found: dict[str, float | int | bool] = {
         "dictionary_words": dictionary_words(text),

@@ -1,7 +1,7 @@
-"""Reads a run folder as plain files: tolerant of what a killed run leaves, wary of what a stranger may have put there.
+"""Reads run folders, including those of killed runs and untrusted ones.
 
-A folder may come from anywhere, so nothing in it is trusted: sizes are bounded, links are not followed, no code runs,
-and any bytes give either a record or a RunError.
+Nothing in a folder is trusted: sizes are bounded, links are not followed, no code runs, and arbitrary bytes give either
+a record or a RunError.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pinprompt.files import DEPTH, MEBI, is_deep, loads
 from pinprompt.recipe.recipe import parse_toml
 from pinprompt.records import identity as identities
 
-LIMITS = {  # the greatest size that is read; result.json may carry pictures
+LIMITS = {  # maximum size in bytes; result.json may contain pictures
     "recipe.toml": 1 * MEBI,
     "result.json": 64 * MEBI,
     "environment.json": 1 * MEBI,
@@ -31,19 +31,19 @@ LIMITS = {  # the greatest size that is read; result.json may carry pictures
     "rows.json": 8 * MEBI,
     "judges.json": 8 * MEBI,
 }
-LARGEST = 1e100  # beyond it, sums and differences would overflow, and nothing that was measured is so large
+LARGEST = 1e100  # no measured value is larger, and sums and differences of larger ones could overflow
 LINE_LIMIT = 2 * MEBI
 PROMPT_ROWS = 250_000
-PROMPT_CELLS = 5_000_000  # of all rows together: a short row of a table with many columns is as large as a long one
-EVENT_VALUES = 3_000_000  # of all lines together: in memory each takes up to a hundred times its place in the file
+PROMPT_CELLS = 5_000_000  # of all rows together: the number of columns may be large
+EVENT_VALUES = 3_000_000  # of all lines together: in memory each takes up to a hundred times its size in the file
 WITH_TEXTS = ("examples", "rewrites", "pictures")
-"""Tables of a result that repeat texts or file names of the data; a private run has none of them."""
+"""Tables of a result that contain texts or file names of the data; a private run has none of them."""
 MARKS = ("recipe.toml", "events.jsonl", "result.json")  # a folder with none of these is not a run folder
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """The files of a run; parts that were never written are empty, `notes` say what could not be read."""
+    """The files of a run; missing parts are empty, and `notes` list what could not be read."""
 
     folder: Path
     recipe: dict[str, Any] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class RunRecord:
         return [event for event in self.events if event.get("event") == kind]
 
     def setting(self, *path: str) -> Any:
-        """A value of the recipe by its path, or None where a part of the path is missing or the value is empty."""
+        """A value of the recipe by its path, or None if it is missing or empty."""
         found = inside(self.recipe, *path)
         return None if found == "none" else found  # TOML has no null
 
@@ -69,7 +69,7 @@ class RunRecord:
 def read_run(folder: Path | str, *, prompts: bool = True, events: bool = True) -> RunRecord:
     """The record of one run folder; `prompts=False` and `events=False` leave those long files unread.
 
-    Files of a finished run are compared with their checksums, and a note names what was changed since.
+    Files of a finished run are checked against their checksums, and a note lists those that were changed.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -97,38 +97,38 @@ def read_run(folder: Path | str, *, prompts: bool = True, events: bool = True) -
 
 
 def changed_since(folder: Path, names: Collection[str]) -> list[str]:
-    """A sentence for each of these files that a finished run did not leave like this."""
+    """A sentence for each of these files that was changed after the run finished."""
     try:
         identity, _ = identities.read(folder)
     except RunError:
-        return []  # of a newer version; what can be read is read
+        return []  # of a newer version; read what can be read
     files = {} if identity is None or identity.files is None else identity.files
     found = identities.changed_files(folder, {name: files[name] for name in sorted(names) if name in files})
     return [f"{what} since the run wrote it: see `pinprompt verify`." for what in found]
 
 
 def read_text(folder: Path, name: str) -> str | None:
-    """The text of one file of a run folder, under the same limits as `read_run`; None where there is none."""
+    """The text of one file of a run folder, with the limits of `read_run`; None if it does not exist."""
     return _text(folder, name)
 
 
 def read_result(folder: Path) -> dict[str, Any]:
-    """A run's result.json alone; empty where the run has none yet."""
+    """A run's result.json; empty if the run has none yet."""
     return _json(folder, "result.json")
 
 
 def read_environment(folder: Path) -> dict[str, Any]:
-    """A run's environment.json alone; empty where there is none."""
+    """A run's environment.json; empty if there is none."""
     return _json(folder, "environment.json")
 
 
 def read_judges(folder: Path) -> dict[str, Any]:
-    """A style run's judges.json; empty where the run has none."""
+    """A style run's judges.json; empty if the run has none."""
     return _json(folder, "judges.json")
 
 
 def number(value: object) -> float | None:
-    """A float, from a number or from a number's text; None for the rest: booleans, NaN, what no run can measure."""
+    """A float, from a number or its text; None for anything else, including booleans, NaN and implausible values."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     if isinstance(value, str) and len(value) > 64:
@@ -150,21 +150,21 @@ def inside(tree: object, *path: str) -> Any:
 
 
 def mapping(value: object) -> dict[str, Any]:
-    """The value where it is a mapping, else an empty one: what is read may have any shape."""
+    """The value if it is a mapping, else an empty one: untrusted files may have any structure."""
     return value if isinstance(value, dict) else {}
 
 
 def sequence(value: object) -> list[Any]:
-    """The value where it is a list, else an empty one."""
+    """The value if it is a list, else an empty one."""
     return value if isinstance(value, list) else []
 
 
 def _bytes(folder: Path, name: str) -> bytes | None:
-    """A regular file of the folder itself, or None where there is none; a link or a pipe is refused, not followed."""
+    """A regular file of the folder, or None if there is none; a link or a pipe is an error."""
     path, limit = folder / name, LIMITS[name]
     if path.is_symlink():
-        raise RunError(f"{path} is a link; a run folder's files are read in place. Copy the file itself there.")
-    # O_NOFOLLOW closes the gap between the check and the opening; O_NONBLOCK keeps a named pipe from hanging us.
+        raise RunError(f"{path} is a link, and links are not followed. Copy the file itself there.")
+    # O_NOFOLLOW closes the gap between the check and opening; O_NONBLOCK prevents blocking on a named pipe.
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
         handle = os.open(path, flags)
@@ -192,7 +192,7 @@ def _text(folder: Path, name: str) -> str | None:
 
 
 def _loads(text: str) -> Any:
-    """JSON without surprises: one kind of error, and no lone surrogates, which could not be written out again."""
+    """JSON with one kind of error, and without lone surrogates, which could not be written again."""
     try:
         value = loads(text)
     except ValueError as error:
@@ -218,7 +218,7 @@ def _json(folder: Path, name: str) -> dict[str, Any]:
         value = _loads(text)
     except ValueError as error:
         raise RunError(
-            f"{folder / name} is not JSON ({error}). Run it again, or resume it, to write it again."
+            f"{folder / name} is not JSON ({error}). Resume the run, or run it again, to restore it."
         ) from None
     if not isinstance(value, dict):
         raise RunError(f"{folder / name} holds a {type(value).__name__}, where a JSON object was expected.")
@@ -264,7 +264,7 @@ def _lines(folder: Path, name: str, notes: list[str]) -> list[dict[str, Any]]:
 
 
 def _table_lines(text: str) -> Iterator[str]:
-    """The lines of a table; one that is longer than any of ours ends it, as it may have millions of cells."""
+    """The lines of a table, up to a line that exceeds the limit, which may have millions of cells."""
     for line in io.StringIO(text, newline=""):
         if len(line) > LINE_LIMIT:
             raise csv.Error(f"a line is longer than {LINE_LIMIT // MEBI} MiB")
@@ -285,5 +285,5 @@ def _rows(folder: Path, name: str, notes: list[str]) -> list[dict[str, Any]]:
                 break
             found.append({key: value for key, value in row.items() if isinstance(key, str)})
     except csv.Error as error:
-        notes.append(f"{name} could be read up to row {len(found)} only ({error}).")
+        notes.append(f"{name} could only be read up to row {len(found)} ({error}).")
     return found

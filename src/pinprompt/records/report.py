@@ -1,7 +1,7 @@
-"""Writes report.html: one file that explains the answer and opens without a network.
+"""Writes report.html, a single file that needs no network.
 
-All text of prompts, data and models is escaped by the template engine; the page's own policy (a CSP that allows its
-one style sheet and its one script, the copy buttons', by hash, and pictures in data URIs) is a second defence.
+All text of prompts, data and models is escaped by the template engine. The page's content security policy (which only
+allows its own style sheet and script by hash, and pictures in data URIs) is a second line of defence.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ RECIPE_SHOWN = 60_000
 
 
 def write_report(folder: Path | str, *, private: bool = False) -> Path:
-    """Read a run folder and write its report.html again; returns the file's path.
+    """Read a run folder and rewrite its report.html; returns the file's path.
 
-    `private` leaves out what shows texts or pictures of the data, as a private run leaves it out of its folder.
+    `private` leaves out texts and pictures of the data, as for a private run.
     """
     record = read_run(folder)
     if private:
@@ -40,7 +40,7 @@ def write_report(folder: Path | str, *, private: bool = False) -> Path:
 
 
 def render(record: RunRecord) -> str:
-    """The report of a record as HTML; parts that the run does not have are absent."""
+    """The report of a record as HTML, with the parts that the run has."""
     from markupsafe import Markup
 
     css, script = template("report.css"), template("report.js")
@@ -56,7 +56,7 @@ def render(record: RunRecord) -> str:
 
 @cache
 def _page() -> Any:
-    """The compiled template: compiling it takes longer than filling it."""
+    """The compiled template, cached: compiling takes longer than rendering."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     engine = Environment(
@@ -70,15 +70,15 @@ def _page() -> Any:
 
 
 def _hash(content: str) -> str:
-    """How a content policy names the one style sheet or script that it allows."""
+    """The hash of a style sheet or script for a content security policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
 
 
 def contents(record: RunRecord) -> dict[str, Any]:
-    """What `report_body.html.j2` shows of a record, for the report and for any page that includes the same body."""
+    """The template variables of `report_body.html.j2`, for the report and for the studio's page of a run."""
     from markupsafe import Markup
 
-    # What is marked as safe is SVG that charts.py wrote, in which every text is escaped.
+    # Only SVG written by charts.py is marked as safe; all text in it is escaped.
     curves = [dict(part, svg=Markup(part["svg"])) for part in report_parts.curves(record)]  # nosec B704
     scores = report_parts.scores(record)
     private = record.result.get("private") is True
@@ -103,8 +103,8 @@ def contents(record: RunRecord) -> dict[str, Any]:
         "recipe": text(record.recipe_text, RECIPE_SHOWN),
         "environment": report_parts.environment(record),
         "command": report_parts.command(record),
-        "notes": [*record.notes, *(["Texts and pictures of the data are left out of this page."] * private)],
-        "rows_place": False,  # the studio puts its matrix of prompts and rows there
+        "notes": [*record.notes, *(["This page does not show texts and pictures of the data (private)."] * private)],
+        "rows_place": False,  # the studio inserts its matrix of prompts and rows here
     }
 
 

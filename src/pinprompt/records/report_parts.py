@@ -1,7 +1,7 @@
-"""What a run's report says, part by part: plain values made from a run's record, ready for the template.
+"""The parts of a run's report: plain values computed from a run's record, for the template.
 
-Each part is a function from the record to what is shown, or to None where the run has nothing of the kind. Nothing
-here trusts the shape of what it reads, and every list is bounded, so that the page stays small.
+Each part is a function of the record that returns what to show, or None if the run has no such part. The structure of
+the record is not trusted, and every list is bounded, so that the page stays small.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ Part = dict[str, Any]
 
 _PICTURE = re.compile(r"data:image/(?:png|jpeg|webp|gif);base64,[A-Za-z0-9+/]+={0,2}")
 VERDICTS = {"better": "good", "worse": "bad", "unclear": "flat", "untested": "plain", "alone": "plain"}
-"""How the page colours each kind of verdict."""
+"""The colour of each kind of verdict."""
 PICTURES, PICTURE_BYTES = 40, 8_000_000
 
 
 def primary_of(record: RunRecord) -> str:
-    """The metric that decides, as the result or the first event names it."""
+    """The primary metric, from the result or the first event."""
     start = record.of("start")
     named = record.result.get("primary") or (start[0].get("primary") if start else None)
     return named if isinstance(named, str) and named else "score"
 
 
 def split_of(record: RunRecord) -> str | None:
-    """The split that the answer is reported on: test where there is one, else dev, else what was searched on."""
+    """The reported split: test if there is one, else dev, else train."""
     return reported_split(record.result, primary_of(record))
 
 
 def header(record: RunRecord) -> Part:
-    """The found prompt, and what was run in one line."""
+    """The prompt found, and a line about the run."""
     result = record.result
     start = next(iter(record.of("start")), {})
     prompt = result.get("prompt")
@@ -67,7 +67,7 @@ def header(record: RunRecord) -> Part:
 
 
 def verdict(record: RunRecord) -> Part | None:
-    """Whether the found prompt beats the hand-written one, as the terminal and result.json say it."""
+    """The verdict on the prompt found, as in the terminal and result.json."""
     judged = judge_result(record.result, primary_of(record))
     if judged is not None:
         return {"kind": VERDICTS[judged.kind], "text": judged.sentence, "numbers": judged.details}
@@ -76,7 +76,7 @@ def verdict(record: RunRecord) -> Part | None:
 
 
 def facts(record: RunRecord) -> list[tuple[str, str]]:
-    """What the search cost and why it stopped."""
+    """The cost of the search and why it stopped."""
     result, found = record.result, []
     found += spending(result)
     # Runs of earlier versions have only these.
@@ -108,7 +108,7 @@ def facts(record: RunRecord) -> list[tuple[str, str]]:
 
 
 def scores(record: RunRecord) -> Part | None:
-    """Every metric of the found prompt and of the hand-written ones, on every split, with intervals."""
+    """Every metric of the prompt found and of the hand-written ones, on every split, with intervals."""
     prompts = [("found", record.result.get("prompt"), record.result)]
     for label, baseline in list(mapping(record.result.get("baselines")).items())[:12]:
         prompts.append((text(label, 40), inside(baseline, "prompt"), mapping(baseline)))
@@ -137,7 +137,7 @@ def scores(record: RunRecord) -> Part | None:
             inverted = record.result.get("task") == "inversion"
             about = [] if count is None or inverted else [f"{plain(count)} row{'s' if count != 1 else ''}"]
             if any(interval for row in rows for _, interval in row["cells"]):
-                about.append("in brackets the 95 % interval")
+                about.append("95 % interval in brackets")
             titles = [title(text(name, 40)) for name in names]
             said = where(split, record.result.get("task"), count if inverted else None)
             tables.append({"where": said.capitalize(), "names": titles, "rows": rows, "about": "; ".join(about)})
@@ -147,14 +147,14 @@ def scores(record: RunRecord) -> Part | None:
 
 
 def _calibration(record: RunRecord) -> str:
-    """How label probabilities were calibrated, with the offsets of the found prompt."""
+    """The calibration of labels, with the offsets of the prompt found."""
     known = mapping(record.result.get("calibration"))
     offsets = [(label, number(value)) for label, value in mapping(known.get("offsets")).items()]
     shown = ", ".join(f"{text(label, 40)} {value:+.3f}" for label, value in offsets[:20] if value is not None)
     if not shown:
         return ""
     rows = number(known.get("rows"))
-    on = "texts without content" if known.get("kind") == "content-free" else "unlabelled training rows"
+    on = "content-free texts" if known.get("kind") == "content-free" else "unlabelled training rows"
     return (
         f"Labels are calibrated: from a prompt's label log-probabilities their mean over {plain(rows or 0)} {on} is "
         f"taken away ({shown} for the found prompt). Figures without it are called raw."
@@ -177,7 +177,7 @@ def _score_chart(record: RunRecord, prompts: list[tuple[str, Any, dict[str, Any]
 
 
 def top(record: RunRecord) -> Part | None:
-    """The best prompts, with whatever is known of each."""
+    """The best prompts, with all that is known of each."""
     rows = [row for row in sequence(record.result.get("top")) if isinstance(row, dict)][:20]
     if not rows:
         return None
@@ -201,13 +201,13 @@ def top(record: RunRecord) -> Part | None:
 
 
 def perplexity_of(row: dict[str, Any]) -> float | None:
-    """A row's perplexity, beside its score or under `readability`."""
+    """A row's perplexity, next to its score or under `readability`."""
     found = number(row.get("perplexity"))
     return number(inside(row, "readability", "perplexity")) if found is None else found
 
 
 def command(record: RunRecord) -> str:
-    """The command that makes the run again; never one that the folder brings along, which somebody might paste."""
+    """The command that repeats the run; never one taken from the folder, which may be malicious."""
     recipe, again = str(record.folder / "recipe.toml"), f"{record.folder}-again"
     return text(f"pinprompt tune {shlex.quote(recipe)} --out {shlex.quote(again)}", 2000)
 
@@ -242,7 +242,7 @@ BEFORE, AFTER = ("source", "before", "text", "input"), ("rewrite", "after", "out
 
 
 def tokens(record: RunRecord) -> list[Part] | None:
-    """What each token is worth: its Q beside its runners-up, and what the prompt scores without it."""
+    """The contribution of each token: its Q next to its runners-up, and the prompt's score without it."""
     score = number(record.result.get("score"))
     found = []
     for place, raw in enumerate(sequence(record.result.get("tokens"))[:128]):
@@ -282,14 +282,14 @@ def tokens(record: RunRecord) -> list[Part] | None:
 
 
 def _odds(raw: dict[str, Any]) -> str:
-    """How far the policy itself had come to prefer the token: an answer need not be its first choice."""
+    """The rank and probability of the token under the final policy."""
     rank, chance = number(raw.get("rank")), number(raw.get("probability"))
     said = [] if rank is None else [f"rank {plain(rank)} by Q"]
     return ", ".join(said + ([] if chance is None else [f"chance {100 * chance:.2g}{JOINED}%"]))
 
 
 def _width(value: float | None, known: list[float]) -> float:
-    """A bar between 6 and 100: Q has no natural zero, so the lowest shown gets the shortest bar."""
+    """A bar width between 6 and 100: Q has no natural zero, so the lowest value gets the shortest bar."""
     if value is None or not known:
         return 0.0
     span = max(known) - min(known)
@@ -297,7 +297,7 @@ def _width(value: float | None, known: list[float]) -> float:
 
 
 def examples(record: RunRecord) -> Part | None:
-    """Examples wrong and right, the surest first: a sure mistake tells more than an unsure one."""
+    """Wrong and correct examples, the most confident first."""
     rows = [row for row in sequence(inside(record.result, "tables", "examples")) if isinstance(row, dict)]
     groups: dict[str, list[tuple[float, Part]]] = {"wrong": [], "right": []}
     for row in rows[:5000]:
@@ -330,19 +330,19 @@ def confusion(record: RunRecord) -> Part | None:
 
 
 def remarks(record: RunRecord) -> list[str]:
-    """What the task itself had to say of the evaluation, in sentences."""
+    """The task's remarks on the evaluation."""
     return [text(note, 400) for note in sequence(inside(record.result, "tables", "notes"))[:SHOWN]]
 
 
 def judges(record: RunRecord) -> list[tuple[str, str]]:
-    """Who judged what, by name."""
+    """The judges by name."""
     return [
         (text(name, 60), text(value, 300)) for name, value in list(mapping(record.result.get("judges")).items())[:20]
     ]
 
 
 def judgements(record: RunRecord) -> list[Part]:
-    """Marks of the prompts as captions, by each vision model that was asked."""
+    """Ratings of the prompts as captions, by vision model."""
     found = []
     for given in record.judgements[:SHOWN]:
         rows = [
@@ -362,7 +362,7 @@ def judgements(record: RunRecord) -> list[Part]:
 
 
 def rewrites(record: RunRecord) -> Part | None:
-    """Texts before and after a rewrite, with the numbers that the judges gave each."""
+    """Texts before and after rewriting, with the judges' scores."""
     rows = [row for row in sequence(inside(record.result, "tables", "rewrites")) if isinstance(row, dict)][: 2 * SHOWN]
     before = next((name for name in BEFORE if any(name in row for row in rows)), None)
     after = next((name for name in AFTER if any(name in row for row in rows)), None)
@@ -391,14 +391,14 @@ def pictures(record: RunRecord) -> Part | None:
 
 
 def _known_words(record: RunRecord) -> list[tuple[str, str]]:
-    """The single words nearest to the pictures of all that the model knows, with their similarity."""
+    """The model's single words that are most similar to the pictures, with their similarity."""
     rows = [row for row in sequence(record.result.get("known_words"))[:SHOWN] if isinstance(row, dict)]
     pairs = [(text(row.get("word", ""), 40), number(row.get("similarity"))) for row in rows]
     return [(word, f"{near:.3f}") for word, near in pairs if near is not None]
 
 
 def improvements(record: RunRecord) -> list[tuple[str, str]]:
-    """The best words of the search each time that they changed, with their score; at most the last of them."""
+    """The best prompt of the search each time that it changed, with its score; only the last ones."""
     found: list[tuple[str, str]] = []
     for event in record.of("step"):
         words, score = text(event.get("best_prompt") or "", 300).strip(" "), number(event.get("score_best"))
@@ -425,7 +425,7 @@ def _pictures(rows: Any) -> list[Part]:
 
 
 def front(record: RunRecord) -> str:
-    """The front of score against readability, where prompts have both a score and a perplexity."""
+    """The Pareto front of score and readability, if prompts have both a score and a perplexity."""
     rows = [row for row in [*sequence(record.result.get("top")), *record.prompts] if isinstance(row, dict)]
     points = set()
     for row in rows:
@@ -435,12 +435,12 @@ def front(record: RunRecord) -> str:
     best = pareto(sorted(points))
     kept = best + sorted(points - set(best), key=lambda point: -point[1])[:600]
     return scatter(
-        kept, best, title="Score against perplexity", x="perplexity (lower reads better)", y="score", log_x=True
+        kept, best, title="Score against perplexity", x="perplexity (lower is more readable)", y="score", log_x=True
     )
 
 
 def pareto(points: list[Point]) -> list[Point]:
-    """The points that no other beats in both: lower x and higher y."""
+    """The Pareto front: points that no other beats in both lower x and higher y."""
     found: list[Point] = []
     for x, y in sorted(points, key=lambda point: (point[0], -point[1])):
         if not found or y > found[-1][1]:
@@ -460,11 +460,11 @@ def curves(record: RunRecord) -> list[Part]:
     found = [
         ("Score against calls", "Score of each step's prompts on the training examples.",
          line_chart([Series("best so far", best), Series("mean of the step", mean)], title="Score against calls", x="calls", y="score")),  # noqa: E501
-        ("Score against time", "The best score so far, by the clock.",
+        ("Score against time", "The best score so far over time.",
          line_chart([Series("best so far", clock)], title="Score against time", x="minutes", y="score")),
-        ("The greedy prompt", "What the policy would answer if it stopped there, scored on dev.",
+        ("The greedy prompt", "The policy's answer at that step, scored on dev.",
          line_chart([Series("greedy prompt", greedy_progress(record), dots=True)], title="Greedy prompt on dev", x="calls", y="dev score")),  # noqa: E501
-        ("Support per position", "How many tokens still have a chance; one means the search has settled.",
+        ("Support per position", "Tokens with a probability above zero; 1 means that the search has converged.",
          line_chart(_support(steps), title="Support size per position", x="step", y="tokens", log_y=True)),
         ("Where the time went", "", _phases(record)),
     ]  # fmt: skip

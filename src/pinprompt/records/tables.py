@@ -1,4 +1,4 @@
-"""Comparisons as people need them: a terminal's table, Markdown, CSV and LaTeX, from the same grid of cells."""
+"""Comparisons as terminal tables, Markdown, CSV and LaTeX, from the same grid of cells."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 PLAIN, BEST, SECOND = 0, 1, 2
 MANY = 4
-"""Measures from which on a table shows them all."""
+"""Number of metrics from which on a table shows all of them."""
 
 
 @dataclass(frozen=True)
 class Spot:
-    """One cell as text, with its place in the column."""
+    """One cell as text, with its rank in the column."""
 
     text: str
     error: str = ""
@@ -37,7 +37,7 @@ class Spot:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table ready to be written down: a caption, headings, and rows that begin with their name."""
+    """A formatted table: a caption, headings, and rows that start with their name."""
 
     caption: str
     heads: tuple[str, ...]
@@ -46,7 +46,7 @@ class Grid:
 
 
 def grids(table: ScoreTable) -> list[Grid]:
-    """The score table, what is significant in it, what else was measured, and how readable the prompts are."""
+    """The tables of scores, significance, further metrics and readability."""
     found = (_scores(table), _significance(table), *_metrics(table), _readability(table))
     return [grid for grid in found if grid is not None]
 
@@ -191,9 +191,7 @@ def _significance(table: ScoreTable) -> Grid | None:
     if not rows:
         return None
     heads = ("row", "difference", "95 % interval", "p", "significant")
-    note = (
-        f"Paired bootstrap over splits (over seeds where there is one split); below {FEWEST} pairs nothing is called."
-    )
+    note = f"Paired bootstrap over splits (over seeds where there is one split); below {FEWEST} pairs none is reported."
     return Grid(f"{table.title}: against the best baseline", heads, tuple(rows), note)
 
 
@@ -213,7 +211,7 @@ def _readability(table: ScoreTable) -> Grid | None:
 
 
 def _metrics(table: ScoreTable) -> list[Grid]:
-    """Where a task has several measures that only together say how good a prompt is: all of them, a grid a column."""
+    """All metrics of tasks with several that must be read together, one grid per column."""
     found = []
     for column in table.columns:
         cells = {(row, name): cell for (row, at, name), cell in table.metrics.items() if at == column}
@@ -242,7 +240,7 @@ def _spot(metric: str, cell: Measured | None, rank: int) -> Spot:
     if cell is None:
         return Spot(NONE)
     shown = amount(metric, cell.mean)
-    places = len(shown.partition(".")[2])  # the error has the decimals of the mean that it belongs to
+    places = len(shown.partition(".")[2])  # the error has as many decimals as its mean
     error = "" if cell.error is None else f"{cell.error * (100 if metric in SHARES else 1):.{places}f}"
     return Spot(shown, error, rank)
 

@@ -1,7 +1,5 @@
-"""How far a run has come, for whoever watches it.
-
-In words and as a share for the terminal, as the bar of a notebook, and as numbers for TensorBoard and MLflow (extra
-`track`).
+"""Progress of a run: as text and as a share for the terminal, as a progress bar in a notebook, and as metrics for
+TensorBoard and MLflow (extra `track`).
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from pinprompt.values import Event, Listener
 
 
 def share(recipe: Recipe, event: Event, minutes: float) -> float:
-    """How much of a search is done after a step, from 0 to 1: by the nearest of its limits."""
+    """The share of a search that is done after a step, from 0 to 1, by the limit that is closest."""
     budget, shares = recipe.budget, [0.0]
     if METHODS[recipe.method].kind == "rl":
         shares.append((event.step + 1) / recipe.q_learning.steps)
@@ -32,7 +30,7 @@ def share(recipe: Recipe, event: Event, minutes: float) -> float:
 
 
 def sentence(event: Event) -> str:
-    """A step in words: the best prompt so far with its score, and what was spent."""
+    """A step as text: the best prompt so far with its score, and the cost."""
     data = event.data
     support = data.get("support") or []
     parts = [f"best {data['score_best']:.4g}", repr(data["best_prompt"])]
@@ -44,7 +42,7 @@ def sentence(event: Event) -> str:
     return ", ".join(parts)
 
 
-# A search in a notebook: a bar that moves, with the best words so far. Needs nothing beyond IPython itself.
+# A progress bar for notebooks, with the best prompt so far. Needs only IPython.
 
 
 PAUSE = 0.2
@@ -52,14 +50,14 @@ PAUSE = 0.2
 
 
 def in_notebook() -> bool:
-    """True in a notebook's kernel, where HTML is shown; not in a terminal, nor in IPython's own shell."""
+    """True in a notebook kernel, which shows HTML; not in a terminal or IPython shell."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return shell is not None and hasattr(shell, "kernel")
 
 
 class Bar:
-    """Listens to a run and shows it in the output of the cell that started it."""
+    """An event listener that shows a run in the output of its notebook cell."""
 
     def __init__(self, recipe: Recipe, show: Callable[[str], Callable[[str], None]] | None = None) -> None:
         self._recipe, self._started, self._drawn = recipe, time.monotonic(), float("-inf")

@@ -1,7 +1,6 @@
-"""A run's answer outside pinprompt: the exact text that is sent for one input, snippets of code, files for other tools.
+"""Using a prompt outside pinprompt: the exact text for one input, code snippets, files for other tools.
 
-Everything comes from `sent` in result.json. Values that a stranger may have written there are put into code as
-literals only, never as code.
+Everything comes from `sent` in result.json. Its values may be untrusted, so they are put into code as literals only.
 """
 
 from __future__ import annotations
@@ -53,12 +52,12 @@ class Sent:
 
     @property
     def quoted(self) -> bool:
-        """Whether the text stands in double quotes, as texts to rewrite do; its own then become single."""
+        """Whether the text is in double quotes, as for style transfer; double quotes inside it then become single."""
         return not self.words and self.before.endswith('"') and self.after.startswith('"')
 
     @property
     def options(self) -> dict[str, Any]:
-        """What a server is told beside the text: as many tokens as the longest label word has, or a whole rewrite."""
+        """Further request parameters: the maximum number of tokens, for the longest label word or a rewrite."""
         longest = max((len(ids) for ids in self.word_ids.values()), default=1)
         most = (16 if self.messages else longest) if self.words else 100
         return {"max_tokens": most, "temperature": 0, **({"stop": ['"']} if self.quoted else {})}
@@ -69,7 +68,7 @@ class Sent:
         return self.before + (given.replace('"', "'") if self.quoted else given) + self.after
 
     def messages_for(self, text: str) -> list[dict[str, str]]:
-        """The messages that are sent for an input; none for a model that is asked by completion."""
+        """The chat messages for an input; empty for a completion model."""
         return [
             {**one, "content": self.text_for(text).join(one["content"].split(self.open_text, 1))}
             for one in self.messages
@@ -77,7 +76,7 @@ class Sent:
 
 
 def sent_of(result: Mapping[str, Any], where: object = "result.json") -> Sent:
-    """What a result says was sent."""
+    """The `sent` entry of a result."""
     sent = mapping(result.get("sent"))
     if not isinstance(sent.get("before"), str) or not isinstance(sent.get("after"), str):
         raise RunError(
@@ -126,7 +125,7 @@ def snippets(sent: Sent, text: str) -> dict[str, str]:
 
 
 def shown(record: RunRecord) -> dict[str, Any] | None:
-    """The exact text that is sent for an input, the label words and their offsets; None where the result has none."""
+    """The exact text for an input, the label words and their offsets; None if the result has none."""
     try:
         found = sent_of(record.result)
     except RunError:
@@ -143,7 +142,7 @@ def shown(record: RunRecord) -> dict[str, Any] | None:
 
 
 def export(sent: Sent, tool: str) -> tuple[str, str]:
-    """The name and the content of a file that a tool reads."""
+    """The name and the content of a file for another tool."""
     if tool not in TOOLS:
         raise SettingError(f"there is no export to '{tool}': {did_you_mean(tool, TOOLS)}")
     if sent.kind != "causal" and tool in ("promptfoo", "openai"):
@@ -300,9 +299,9 @@ def _request(sent: Sent) -> dict[str, Any]:
 
 
 def _promptfoo(sent: Sent) -> dict[str, Any]:
-    """A configuration for `promptfoo eval -c`; JSON is YAML too. Tests of your own go into `tests`.
+    """A configuration for `promptfoo eval -c` (JSON is valid YAML). Add your own tests to `tests`.
 
-    The server is one on this machine: without an address, promptfoo would send the texts to OpenAI's.
+    The server is on this machine: without an address, promptfoo would send the texts to OpenAI.
     """
 
     def raw(part: str) -> str:
@@ -323,7 +322,7 @@ def _promptfoo(sent: Sent) -> dict[str, Any]:
         "description": f"the prompt that pinprompt found: {sent.prompt}",
         "prompts": [text],
         "providers": [{"id": f"openai:{way}:{_model(sent)}", "config": {"apiBaseUrl": _SERVER, **sent.options}}],
-        "tests": [{"vars": {"text": "put a text of your own here"}, "assert": known}],
+        "tests": [{"vars": {"text": "put your own text here"}, "assert": known}],
     }
 
 
@@ -355,5 +354,7 @@ def _dspy(sent: Sent) -> dict[str, Any]:
             ],
         },
         "lm": None,
-        "metadata": {"dependency_versions": {}},  # dspy warns where these differ from its own; none are known here
+        "metadata": {
+            "dependency_versions": {}
+        },  # dspy warns if these versions differ from its own; they are not known here
     }

@@ -1,7 +1,8 @@
-"""Does the found prompt beat the hand-written one? Judged once: for the terminal, the report and result.json.
+"""Compares the prompt found with the hand-written one; the same verdict for terminal, report and result.json.
 
-Both prompts were evaluated on the same rows, so they are compared row by row: by McNemar's exact test where a row is
-right or wrong, by a paired bootstrap over rows for other metrics. Whether two intervals overlap says less.
+Both prompts were evaluated on the same rows, so they are compared row by row: by McNemar's exact test if a row is
+either correct or wrong, by a paired bootstrap over rows for other metrics. This is more powerful than comparing
+intervals.
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ from pinprompt.records.reading import inside, mapping, number, sequence
 from pinprompt.records.wording import metric, text, title, where
 
 LEVEL = 0.05
-"""Differences with a smaller p-value are called differences."""
+"""Significance level."""
 MOST = 200_000
-"""Rows that are tested; no task has as many, but a file may say anything."""
+"""Maximum number of rows tested; no task has as many, but an untrusted file may."""
 SPLITS = ("test", "dev", "train")
 CAUTION = {
     "test": "",
-    "dev": " The prompt was chosen on dev, so this number flatters it.",
-    "train": " This is the very number that the search raised; nothing was held out.",
+    "dev": " The prompt was chosen on dev, so this value is optimistic.",
+    "train": " The search optimised this value; nothing was held out.",
 }
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How the found prompt compares with a hand-written one on the reported split."""
+    """The comparison of the prompt found with a hand-written one on the reported split."""
 
     kind: str
     """'better', 'worse' or 'unclear' by the test; 'untested' without values per row; 'alone' without a rival."""
@@ -36,7 +37,7 @@ class Verdict:
     metric: str
     found: float
     against: str | None
-    """The hand-written prompt's name: manual where there is one, else the best."""
+    """The hand-written prompt's name: manual if there is one, else the best."""
     rival: float | None
     p: float | None
     test: str | None
@@ -45,7 +46,7 @@ class Verdict:
 
 
 def judge_result(result: Mapping[str, Any], primary: str | None = None) -> Verdict | None:
-    """The verdict on a run from its result.json; None where nothing was evaluated."""
+    """The verdict on a run from its result.json; None if nothing was evaluated."""
     named = primary or result.get("primary")
     name = named if isinstance(named, str) and named else "score"
     split = reported_split(result, name)
@@ -75,12 +76,12 @@ def judge_result(result: Mapping[str, Any], primary: str | None = None) -> Verdi
 
 
 def reported_split(result: Mapping[str, Any], name: str) -> str | None:
-    """The split that the answer is reported on: test where there is one, else dev, else what was searched on."""
+    """The reported split: test if there is one, else dev, else train."""
     return next((split for split in SPLITS if number(inside(result, split, name)) is not None), None)
 
 
 def value_of(metrics: dict[str, Any], name: str) -> tuple[float | None, tuple[float, float] | None]:
-    """A metric's value and its interval, where there are any."""
+    """A metric's value and its interval, if there are any."""
     pair = sequence(inside(metrics, "intervals", name))
     low, high = (number(pair[0]), number(pair[1])) if len(pair) == 2 else (None, None)
     return number(metrics.get(name)), None if low is None or high is None else (low, high)
@@ -96,21 +97,24 @@ def _judged(found: float, rival: float, p: float | None, label: str, place: str)
         way = "scores higher than" if found > rival else "does not score higher than"
         return "untested", (
             f"The found prompt {way} the {label} prompt {place}; the difference was not tested, "
-            "since the run has no values row by row."
+            "because the run has no values per row."
         )
     if p >= LEVEL:
-        return "unclear", f"The found prompt is not shown to beat the {label} prompt {place} ({shown_p(p)})."
+        return (
+            "unclear",
+            f"The found prompt is not significantly better than the {label} prompt {place} ({shown_p(p)}).",
+        )
     kind, way = ("better", "beats") if found > rival else ("worse", "is worse than")
     return kind, f"The found prompt {way} the {label} prompt {place} ({shown_p(p)})."
 
 
 def shown_p(p: float) -> str:
-    """A p-value as people write it."""
+    """A p-value as text."""
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.1 else f"p = {p:.2f}"
 
 
 def _tested(ours: list[float], theirs: list[float]) -> tuple[float | None, str | None]:
-    """The p-value of the difference and the test's name; nothing where the rows are missing or too few."""
+    """The p-value of the difference and the test's name; None if rows are missing or too few."""
     if len(ours) != len(theirs) or len(ours) < FEWEST:
         return None, None
     rows = f"on the same {len(ours):,} rows"
@@ -120,7 +124,7 @@ def _tested(ours: list[float], theirs: list[float]) -> tuple[float | None, str |
 
 
 def outcomes_of(metrics: dict[str, Any], name: str) -> list[float]:
-    """A metric's values row by row: one digit a row, or a list; empty where there are none that can be read."""
+    """A metric's values per row, from digits or a list; empty if they cannot be read."""
     values = inside(metrics, "outcomes", name)
     if isinstance(values, str):
         return [float(digit) for digit in values] if len(values) <= MOST and set(values) <= {"0", "1"} else []
@@ -130,7 +134,7 @@ def outcomes_of(metrics: dict[str, Any], name: str) -> list[float]:
 
 
 def _rival(result: Mapping[str, Any], split: str, name: str) -> tuple[str, dict[str, Any]] | None:
-    """The manual prompt where there is one, else the best hand-written one, with its metrics on a split."""
+    """The manual prompt if there is one, else the best hand-written one, with its metrics on a split."""
     known = []
     for label, baseline in mapping(result.get("baselines")).items():
         metrics = mapping(mapping(baseline).get(split))

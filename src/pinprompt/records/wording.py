@@ -1,4 +1,4 @@
-"""How numbers, foreign text and what a run spent are shown: shares as percent, invisible characters made visible."""
+"""Formatting of numbers, untrusted text and costs: shares as percent, invisible characters made visible."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ TITLES = {
 
 
 def title(name: str) -> str:
-    """A metric's name as people write it."""
+    """A metric's display name."""
     return TITLES.get(name, name.replace("_", " "))
 
 
 def where(split: str, task: object = "", rows: float | None = None) -> str:
-    """What was measured, as people say it behind a metric's name: 'on test (500 rows)', 'to the picture'."""
-    if task == "inversion":  # its pictures are no sample of anything
+    """The words after a metric's name: 'on test (500 rows)', 'to the picture'."""
+    if task == "inversion":  # its pictures are not a sample
         return "to the picture" if rows is None or rows == 1 else f"to the {plain(rows)} pictures"
     said = "on the training examples" if split == "train" else f"on {split}"
     return said + ("" if rows is None else f" ({plain(rows)} row{'' if rows == 1 else 's'})")
@@ -52,12 +52,12 @@ def metric(name: str, value: float | None) -> str:
 
 
 def plain(value: float) -> str:
-    """A number with as many digits as are read: 12,288, 61.2, 0.312."""
+    """A number with a readable number of digits: 12,288, 61.2, 0.312."""
     return f"{int(value):,}" if abs(value) < 1e15 and value == int(value) else digits(value)
 
 
 def digits(value: float) -> str:
-    """A measured number: always with its decimals, so that a column of them lines up."""
+    """A measured number with a fixed number of decimals, so that columns line up."""
     size = abs(value)
     if size >= 1000:
         return f"{value:,.0f}" if size < 1e9 else f"{value:.3g}"
@@ -67,7 +67,7 @@ def digits(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them: 4 min 0 s."""
+    """Seconds as text: 4 min 0 s."""
     if seconds < 60:
         return f"{seconds:.1f}{JOINED}s" if seconds < 10 else f"{seconds:.0f}{JOINED}s"
     whole = round(seconds)
@@ -77,12 +77,12 @@ def duration(seconds: float) -> str:
 
 
 def visible(words: str) -> str:
-    """A text with what is invisible, moves the cursor or turns the reading order made visible."""
+    """A text with invisible and control characters made visible."""
     return words if words.isascii() and words.isprintable() else "".join(map(_visible, words))
 
 
 def text(value: object, most: int = 600) -> str:
-    """Any value as text that can be shown: clipped, with what is invisible or turns the reading order made visible."""
+    """Any value as text for display: clipped, with invisible and control characters made visible."""
     raw = value if isinstance(value, str) else str(value)[: 4 * most]
     clipped = raw if len(raw) <= most else raw[: most - 1] + "…"
     return visible(clipped)
@@ -101,11 +101,11 @@ def _visible(letter: str) -> str:
     if code < 32:
         return chr(0x2400 + code)
     kind = unicodedata.category(letter)
-    # Cf holds the marks that reverse the reading order; emoji joiners are harmless and stay.
+    # Cf includes characters that reverse the reading order; emoji joiners are harmless and kept.
     return "�" if kind in {"Cc", "Cs", "Co", "Cn"} or (kind == "Cf" and letter not in "\u200c\u200d") else letter
 
 
-# What a run really spent, in words for the terminal and the report.
+# The actual cost of a run, as text for the terminal and the report.
 
 
 def spending(result: Any) -> list[tuple[str, str]]:
@@ -117,7 +117,7 @@ def spending(result: Any) -> list[tuple[str, str]]:
     found = [("calls", f"{search + report:,} ({search:,} search, {report:,} report)")]
     sent, lost = _count(spent, "sent", "calls"), _count(spent, "sent", "lost")
     if sent is not None and (sent != search + report or lost):
-        found.append(("calls really sent", f"{sent:,}" + (f", {lost:,} of them lost" if lost else "")))
+        found.append(("calls actually sent", f"{sent:,}" + (f", {lost:,} of them lost" if lost else "")))
     tokens = [_count(spent, "sent", name) for name in ("tokens_in", "tokens_out")]
     if tokens[0] is None:
         parts = [
@@ -126,7 +126,7 @@ def spending(result: Any) -> list[tuple[str, str]]:
         tokens = [sum(both) or None for both in parts]
     if tokens[0] is not None:
         untold = _count(spent, "sent", "untold")
-        note = f"; {untold:,} calls counted at their most, as the server does not tell" if untold else ""
+        note = f"; {untold:,} calls counted at their maximum, as the server reports no tokens" if untold else ""
         found.append(("tokens", f"{tokens[0]:,} in, {tokens[1] or 0:,} out{note}"))
     if "money" in spent:
         found.append(("money", money_shown(number(spent.get("money")), spent.get("currency"))))
@@ -134,7 +134,7 @@ def spending(result: Any) -> list[tuple[str, str]]:
 
 
 def money_shown(amount: float | None, currency: object) -> str:
-    """A sum with its currency; a price that nobody gave makes it unknown, not nothing."""
+    """An amount with its currency; unknown, not 0, without a price."""
     if amount is None:
         return "unknown (no budget.prices for this model)"
     return f"{amount:.4g}" + (f" {currency[:20]}" if isinstance(currency, str) and currency else "")

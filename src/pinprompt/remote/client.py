@@ -1,6 +1,6 @@
-"""A server that speaks OpenAI's protocol, asked with patience and with limits: rates, retries, a circuit breaker.
+"""A client for OpenAI-compatible servers with rate limits, retries and a circuit breaker.
 
-The key is read from the environment, lives in this object alone, and is taken out of every text that leaves it.
+The key is read from the environment, kept in this object only, and removed from every text that leaves it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from pinprompt.remote.http import Door, NoAnswer, Response, Secret, seconds_of
 from pinprompt.values import Meter, derive
 
 PREFIX = "remote:"
-"""Names of models behind an API begin with it."""
+"""Prefix of the names of remote models."""
 FIRST_WAIT = 0.5
 OVERHEAD = 64
-"""Tokens that a chat's frame adds at the most to the text of its messages."""
+"""Maximum number of tokens that a chat's format adds to its messages."""
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -35,12 +35,12 @@ class BadAnswer(Exception):
 
 
 class _Halted(Exception):
-    """A request that waited for its turn, and is not wanted any more."""
+    """A waiting request that is no longer needed."""
 
 
 @dataclass
 class Usage:
-    """What answers took since it was last taken; without a meter also what requests took that got none."""
+    """Usage of answers since the last call; without a meter also of requests without an answer."""
 
     calls: int = 0
     tokens_in: int = 0
@@ -49,7 +49,7 @@ class Usage:
 
 
 class RemoteClient:
-    """Requests to one model of one server; safe to use from several threads."""
+    """Requests to one model of one server; thread-safe."""
 
     def __init__(
         self,
@@ -63,14 +63,14 @@ class RemoteClient:
         self.settings, self.model, self._seed = settings, model, seed
         self._sleep, self._clock = sleep or self._rest, clock
         self._halt = threading.Event()
-        """Set while nobody wants answers any more: it ends every wait."""
+        """Set when answers are no longer needed: ends every wait."""
         self._meter: Meter | None = None
         self._unmetered = [0, 0, 0]
         """Calls and tokens of requests before there was a meter."""
         self._all_told = True
-        """Did the server tell the tokens of all of these?"""
+        """Whether the server reported the tokens of all of these."""
         self._mine = threading.local()
-        """Tokens of the answers that this thread got for its question."""
+        """Tokens of the answers to this thread's current question."""
         self._secret = Secret(settings.key_env)
         self._door: Door = door or Door(
             settings.base_url, self._secret.key, settings.timeout, int(settings.max_mb * 1e6)
@@ -78,14 +78,14 @@ class RemoteClient:
         self._lock = threading.Lock()
         self._number = 0
         self._next_send = self._first_turn()
-        """No request is sent before this time: the rate limit, or what the server asked for."""
+        """No request is sent before this time: by the rate limit, or because the server asked for it."""
         self._unanswered = 0
         self._usage = Usage()
         self._limit = "max_tokens"
         self.completes: bool | None = None
-        """Whether the server has /completions; None until it was asked."""
+        """Whether the server has /completions; None until known."""
         self.many: bool | None = None
-        """Whether the server gives several samples for one request; None until it was asked."""
+        """Whether the server returns several samples for one request; None until known."""
 
     def __repr__(self) -> str:
         return f"RemoteClient({self.settings.base_url!r}, {self.model!r})"
@@ -94,7 +94,7 @@ class RemoteClient:
         raise TypeError("a client holds a key and cannot be copied or stored; build a new one from its settings")
 
     def take(self) -> Usage:
-        """What was used since the last time this was asked, and which examples failed."""
+        """The usage and failed examples since the last call."""
         with self._lock:
             usage, self._usage = self._usage, Usage()
         return usage
@@ -110,11 +110,11 @@ class RemoteClient:
 
     @property
     def metered(self) -> bool:
-        """True where each request is counted on its own."""
+        """Whether requests are counted individually."""
         return self._meter is not None
 
     def attach(self, meter: Meter) -> None:
-        """Tell a meter of every request from now on, and of those before."""
+        """Report every request to a meter from now on, and those before."""
         with self._lock:
             (calls, tokens_in, tokens_out), self._unmetered = self._unmetered, [0, 0, 0]
             self._meter = meter
@@ -123,10 +123,10 @@ class RemoteClient:
             meter.ended(meter.sending(calls, tokens_in, tokens_out), calls, tokens_in, tokens_out, how)
 
     def each(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """Apply a function to items side by side, up to the limit of concurrency; answers in order.
+        """Apply a function to items in parallel, up to the concurrency limit; answers in order.
 
-        Where one of them raises, those that are under way are finished, since they are paid for, and the rest is not
-        begun. An interruption (Ctrl-C) also cuts those under way.
+        If one raises an exception, pending ones are finished, since they are paid for, and the rest is not started. An
+        interruption (Ctrl-C) also ends pending ones.
         """
         if len(items) == 1:
             return [function(items[0])]
@@ -150,7 +150,7 @@ class RemoteClient:
             self._halt.clear()
 
     def once(self, question: Sequence[Any], ask: Callable[[], T], fits: Callable[[Any], bool]) -> T:
-        """What `ask` gives, a JSON value; or what the same question gave before in this run, where that fits."""
+        """The result of `ask`, a JSON value; or the stored answer to the same question in this run, if valid."""
         if self._meter is None:
             return ask()
         key = hashlib.sha256(json.dumps(question).encode()).hexdigest()
@@ -175,17 +175,17 @@ class RemoteClient:
 
     @property
     def tries(self) -> int:
-        """How many requests of one question the reservation for it covers; a meter counts new tries by themselves."""
+        """How many requests the reservation for a question covers; a meter counts retries separately."""
         return 1 if self.metered else 1 + self.settings.resends
 
     def most_tokens(self, texts: Sequence[str], most_out: int, times: int = 1) -> tuple[int, int]:
-        """The most tokens in and out that requests with these texts can take: a token has at least one byte."""
+        """The maximum tokens in and out of requests with these texts: a token has at least one byte."""
         tries = self.tries
         tokens_in = sum(len(text.encode(errors="replace")) + OVERHEAD for text in texts)
         return tokens_in * tries, len(texts) * most_out * times * tries
 
     def _ask(self, path: str, body: dict[str, Any], size: int, most_out: int) -> dict[str, Any]:
-        """Send until there is an answer; BadAnswer for this request alone, an error of ours when nothing would help."""
+        """Send until there is an answer; BadAnswer if only this request failed, else another error."""
         with self._lock:
             number, self._number = self._number, self._number + 1
         draw = random.Random(derive(self._seed, "remote", number))  # nosec B311
@@ -227,15 +227,15 @@ class RemoteClient:
                     refused += 1
                     last_try = refused > self.settings.retries
             except BaseException:
-                flight.land(*worst, "lost")  # where it was sent, it may be billed
+                flight.land(*worst, "lost")  # if it was sent, it may be billed
                 raise
             if last_try:
                 self._give_up(reason)
             self._back_off(refused + resent, asked, draw)
 
     def _refusal(self, response: Response) -> tuple[str, float | None]:
-        """What a refusal says, and how long it asks to wait; an error of ours where trying again is of no use."""
-        # Cut after redacting: half a key is a key half given away.
+        """The message of a refusal and the requested wait; an error if retrying is useless."""
+        # Truncate after redacting, so that no part of a key is shown.
         said = self.redact(response.body.decode("utf-8", "replace")).strip()[:400]
         reason = f"the server answered {response.status}: {said}"
         if response.status in (401, 403):
@@ -244,26 +244,28 @@ class RemoteClient:
             state = given if self._secret.key else f"no key ({variable} is not set)"
             raise ModelError(f"{self.settings.base_url} refuses '{self.model}' with {state}: {reason}")
         words = said.lower()
-        # "This is a chat model ... did you mean v1/chat/completions": the model is there, only not behind this path.
+        # "This is a chat model ... did you mean v1/chat/completions": the model exists, but not at this path.
         elsewhere = "chat model" in words or "chat/completions" in words
         if response.status in (404, 405) and "model" in words and not elsewhere:
             raise ModelError(f"{self.settings.base_url} has no model '{self.model}': {reason}")
         if 300 <= response.status < 400:
             raise ModelError(
-                f"{self.settings.base_url} is not where the server is (it redirects): set its true address"
+                f"{self.settings.base_url} redirects to another address: set remote.base_url to that address"
             )
         if response.status == 402 or "insufficient_quota" in said:
-            raise ServerDown(f"the account at {self.settings.base_url} is used up; top it up and resume: {reason}")
+            raise ServerDown(
+                f"the account at {self.settings.base_url} has no credit left; top it up and resume: {reason}"
+            )
         return reason, seconds_of(response.retry_after)
 
     def _first_turn(self) -> float:
-        """Somewhere before the second turn: workers that share a rate must not all begin at once."""
+        """A random initial delay: workers that share a rate must not all start at once."""
         rate = self.settings.requests_per_minute
         draw = random.Random(derive(self._seed, "turn"))  # nosec B311
         return self._clock() + draw.random() * 60.0 / rate if rate else 0.0
 
     def _wait_for_turn(self) -> None:
-        """Keep the rate, and any pause that the server asked for; refuse at once when the circuit is open."""
+        """Wait for the rate limit and any pause that the server asked for; fail at once if the circuit is open."""
         if self._halt.is_set():
             raise _Halted
         left = None if self._meter is None else self._meter.seconds_left()
@@ -271,7 +273,7 @@ class RemoteClient:
             raise BudgetSpent("the minutes of the budget are used up")
         with self._lock:
             if self._unanswered >= self.settings.give_up_after:
-                raise ServerDown(self._down("it answered nothing"))
+                raise ServerDown(self._down("it did not answer"))
             now = self._clock()
             turn = max(now, self._next_send)
             rate = self.settings.requests_per_minute
@@ -280,32 +282,32 @@ class RemoteClient:
             self._pause(turn - now)
 
     def _pause(self, seconds: float) -> None:
-        """Wait, but not beyond the time that the run has."""
+        """Wait, but not beyond the run's time limit."""
         left = None if self._meter is None else self._meter.seconds_left()
         if left is not None and left < seconds:
             self._sleep(max(0.0, left))
-            raise BudgetSpent("the minutes of the budget ended while the server was to be waited for")
+            raise BudgetSpent("the minutes of the budget ended while waiting for the server")
         self._sleep(seconds)
 
     def _rest(self, seconds: float) -> None:
-        """Sleep, until nobody wants answers any more."""
+        """Sleep, unless answers are no longer needed."""
         if self._halt.wait(seconds):
             raise _Halted
 
     def _back_off(self, tries: int, asked: float | None, draw: random.Random) -> None:
-        """Wait before trying again: what the server asked for, or twice as long each time, with jitter."""
+        """Wait before a retry: as long as the server asked for, or with exponential backoff and jitter."""
         longest = self.settings.longest_wait
         if asked is None:
             self._pause(min(longest, FIRST_WAIT * 2 ** (min(tries, 30) - 1)) * (0.5 + draw.random() / 2))
             return
-        with self._lock:  # the server is busy for everybody: nobody sends before it said
+        with self._lock:  # the server is busy: all threads wait
             self._next_send = max(self._next_send, self._clock() + min(asked, longest))
 
     def _give_up(self, reason: str) -> None:
-        """A request had all its tries: its example's failure, or the end of the run where the server is gone.
+        """A request failed after all retries: a failure of its example, or the end of the run if the server is down.
 
-        Whether it is gone is asked for at once: otherwise the first requests that a dead server leaves unanswered would
-        be booked as failures of their examples, and a resumed run would differ from an undisturbed one.
+        This is checked at once: otherwise the first requests without an answer would be recorded as failures of their
+        examples, and a resumed run would differ from an uninterrupted one.
         """
         gone = not self._door.alive()
         with self._lock:
@@ -315,11 +317,11 @@ class RemoteClient:
         raise BadAnswer(reason) from None
 
     def _down(self, reason: str) -> str:
-        left = f"{self.settings.base_url} leaves requests without an answer"
+        left = f"{self.settings.base_url} does not answer requests"
         return f"{left} ({reason}); try again, or resume the run, when it is up again"
 
     def _count(self, flight: _Flight, usage: Any, worst: tuple[int, int, int]) -> None:
-        """Count the tokens of an answer: as the server says, or the most that it can have been."""
+        """Count the tokens of an answer: as reported by the server, otherwise the maximum."""
         told = usage if isinstance(usage, dict) else {}
         given = _is_amount(told.get("prompt_tokens"), 1) and _is_amount(told.get("completion_tokens"), 0)
         tokens_in, tokens_out = (told["prompt_tokens"], told["completion_tokens"]) if given else worst[1:]
@@ -334,7 +336,7 @@ class RemoteClient:
         self._mine.took = (before[0] + tokens_in, before[1] + tokens_out)
 
     def _lose(self, flight: _Flight, worst: tuple[int, int, int]) -> None:
-        """Count a request that may be billed but has no answer, at the most that it can have taken."""
+        """Count a request without an answer that may be billed, at its maximum."""
         flight.land(*worst, "lost")
         with self._lock:
             if self._meter is None:
@@ -350,14 +352,14 @@ class RemoteClient:
 
 
 class _Flight:
-    """A request on its way, as a meter counts it; it lands once."""
+    """A pending request registered with a meter; it is completed once."""
 
     def __init__(self, meter: Meter | None, worst: tuple[int, int, int]) -> None:
         self._meter = meter
         self._number = None if meter is None else meter.sending(*worst)
 
     def land(self, calls: int, tokens_in: int, tokens_out: int, how: str) -> None:
-        """Say what it took, if nobody did before."""
+        """Report what it used, unless that was done before."""
         if self._meter is not None and self._number is not None:
             number, self._number = self._number, None
             self._meter.ended(number, calls, tokens_in, tokens_out, how)
@@ -368,7 +370,7 @@ def _is_amount(value: Any, least: int) -> bool:
 
 
 def _bytes_of(messages: list[dict[str, Any]]) -> int:
-    """Bytes of the texts in a chat; a picture is counted by its bytes too, which is more than it can take."""
+    """Bytes of the texts in a chat; pictures are counted by their bytes too, which is an upper bound."""
     size = 0
     for message in messages:
         content = message["content"]
@@ -378,7 +380,7 @@ def _bytes_of(messages: list[dict[str, Any]]) -> int:
 
 
 def is_remote(name: str) -> bool:
-    """True for the name of a model behind an API."""
+    """Whether a name is that of a remote model."""
     return name.startswith(PREFIX)
 
 
@@ -386,13 +388,13 @@ def open_client(name: str, settings: RemoteSettings) -> RemoteClient:
     """A client for 'remote:<model name>'."""
     model = name.removeprefix(PREFIX).strip()
     if not is_remote(name) or not model:
-        raise SettingError(f"'{name}' does not name a model behind an API; write 'remote:<model name>'")
-    # Its seed only decides how long it waits: workers that were refused together must not come back together.
+        raise SettingError(f"'{name}' is not the name of a remote model; write 'remote:<model name>'")
+    # Its seed only affects waiting times: workers that were refused together must not retry together.
     return RemoteClient(settings, model, os.getpid())
 
 
 def dig(value: Any, *path: str | int) -> Any:
-    """What stands at a path in a JSON value from a stranger, or None."""
+    """The value at a path of an untrusted JSON value, or None."""
     for step in path:
         if isinstance(step, int):
             value = value[step] if isinstance(value, list) and len(value) > step else None

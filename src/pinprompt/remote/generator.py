@@ -1,8 +1,7 @@
-"""A model behind an API as a writer of texts, and as a judge of pictures.
+"""Remote models that generate texts, and that rate pictures.
 
-Servers differ in what they can do: most complete a text, some only chat; most give many samples for one request, some
-one whatever is asked. A probe at the start finds out, and `notes` say what was found: what a run asks then never
-depends on which of its requests came first.
+Most servers can complete a text, some only chat; most return many samples for one request, some only one. A probe at
+the start finds out, and `notes` report it, so that the requests of a run never depend on their order.
 """
 
 from __future__ import annotations
@@ -14,21 +13,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from pinprompt.errors import ModelError, SettingError
-from pinprompt.judges.vision import Answer
+from pinprompt.judges.vision import VisionAnswer
 from pinprompt.models.generator import TEMPLATE, Generated, Request, filled, new_tokens, tidy
 from pinprompt.remote.client import OVERHEAD, BadAnswer, RemoteClient, Usage, dig
 from pinprompt.remote.labels import Guess, likely_tokens
 from pinprompt.values import derive
 
 CLOSE = '"'
-"""Where a rewrite ends."""
+"""The end of a rewrite."""
 RATING_TOKENS = 300
-"""Tokens for an answer about a picture."""
+"""Maximum tokens of an answer about a picture."""
 
 
 @dataclass(frozen=True)
-class Written:
-    """The continuations of one prompt, in order, and what went wrong if there are fewer than were asked for."""
+class Completion:
+    """The continuations of one prompt, in order, and the reason if there are fewer than requested."""
 
     texts: tuple[str, ...]
     failure: str | None = None
@@ -43,12 +42,12 @@ def generate(
     temperature: float = 1.0,
     top_k: int | None = None,
     seeds: Sequence[int] | None = None,
-) -> list[Written]:
+) -> list[Completion]:
     """Continuations of each prompt, in order.
 
-    Completions where the server has them, else chats; all samples of a prompt in one request where the server gives
-    them, else one request for each (`client.completes` and `client.many` say so, once it is known). Each request has
-    its own seed. `top_k` is sent only where the settings say that the server knows it.
+    Uses completions if the server has them, otherwise chats; all samples of a prompt in one request if the server
+    supports it, otherwise one request each (`client.completes` and `client.many`, once known). Each request has its own
+    seed. `top_k` is only sent if the settings enable it.
     """
     counts = [n] * len(prompts) if isinstance(n, int) else list(n)
     limits = [max_tokens] * len(prompts) if isinstance(max_tokens, int) else list(max_tokens)
@@ -59,7 +58,7 @@ def generate(
     if top_k is not None and client.settings.top_k:
         more["top_k"] = top_k
 
-    def ask(job: tuple[int, int, int]) -> Written:
+    def ask(job: tuple[int, int, int]) -> Completion:
         place, turn, count = job
         # Seeds of the protocol are 32-bit on some servers.
         seed = derive(seeds[place], "remote", turn) % (1 << 31)
@@ -72,20 +71,20 @@ def generate(
                 _are_texts,
             )
         except BadAnswer as bad:
-            return Written((), client.redact(str(bad)))
-        return Written(tuple(texts[:count]))
+            return Completion((), client.redact(str(bad)))
+        return Completion(tuple(texts[:count]))
 
-    def ask_in_turn(place: int) -> Written:
-        """For a server of which it is not known yet whether it gives many samples at once."""
+    def ask_in_turn(place: int) -> Completion:
+        """For a server that may or may not return several samples at once."""
         texts: list[str] = []
         for turn in range(counts[place]):
             if len(texts) >= counts[place]:
                 break
             written = ask((place, turn, counts[place] - len(texts)))
             if written.failure:
-                return Written(tuple(texts), written.failure)
+                return Completion(tuple(texts), written.failure)
             texts += written.texts
-        return Written(tuple(texts))
+        return Completion(tuple(texts))
 
     places = range(len(prompts))
     if client.many is None:
@@ -93,11 +92,11 @@ def generate(
     if client.many:
         return client.each(ask, [(place, 0, counts[place]) for place in places])
     jobs = [(place, turn, 1) for place in places for turn in range(counts[place])]
-    parts: list[list[Written]] = [[] for _ in places]
+    parts: list[list[Completion]] = [[] for _ in places]
     for (place, _, _), written in zip(jobs, client.each(ask, jobs), strict=True):
         parts[place].append(written)
     return [
-        Written(
+        Completion(
             tuple(text for one in part for text in one.texts), next((one.failure for one in part if one.failure), None)
         )
         for part in parts
@@ -109,7 +108,7 @@ def _are_texts(value: Any) -> bool:
 
 
 def _continuations(client: RemoteClient, prompt: str, most_out: int, n: int, **more: Any) -> list[str]:
-    """Choices of one request, from completions or, where there are none, from a chat."""
+    """Choices of one request, from completions or, if there are none, from a chat."""
     if client.completes is not False:
         try:
             answer = client.complete(prompt, most_out, n=n, **more)
@@ -154,13 +153,13 @@ class RemoteGenerator:
 
     @property
     def revision(self) -> str:
-        """What an output depends on beside the request: server, model, and the way of asking."""
+        """What an output depends on besides the request: server, model, and type of request."""
         client = self.client
         ways = [client.completes, client.many, client.settings.top_k]
         return json.dumps(["remote", client.settings.base_url, client.model, *ways])
 
     def probe(self, samples: int) -> None:
-        """Find out whether the server completes or chats, and whether it gives several samples for one request."""
+        """Find out whether the server has completions, and whether it returns several samples for one request."""
         client, tried = self.client, []
         for completes in (True, False):
             for many in (True, False) if samples > 1 else (False,):
@@ -175,7 +174,7 @@ class RemoteGenerator:
                 self._tell(samples)
                 return
         raise ModelError(
-            f"{client.settings.base_url} wrote nothing for '{client.model}': {'; '.join(dict.fromkeys(tried))[:600]}"
+            f"{client.settings.base_url} returned no text for '{client.model}': {'; '.join(dict.fromkeys(tried))[:600]}"
         )
 
     def _tell(self, samples: int) -> None:
@@ -185,39 +184,40 @@ class RemoteGenerator:
         self.notes.append(f"{client.settings.base_url}, model '{client.model}': rewrites by {way}, {how}")
         if not client.settings.top_k:
             self.notes.append(
-                f"task.top_k = {self.top_k} is not sent, as not every server knows it; if yours does: remote.top_k=true"
+                f"task.top_k = {self.top_k} is not sent, as not every server supports it; if yours does, set "
+                "remote.top_k=true"
             )
 
     def fill(self, prompt: str, text: str) -> str:
-        """The text that the model reads."""
+        """The model's input."""
         return filled(self.template, prompt, text)
 
     def limit(self, text: str) -> int:
-        """How many tokens may follow for this source text."""
+        """The maximum output length for this source text."""
         return self.max_new_tokens or new_tokens(len(self._guess.pieces([text])[0]))
 
     def length(self, prompt: str, text: str) -> int:
-        """How many tokens the model reads of a prompt and a text, at the most."""
+        """The maximum number of input tokens of a prompt and a text."""
         return len(self.fill(prompt, text).encode(errors="replace")) + OVERHEAD
 
     def most_tokens(self, prompt: str, text: str, samples: int) -> tuple[int, int]:
-        """The most tokens in and out that `n` samples can take, answers that were cut and sent again included."""
+        """The maximum tokens in and out of `n` samples, including retries of truncated answers."""
         tries = self.client.tries
         requests = 1 if self.client.many else samples
         return self.length(prompt, text) * requests * tries, self.limit(text) * samples * tries
 
     def likely_tokens(self, prompt: str, text: str, samples: int) -> tuple[int, int]:
-        """The tokens in and out that `n` samples will take; a rewrite is taken to be as long as its text."""
+        """The expected tokens in and out of `n` samples, assuming that a rewrite is as long as its text."""
         requests = samples if self.client.many is False else 1
         tokens = likely_tokens(text)
         return likely_tokens(self.fill(prompt, text)) * requests, min(tokens + 2, self.limit(text)) * samples
 
     def fits(self, text: str, room: int) -> bool:
-        """Does the model's window hold the text, its rewrite, and `room` tokens of prompt?"""
+        """Whether the text, its rewrite, and `room` tokens of prompt fit into the model's window."""
         return len(self._guess.ids([self.fill("", text)])[0]) + room + self.limit(text) <= self.window
 
     def sample(self, requests: Sequence[Request]) -> list[Generated]:
-        """All samples of all requests, in order; what could not be written is empty, with the failure beside it."""
+        """All samples of all requests, in order; failed ones are empty, with the failure."""
         answers = generate(
             self.client,
             [self.fill(request.prompt, request.text) for request in requests],
@@ -232,12 +232,12 @@ class RemoteGenerator:
         for request, written in zip(requests, answers, strict=True):
             texts = [tidy(text, self.lower) for text in written.texts]
             missing = request.samples - len(texts)
-            failure = written.failure or (f"the server wrote {missing} samples too few" if missing else None)
+            failure = written.failure or (f"the server returned {missing} samples too few" if missing else None)
             made.append(Generated((*texts, *[""] * missing), failure))
         return made
 
     def take(self) -> Usage:
-        """Tokens and failures since the last time this was asked."""
+        """Tokens and failures since the last call."""
         return self.client.take()
 
     def _how(self) -> dict[str, Any]:
@@ -246,14 +246,14 @@ class RemoteGenerator:
 
 
 class RemoteJudge:
-    """A vision model behind an API; implements `judges.vision.VisionModel`."""
+    """A remote vision model; implements `judges.vision.VisionModel`."""
 
     def __init__(self, client: RemoteClient) -> None:
         self.client, self.name = client, client.model
         self._shaped = True
 
-    def ask_image(self, text: str, image: bytes, schema: Mapping[str, Any]) -> Answer:
-        """Ask about one picture (JPEG bytes); an answer that could not be had is an empty one."""
+    def ask_image(self, text: str, image: bytes, schema: Mapping[str, Any]) -> VisionAnswer:
+        """Ask about one picture (JPEG bytes); the answer is empty if the request failed."""
         picture = "data:image/jpeg;base64," + base64.b64encode(image).decode("ascii")
         content = [{"type": "text", "text": text}, {"type": "image_url", "image_url": {"url": picture}}]
         messages = [{"role": "user", "content": content}]
@@ -271,4 +271,4 @@ class RemoteJudge:
                     self.client.fail(str(failure))
         usage = self.client.take()
         text = said if isinstance(said, str) else ""
-        return Answer(text, usage.tokens_in, usage.tokens_out, "; ".join(usage.failures))
+        return VisionAnswer(text, usage.tokens_in, usage.tokens_out, "; ".join(usage.failures))

@@ -1,7 +1,7 @@
-"""One HTTP request with a bound on everything: time from first to last byte, bytes read, no redirects.
+"""HTTP requests with limits on total time and size, and without redirects.
 
-The standard library's client, because no SDK bounds the body of an error, or the time that a slowly dripping answer
-takes; and a redirect would carry the key to another server.
+Uses the standard library's client, because no SDK limits the body of an error or the total time of a slow answer, and
+a redirect would send the key to another server.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from urllib.parse import urlsplit
 
 from pinprompt.errors import SettingError
 
-# The key of a server: read from the environment, and taken out of every text that comes back.
+# The API key: read from the environment, and removed from every text that comes back.
 
 HIDDEN = "***"
 LEAST = 8
-"""Shorter keys ('EMPTY', 'x') are no secrets but what servers without keys are told: in answers they are words."""
+"""Shorter keys ('EMPTY', 'x') are placeholders for servers without keys, not secrets, and occur as normal words."""
 
 
 class Secret:
@@ -49,7 +49,7 @@ class Secret:
         return text
 
     def clean(self, answer: dict[str, Any]) -> dict[str, Any]:
-        """An answer without the key in any of its texts; level by level, as a stranger may have nested it deeply."""
+        """An answer without the key in any of its texts; level by level, since it may be deeply nested."""
         if self.key is None or len(self.key) < LEAST:
             return answer
         level: list[Any] = [answer]
@@ -69,7 +69,7 @@ class Secret:
 
 
 def _spellings(key: str) -> list[str]:
-    """The key as it may come back, the longest first: a part of a spelling must not be replaced before the whole."""
+    """Encodings of the key, the longest first, so that a part is not replaced before the whole."""
     escaped = "".join(f"\\u{ord(letter):04x}" for letter in key)
     quoted = key.replace("\\", "\\\\").replace('"', '\\"')
     coded = [base64.b64encode(text.encode()).decode().rstrip("=") for text in (key, f"Bearer {key}")]
@@ -79,12 +79,14 @@ def _spellings(key: str) -> list[str]:
 
 
 def _read(variable: str) -> str | None:
-    """The key from the environment, or None; one that cannot stand in a header is refused without being shown."""
+    """The key from the environment, or None; an invalid one is an error that does not show it."""
     key = os.environ.get(variable, "").strip() if variable else ""
     if not key:
         return None
     if not key.isascii() or not key.isprintable() or " " in key:
-        raise SettingError(f"the environment variable {variable} does not hold a key: it has spaces or odd characters")
+        raise SettingError(
+            f"the environment variable {variable} does not contain a valid key: it has spaces or invalid characters"
+        )
     return key
 
 
@@ -93,10 +95,10 @@ CONNECT_SECONDS = 10.0
 
 
 class NoAnswer(Exception):
-    """No usable answer came. `billed` says whether the server may have done the work all the same.
+    """There was no usable answer. `billed`: whether the server may have processed the request anyway.
 
-    `stale`: a connection that had been idle was closed without an answer. Most likely the server never read the
-    request, but that can't be known.
+    `stale`: an idle connection was closed without an answer. Most likely the server never read the request, but this is
+    not certain.
     """
 
     def __init__(self, reason: str, billed: bool, stale: bool = False) -> None:
@@ -106,14 +108,14 @@ class NoAnswer(Exception):
 
 @dataclass(frozen=True)
 class Response:
-    """A whole answer."""
+    """A complete answer."""
 
     status: int
     body: bytes
     retry_after: str | None
 
     def json(self) -> dict[str, Any]:
-        """The body as a JSON object; NoAnswer where it is something else."""
+        """The body as a JSON object; NoAnswer if it is anything else."""
         try:
             value = json.loads(self.body)
         except (ValueError, RecursionError) as error:
@@ -155,7 +157,7 @@ class Door:
             raise NoAnswer("the server closed the connection without an answer", billed=True, stale=reused) from None
 
     def alive(self) -> bool:
-        """Is anybody there? Asked without a key, and any answer is a yes but those of a gateway without a server."""
+        """Whether the server is up: any answer counts, except a gateway's error. Sent without a key."""
         try:
             connection, _ = self._take(fresh=True)
             answer = self._exchange(connection, "GET", "/models", None, {"User-Agent": "pinprompt"})
@@ -164,7 +166,7 @@ class Door:
         return answer.status not in (502, 503, 504)
 
     def cut(self) -> None:
-        """End every request that is under way; each raises NoAnswer where it was made."""
+        """End every pending request; each raises NoAnswer."""
         with self._lock:
             busy = list(self._busy)
         for link in busy:
@@ -184,7 +186,7 @@ class Door:
                 connection = self._idle.pop()
                 if not _readable(connection.sock):
                     return connection, True
-                connection.close()  # nobody asked anything: what can be read is the end of the connection
+                connection.close()  # no request is pending, so readable data means that the connection was closed
         host, port = self._proxy or (self._host, self._port)
         seconds = min(CONNECT_SECONDS, self._timeout)
         if self._secure:
@@ -216,7 +218,7 @@ class Door:
             with contextlib.suppress(OSError):
                 link.shutdown(socket.SHUT_RDWR)
 
-        # A watch, not only a timeout of the socket: that one starts again with every byte that arrives.
+        # A timer, since the socket's timeout starts again with every byte that arrives.
         watch = threading.Timer(self._timeout, cut)
         watch.daemon = True
         watch.start()
@@ -234,10 +236,10 @@ class Door:
         except (TimeoutError, OSError, http.client.HTTPException, ValueError) as error:
             connection.close()
             if late.is_set() or isinstance(error, TimeoutError):
-                raise NoAnswer(f"no whole answer within {self._timeout:g} seconds", billed=True) from None
+                raise NoAnswer(f"no complete answer within {self._timeout:g} seconds", billed=True) from None
             if not began and isinstance(error, http.client.RemoteDisconnected | ConnectionError):
                 raise _Stale from None
-            raise NoAnswer(f"the answer was cut or is no HTTP ({_short(error)})", billed=True) from None
+            raise NoAnswer(f"the answer was truncated or is not HTTP ({_short(error)})", billed=True) from None
         except BaseException:
             connection.close()
             raise
@@ -268,7 +270,7 @@ class Door:
 
 
 def loopback(host: str) -> bool:
-    """Whether a host is this machine, by its name or number alone: nothing is looked up."""
+    """Whether a host is this machine, by its name or address, without name resolution."""
     if host == "localhost":
         return True
     try:
@@ -278,7 +280,7 @@ def loopback(host: str) -> bool:
 
 
 def _readable(link: socket.socket | None) -> bool:
-    """Has the other side sent something, or hung up?"""
+    """Whether the other side has sent something or closed the connection."""
     if link is None:
         return True
     with selectors.DefaultSelector() as selector:
@@ -287,7 +289,7 @@ def _readable(link: socket.socket | None) -> bool:
 
 
 class _Stale(Exception):
-    """The connection was closed before an answer began."""
+    """The connection was closed before an answer."""
 
 
 def _proxy(scheme: str, host: str) -> tuple[str, int] | None:
@@ -300,12 +302,12 @@ def _proxy(scheme: str, host: str) -> tuple[str, int] | None:
 
 
 def _short(error: BaseException) -> str:
-    """What went wrong; not cut here, since the key has to be found in it first."""
+    """The error message; not truncated here, since the key has to be removed first."""
     return f"{type(error).__name__}: {error}"
 
 
 def seconds_of(retry_after: str | None) -> float | None:
-    """A Retry-After header in seconds: a number or a date; None where it says nothing that can be read."""
+    """A Retry-After header in seconds, from a number or a date; None if it is invalid."""
     if retry_after is None:
         return None
     try:

@@ -1,12 +1,12 @@
-"""A model behind an API as a labeller: which of the label words it would say next.
+"""Label probabilities from a remote model.
 
-Servers differ in what they tell. In order of worth: log-probabilities of the next token of a completion (the same
-question that a local causal model is asked); those of a chat's answer; an answer that the server constrains to the
-label words; an answer in free words, in which a label word is looked for. A probe at the start finds the first that
-the server can do, and `notes` say which it is.
+Servers support different ways. In order of preference: log-probabilities of the next token of a completion (the same
+question that a local causal model gets); those of a chat answer; an answer that the server constrains to the label
+words; a free-text answer, searched for a label word. A probe at the start finds the first way that works, and `notes`
+report it.
 
-Where the server tells only its likeliest tokens, a label word that is not among them counts as the least likely of
-them, which is the most that it can be. An answer in words counts as CERTAINTY for its label.
+If the server only returns its most likely tokens, a label word that is not among them gets the probability of the
+least likely of them, which is an upper bound. A text answer counts as CERTAINTY for its label.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ if TYPE_CHECKING:
 
 CERTAINTY = 0.99
 WORDS_OUT = 16
-"""Tokens for an answer in words, at the most."""
+"""Maximum tokens of a text answer."""
 SHORT_ANSWER = 3
-"""Tokens that an answer in words usually has."""
+"""Typical number of tokens of a text answer."""
 CHAT_TOKENS = 8
-"""Tokens that a chat's frame usually adds to its text."""
+"""Typical number of tokens that a chat's format adds."""
 TOP = (200, 20, 5)
-"""How many of the likeliest tokens to ask for, tried in turn: what llama.cpp, vLLM and OpenAI allow at the most."""
+"""How many of the most likely tokens to request, tried in turn: the maxima of llama.cpp, vLLM and OpenAI."""
 TOKEN_BYTES = 3
-"""Bytes per token where a number of tokens has to be guessed; real ones are longer, so this errs on the safe side."""
+"""Bytes per token for estimating token counts; real tokens are longer, so this is conservative."""
 WAYS = {
     "completions": "log-probabilities of the label words in completions",
     "chat": "log-probabilities of the label words in chat answers",
-    "constrained": "answers that the server constrains to the label words; probabilities are not known",
-    "parsed": "answers in free words, searched for a label word; probabilities are not known",
+    "constrained": "answers constrained to the label words; no probabilities",
+    "parsed": "free-text answers, searched for a label word; no probabilities",
 }
 
 
 def likely_tokens(text: str) -> int:
-    """How many tokens a text has for a usual tokenizer: a word of up to nine letters has one, a sign one."""
+    """The approximate number of tokens of a text: one per word of up to nine letters and per sign."""
     parts = re.findall(r"[^\W\d_]+|\d|[^\w\s]", text)
     return sum(max(1, round(len(part.encode()) / 6.5 + 0.1)) for part in parts)
 
 
 class Guess:
-    """Stands where a local model has its tokenizer: tokens are guessed by the length of the text."""
+    """Replaces a local model's tokenizer: tokens are estimated from the length of the text."""
 
     def __init__(self, window: int) -> None:
         self.window = window
 
     def pieces(self, strings: Sequence[str]) -> list[list[int]]:
-        """One made-up id per guessed token."""
+        """One placeholder id per estimated token."""
         return [list(text.encode(errors="replace")[::TOKEN_BYTES]) for text in strings]
 
     def ids(self, strings: Sequence[str]) -> list[list[int]]:
@@ -68,7 +68,7 @@ class Guess:
 
 @dataclass
 class RemoteInputs:
-    """Texts that prompts are tried on."""
+    """Texts that prompts are scored on."""
 
     texts: list[str]
     keep: bool = False
@@ -77,7 +77,7 @@ class RemoteInputs:
 
 @dataclass(frozen=True)
 class RemoteWords:
-    """Label to word; the ids are made up, as the server keeps its own."""
+    """Label to word; the ids are placeholders."""
 
     words: Mapping[str, str]
     ids: tuple[tuple[int, ...], ...]
@@ -85,7 +85,7 @@ class RemoteWords:
 
 
 class RemoteClassifier:
-    """Label probabilities of a model behind an API, with the interface of `models.labels.CausalLabels`."""
+    """Label probabilities of a remote model, with the interface of `models.labels.CausalLabels`."""
 
     kind = "causal"
     mask_token = ""
@@ -104,20 +104,20 @@ class RemoteClassifier:
         self._asked = contact
         self.way = self._probe() if contact else self._dearest()
         self.graded = not contact or self.way in ("completions", "chat")
-        """True where answers have probabilities, not only words (or where nobody asked the server yet)."""
+        """Whether answers have probabilities (or the server was not probed yet)."""
 
     @property
     def revision(self) -> str:
-        """What a score depends on beside the data: server, model and the way of asking."""
+        """What a score depends on besides the data: server, model and type of request."""
         settings = self.client.settings
         return json.dumps(["remote", settings.base_url, self.client.model, self.way, self._top, settings.instruction])
 
     def words_for(self, frame: Frame) -> RemoteWords:
-        """The label words after another template: the same, as the server reads them itself."""
+        """The label words for another template: the same, since the server tokenises them."""
         return self.words
 
     def prepare(self, texts: Sequence[str], keep: bool = False) -> RemoteInputs:
-        """Texts as they are; the server cuts or refuses what is too long."""
+        """Texts unchanged; the server truncates or rejects long ones."""
         return RemoteInputs(list(texts), keep)
 
     def log_probs(
@@ -125,7 +125,7 @@ class RemoteClassifier:
     ) -> list[torch.Tensor]:
         """For each frame, log-probabilities among the labels [N, C] for every text.
 
-        An example without a usable answer gets equal probabilities and is recorded; `take` tells which.
+        An example without a usable answer gets equal probabilities and is recorded; `take` returns which.
         """
         import torch
 
@@ -135,17 +135,17 @@ class RemoteClassifier:
         return list(table)
 
     def take(self) -> Usage:
-        """Tokens and failures since the last time this was asked."""
+        """Tokens and failures since the last call."""
         return self.client.take()
 
     def most_tokens(self, frame: Frame, inputs: RemoteInputs) -> tuple[int, int]:
-        """The most tokens in and out that one frame can take on these texts."""
-        extra = len(self._instruction()) + 400  # the chat's frame and, where answers are constrained, their schema
+        """The maximum tokens in and out of one frame on these texts."""
+        extra = len(self._instruction()) + 400  # the chat's format and, for constrained answers, their schema
         texts = [frame.around(text)[0] + " " * extra for text in inputs.texts]
         return self.client.most_tokens(texts, 1 if self.way in ("completions", "chat") else WORDS_OUT)
 
     def likely_tokens(self, frame: Frame, inputs: RemoteInputs) -> tuple[int, int]:
-        """The tokens in and out that one frame will take; a server that was not asked is taken to complete texts."""
+        """The expected tokens in and out of one frame; a server that was not probed is assumed to have completions."""
         way = self.way if self._asked or self.client.settings.answers != "auto" else "completions"
         extra = 0 if way == "completions" else likely_tokens(self._instruction()) + CHAT_TOKENS
         tokens = sum(likely_tokens(frame.around(text)[0]) + extra for text in inputs.texts)
@@ -163,12 +163,12 @@ class RemoteClassifier:
             return [-math.log(len(self._lowered))] * len(self._lowered)
 
     def _is_row(self, value: Any) -> bool:
-        """Is this a row as `_row` gives it?"""
+        """Whether this is a row as returned by `_row`."""
         numbers = isinstance(value, list) and all(isinstance(one, float) and math.isfinite(one) for one in value)
         return numbers and len(value) == len(self._lowered)
 
     def _probe(self) -> str:
-        """The first way of asking that this server can do."""
+        """The first way that this server supports."""
         wanted = self.client.settings.answers
         ways: list[str] = list(WAYS) if wanted == "auto" else [wanted]
         tried = []
@@ -180,7 +180,7 @@ class RemoteClassifier:
                 except BadAnswer as failure:
                     tried.append(f"{way}: {failure}")
                     if way == "parsed" and isinstance(failure, _NoLabel):
-                        break  # the server talks, only this answer had no label in it: that can happen to an example
+                        break  # the server answers, but without a label: that can happen to an example
                     continue
                 break
             else:
@@ -193,11 +193,11 @@ class RemoteClassifier:
         )
 
     def _dearest(self) -> str:
-        """The way of asking that takes most tokens, for a server that is not to be asked."""
+        """The way that uses most tokens, for a server that must not be contacted."""
         wanted = self.client.settings.answers
         if wanted != "auto":
             return wanted
-        self.notes.append(f"{self.client.settings.base_url} was not asked how it answers: taken as answers in words")
+        self.notes.append(f"{self.client.settings.base_url} was not probed: assuming free-text answers")
         return "parsed"
 
     def _by_completions(self, text: str) -> list[float]:
@@ -256,7 +256,7 @@ class RemoteClassifier:
         return self.client.settings.instruction.replace("{words}", " or ".join(self.words.words.values()))
 
     def _from_tops(self, tops: Sequence[tuple[Any, Any]]) -> list[float]:
-        """Log-probabilities among the labels from the likeliest tokens that begin one label word and no other."""
+        """Log-probabilities among the labels from the most likely tokens that start exactly one label word."""
         mass = [0.0] * len(self._lowered)
         least = math.inf
         for token, logprob in tops:
@@ -268,7 +268,7 @@ class RemoteClassifier:
             if len(begun) == 1:
                 mass[begun[0]] += math.exp(min(0.0, float(logprob)))
         if not any(mass):
-            raise BadAnswer("no label word begins with any of the likeliest tokens")
+            raise BadAnswer("no label word starts with any of the most likely tokens")
         logs = [math.log(weight) if weight > 0 else least for weight in mass]
         largest = max(logs)
         total = largest + math.log(sum(math.exp(value - largest) for value in logs))
@@ -280,7 +280,7 @@ class RemoteClassifier:
 
 
 class _NoLabel(BadAnswer):
-    """An answer in words, but in none of the labels' words."""
+    """A text answer without a label word."""
 
 
 def _place_of(word: str, said: str) -> int | None:
@@ -291,8 +291,8 @@ def _place_of(word: str, said: str) -> int | None:
 def open_classifier(
     name: str, settings: RemoteSettings, words: Mapping[str, str], contact: bool = True
 ) -> RemoteClassifier:
-    """A labeller: the server is asked what it can tell, and its `notes` say what was found.
+    """A labeller for a remote model: the server is probed, and `notes` report how labels are read.
 
-    Without `contact` nothing is sent, and everything is counted as in the most expensive way of asking.
+    Without `contact` nothing is sent, and costs are those of the most expensive way.
     """
     return RemoteClassifier(open_client(name, settings), words, contact)

@@ -1,4 +1,4 @@
-"""From a recipe to working rooms: the one place that knows which class serves which name. Imports are lazy."""
+"""Creates the task, writer, method and evaluator that a recipe names. Imports are lazy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def choose_device(name: str | None) -> str:
-    """The device asked for, or the best at hand: CUDA, then MPS, then the CPU."""
+    """The given device, or the best available: CUDA, then MPS, then the CPU."""
     import torch
 
     if name in (None, "auto"):
@@ -35,7 +35,7 @@ def choose_device(name: str | None) -> str:
     except (RuntimeError, AssertionError) as error:
         first = str(error).splitlines()[0]
         raise SettingError(
-            f"the device '{name}' cannot be used here ({first}); leave --device out to let it be chosen"
+            f"the device '{name}' cannot be used ({first}); omit --device to choose one automatically"
         ) from None
     return str(name)
 
@@ -50,12 +50,12 @@ def set_threads(count: int | None) -> int:
 
 
 def is_remote(recipe: Recipe) -> bool:
-    """Does the task model stand behind an API?"""
+    """Whether the task model is remote."""
     return str(getattr(recipe.task, "model", "")).startswith("remote:")
 
 
 def build_labeller(recipe: Recipe, device: str, data: LabelledData | None = None) -> Any:
-    """The task of a classification recipe with other data or none: it labels texts by a prompt that has its offsets."""
+    """The task of a classification recipe with other data or none; it labels texts with a calibrated prompt."""
     from pinprompt.tasks.classification import ClassificationTask
     from pinprompt.tasks.labelled_data import without_rows
 
@@ -66,7 +66,7 @@ def build_labeller(recipe: Recipe, device: str, data: LabelledData | None = None
 
 
 def build_rewriter(recipe: Recipe, device: str, kept: dict[str, Any]) -> Any:
-    """What rewrites texts with the prompt of a style run: from the judges that it kept, else from its texts."""
+    """The rewriter of a style run: with the judges stored in its folder, or trained again on its texts."""
     if not kept:
         return build_task(recipe, device)
     from pinprompt.tasks.rewriting import kept_rewriter
@@ -76,7 +76,7 @@ def build_rewriter(recipe: Recipe, device: str, kept: dict[str, Any]) -> Any:
 
 
 def build_task(recipe: Recipe, device: str, contact: bool = True) -> Task:
-    """The task that a recipe names; without `contact`, one behind an API asks its server nothing and can only count."""
+    """The task of a recipe; without `contact`, a remote model's server is not asked anything (for estimates)."""
     settings: Any = recipe.task
     if settings.kind == "classification":
         from pinprompt.tasks.classification import ClassificationTask
@@ -105,7 +105,7 @@ def build_task(recipe: Recipe, device: str, contact: bool = True) -> Task:
 
 
 def lacks_words(recipe: Recipe) -> bool:
-    """Does a classification of the user's own file leave the choice of label words to the task?"""
+    """Whether the task has to choose the label words (own file, no words given)."""
     settings: Any = recipe.task
     return settings.kind == "classification" and settings.dataset is None and not settings.words
 
@@ -116,40 +116,40 @@ def with_words(recipe: Recipe, words: Mapping[str, str]) -> Recipe:
 
 
 def with_label_words(recipe: Recipe, task: Any) -> Recipe:
-    """The recipe with the label words that its task chose, so that they are written down with the run."""
+    """The recipe with the label words that its task chose, so that they are stored with the run."""
     return with_words(recipe, task.data.words) if lacks_words(recipe) else recipe
 
 
 def build_writer(recipe: Recipe, task: Task, device: str) -> Any:
-    """The writer of prompts, with the context that the recipe asks for."""
+    """The prompt writer, with the recipe's context."""
     from pinprompt.policy.writer import Writer
     from pinprompt.values import derive
 
     asked = recipe.policy.context
     context = "" if asked == "none" else task.context() if asked == "task" else asked
     policy = recipe.policy
-    if task.language != "en" and policy.constraints.dictionary:  # the dictionary is an English one
+    if task.language != "en" and policy.constraints.dictionary:  # the dictionary is English
         constraints = policy.constraints.model_copy(update={"dictionary": False})
         policy = policy.model_copy(update={"constraints": constraints})
-    # Tokens carry their own leading space; one left at the end of the context would make every word unlikely.
+    # Tokens carry their own leading space; a space at the end of the context would make every word unlikely.
     prior = recipe.q_learning.prior if METHODS[recipe.method].kind == "rl" else "uniform"
     return Writer.build(policy, context.rstrip(" "), derive(recipe.seed, "psi"), device, prior=prior)
 
 
 def language_notes(recipe: Recipe, task: Task) -> list[str]:
-    """A sentence where prompts are to be written in another language than English."""
+    """A note if prompts are to be written in another language than English."""
     if task.language == "en" or METHODS[recipe.method].kind == "handwritten":
         return []
     name = name_of(task.language)
-    known = "knows little but English" if recipe.policy.model == "smollm2" else f"has to know {name} for that"
+    known = "knows little besides English" if recipe.policy.model == "smollm2" else f"must know {name} for that"
     return [
         f"the texts look {name}: prompts are written in {name}, after examples of the texts. The writer "
-        f"{recipe.policy.model} {known}; --set policy.model=MODEL names one that does"
+        f"{recipe.policy.model} {known}; choose another one with --set policy.model=MODEL"
     ]
 
 
 def build_method(recipe: Recipe) -> Callable[[Search], Outcome]:
-    """The method that a recipe names, with its settings: a function of a `Search`."""
+    """The method of a recipe with its settings: a function of a `Search`."""
     module, _, name = METHODS[recipe.method].function.partition(":")
     method: Method = getattr(import_module(module), name)
     return partial(method, settings=recipe.method_settings)
@@ -158,7 +158,7 @@ def build_method(recipe: Recipe) -> Callable[[Search], Outcome]:
 def build_evaluator(
     recipe: Recipe, task: Task, record: RunFolder, device: str, threads: int, notes: Callable[[str], None]
 ) -> Evaluator:
-    """The way from prompts to scores, at the place where the run folder's checkpoint left it."""
+    """The evaluator, restored from the run folder's checkpoint."""
     from pinprompt.models.sources import home
     from pinprompt.scoring.budget import Budget
     from pinprompt.scoring.evaluator import Evaluator
@@ -173,9 +173,7 @@ def build_evaluator(
         from pinprompt.scoring.executors import Ray
 
         if recipe.task.kind == "custom" and ":" not in recipe.task.function:
-            raise SettingError(
-                "a function given as an object cannot be sent to Ray's workers; name it as 'module:name'"
-            )
+            raise SettingError("a function passed as an object cannot be sent to Ray workers; name it as 'module:name'")
         chunk = max(1, task.chunk // settings.workers)
         shared = recipe.model_copy(update={"remote": share_of_rate(recipe.remote, settings.workers)})
         executor = Ray(partial(build_task, shared, device), settings.workers, threads, chunk)
@@ -183,7 +181,7 @@ def build_evaluator(
         raise SettingError(f"scoring.engine is '{settings.engine}': choose inline or ray")
     budget = Budget(recipe.budget)
     answers = None
-    if task.billed is not None and executor is None:  # workers of Ray count by themselves, prompt by prompt
+    if task.billed is not None and executor is None:  # Ray workers count themselves, per prompt
         answers = Answers(Journal(record.path / "answers.jsonl", record.run), budget, task.billed)
     evaluator = Evaluator(
         task,
@@ -207,17 +205,17 @@ def build_evaluator(
 
 
 def share_of_rate(settings: RemoteSettings, workers: int) -> RemoteSettings:
-    """The settings of one worker: each has a client of its own, and the limit per minute is that of the run."""
+    """The settings of one worker: each has its own client and its share of the run's limit per minute."""
     rate = settings.requests_per_minute
     return settings if rate is None else settings.model_copy(update={"requests_per_minute": rate / workers})
 
 
 def hold_for_dev(recipe: Recipe, task: Task, budget: Budget) -> Reservation | None:
-    """Set aside what trying the finalists on dev will cost, so that the search can't spend it.
+    """Reserve the cost of scoring the finalists on dev, so that the search cannot spend it.
 
-    For the RL family that is the last greedy prompt too, which is scored on train and on dev after the search, and so
-    are hand-written prompts where they take part in the choice. How much depends on the recipe alone, never on what is
-    left: a resumed run sets aside the same.
+    For Q-learning methods this includes the last greedy prompt, which is scored on train and dev after the search, and
+    hand-written prompts if they are candidates. The amount depends on the recipe alone, never on what is left: a
+    resumed run reserves the same.
     """
     if recipe.budget.calls is None or "dev" not in task.splits:
         return None
@@ -226,16 +224,16 @@ def hold_for_dev(recipe: Recipe, task: Task, budget: Budget) -> Reservation | No
     by_hand = len(task.baselines()) if finalists and recipe.scoring.choose == "rows" else 0
     greedy = METHODS[recipe.method].kind == "rl"
     wanted += (by_hand + greedy) * (task.calls("train") + task.calls("dev"))
-    # A budget too small for that still leaves most of itself to the search.
+    # If the budget is too small for that, most of it still goes to the search.
     wanted = min(wanted, recipe.budget.calls // 4)
     left = int(budget.remaining()["calls"])
     if wanted <= 0 or left <= 0 or budget.expired():
-        return None  # a resumed run may have spent all that it is allowed now
+        return None  # a resumed run may have spent its whole budget
     return budget.reserve(min(wanted, left))
 
 
 def environment(device: str, threads: int) -> dict[str, Any]:
-    """What a reader needs to know of the machine, for environment.json and the report."""
+    """Facts about the machine, for environment.json and the report."""
     import torch
 
     from pinprompt.policy.words import seal

@@ -1,4 +1,4 @@
-"""What a run resumes from after being killed: JSON, safetensors and append-only streams, switched over atomically."""
+"""The checkpoint that a killed run resumes from: JSON, safetensors and append-only streams, replaced atomically."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from pinprompt.files import (
 )
 
 SHARE = 0.04
-"""The most of a run's time that saving may take."""
+"""Maximum share of a run's time for saving."""
 LARGEST = 64 << 20
-"""The most that is read of state.json."""
+"""Maximum size of state.json."""
 TENSORS = 4 << 30
-"""The most that is read of its tensors."""
+"""Maximum size of its tensors."""
 TABLES = ("sizes", "provided", "state")
 
 
 @dataclass(frozen=True)
 class _Mark:
-    """A place that a run can be taken back to: how much of each growing file counts, and what the run knew then."""
+    """A point that a run can return to: the valid part of each growing file, and the run's state."""
 
     sizes: Mapping[str, int] = field(default_factory=dict)
     sums: Mapping[str, str] = field(default_factory=dict)
@@ -43,19 +43,19 @@ class _Mark:
 class Checkpoint:
     """The `checkpoint/` folder of a run.
 
-    `state.json` is the switch: it names the tensors' file and says how many bytes of each growing file count, with
-    their checksum. Until it is renamed into place, the checkpoint before it stands. The replay is a stream, so that
-    saving costs the same whether it holds ten episodes or sixty thousand.
+    `state.json` names the tensors' file and the valid bytes of each growing file, with their checksum. Until it is
+    renamed into place, the previous checkpoint is valid. The replay is a stream, so that the cost of saving does not
+    depend on its size.
     """
 
     def __init__(self, folder: Path, least_seconds: float = 5.0, run: str = "") -> None:
         self.folder, self.run = folder, run
         self.marked: dict[str, Callable[[], Any]] = {}
-        """Further state to keep, by name, as it is when `mark` is called: the evaluator's position."""
+        """Further state to save, by name, as of the call to `mark`: the evaluator's position."""
         self.providers: dict[str, Callable[[], Any]] = {}
-        """Further state to keep, by name, as it is when `save` is called: time and money that were really spent."""
+        """Further state to save, by name, as of the call to `save`: the time and money actually spent."""
         self.syncs: list[Callable[[], None]] = []
-        """What has to be on the disk before a checkpoint counts it."""
+        """Called before saving, to sync what the checkpoint refers to."""
         self.growing: dict[str, AppendOnly] = {}
         """Files outside this folder that grow with the run (events, costs), by name."""
         self._streams: dict[str, AppendOnly] = {}
@@ -64,11 +64,11 @@ class Checkpoint:
         self._cost = 0.0
         self._mark: _Mark | None = None
         if folder.is_symlink():
-            raise RunError(f"{folder} is a link, and a run is kept where it stands; copy what it leads to")
+            raise RunError(f"{folder} is a link, and links are not followed; copy the folder it points to")
         self._read, self._damage = read_state(folder / "state.json", run)
 
     def damage(self) -> str:
-        """What is wrong with the checkpoint, '' where it is whole: its state, its tensors, or a file that it counts."""
+        """What is damaged: the checkpoint's state, its tensors, or a file it refers to; '' if nothing."""
         if self._damage or self._read is None:
             return self._damage
         path = self.folder / Path(str(self._read.get("tensors"))).name
@@ -79,38 +79,38 @@ class Checkpoint:
         except FileNotFoundError:
             return f"{path} is missing"
         except ValueError:
-            return f"{self.folder / 'state.json'} is damaged"  # no name of a file has such letters
+            return f"{self.folder / 'state.json'} is damaged"  # not a valid file name
         except OSError as error:
             raise RunError(f"{path} cannot be read: {error.strerror}; start the run again with --force") from None
         places = {"events": self.folder.parent}
         for name, crc in self._read.get("sums", {}).items():
             if not name.isidentifier():
-                return f"{self.folder / 'state.json'} is damaged"  # a stranger's state cannot make us read elsewhere
+                return f"{self.folder / 'state.json'} is damaged"  # an untrusted state must not name files elsewhere
             file = places.get(name, self.folder) / f"{name}.jsonl"
             if name != "costs" and crc != checksum_of(file, self.size(name)):
-                return f"{file} was changed or cut"
+                return f"{file} was changed or truncated"
         return ""
 
     def forget(self) -> None:
-        """Continue as if there were no checkpoint: the run repeats its steps with the scores that its journal has."""
+        """Ignore the checkpoint: the run repeats its steps with the scores in its journal."""
         self._read, self._damage = None, ""
 
     def size(self, name: str) -> int:
-        """How many bytes of a growing file counted at the last checkpoint."""
+        """The valid bytes of a growing file at the last checkpoint."""
         size = (self._read or {}).get("sizes", {}).get(name, 0)
         return size if isinstance(size, int) and size >= 0 else 0
 
     def provided(self, name: str) -> Any:
-        """What a provider had said at the last checkpoint."""
+        """A provider's state at the last checkpoint."""
         return (self._read or {}).get("provided", {}).get(name)
 
     def due(self) -> bool:
-        """True when enough time has passed that saving again stays within its share of the run's time."""
+        """Whether saving now stays within its share of the run's time."""
         waited = time.monotonic() - self._saved_at
         return waited >= max(self._least_seconds, self._cost / SHARE)
 
     def mark(self) -> None:
-        """The place that the next `save` keeps; what happens between the two is repeated by a resumed run."""
+        """Set the point that the next `save` stores; a resumed run repeats what comes after it."""
         files = self.growing | self._streams
         earlier = self._read or {}
         self._mark = _Mark(
@@ -120,7 +120,7 @@ class Checkpoint:
         )
 
     def save(self, step: int, state: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
-        """Make this the checkpoint, at the place that was marked last."""
+        """Save a checkpoint at the point that was marked last."""
         started = time.monotonic()
         if self._mark is None:
             self.mark()
@@ -160,9 +160,9 @@ class Checkpoint:
 
         path = self.folder / Path(str(self._read.get("tensors"))).name
         try:
-            # The library opens the file itself, so what it would open is looked at first.
+            # The library opens the file itself, so the file is checked first.
             if path.is_symlink() or not path.is_file():
-                raise ValueError("it is not there, or not a regular file")
+                raise ValueError("it is missing or not a regular file")
             return int(self._read["step"]), dict(self._read["state"]), load_file(path)
         except (OSError, SafetensorError, KeyError, TypeError, ValueError, OverflowError) as error:
             raise RunError(
@@ -170,7 +170,7 @@ class Checkpoint:
             ) from None
 
     def append(self, stream: str, rows: list[dict[str, Any]]) -> None:
-        """Add rows to a stream; they count once the next `save` has succeeded."""
+        """Append rows to a stream; they are valid once the next `save` has succeeded."""
         if stream not in self._streams:
             self.folder.mkdir(exist_ok=True)
             self._streams[stream] = AppendOnly(self.folder / f"{stream}.jsonl", self.size(stream))
@@ -178,7 +178,7 @@ class Checkpoint:
         self._streams[stream].append([{**row, **mine} for row in rows])
 
     def stream(self, name: str) -> Iterator[dict[str, Any]]:
-        """The rows of a stream that count; those of another run are an error."""
+        """The valid rows of a stream; rows of another run are an error."""
         path = self.folder / f"{name}.jsonl"
         for row in read_lines(path, self.size(name)):
             if row.pop("run", "") != self.run:
@@ -192,15 +192,15 @@ class Checkpoint:
 
 
 def read_state(path: Path, run: str) -> tuple[dict[str, Any] | None, str]:
-    """What state.json holds (None where there is none that can be used), and what is wrong with it ('' if nothing)."""
+    """The content of state.json (None if it cannot be used), and what is wrong with it ('' if nothing)."""
     state, there = read_object(path, LARGEST, "; start the run again with --force")
     if not there:
         return None, ""
-    if state is not None and (run or "crc" in state):  # earlier versions wrote none
+    if state is not None and (run or "crc" in state):  # earlier versions have none
         state = unsealed(state)
     tables = () if state is None else (*(state.get(name) for name in TABLES), state.get("sums", {}))
     if state is None or not all(isinstance(table, dict) for table in tables):
         return None, f"{path} is damaged"
     if state.get("run", "") != run:
-        return None, f"{path} is of another run"
+        return None, f"{path} belongs to another run"
     return state, ""

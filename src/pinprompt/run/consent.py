@@ -1,10 +1,10 @@
-"""What a recipe asks for on this machine, and whether its user agreed to it: one gate for files that may be foreign.
+"""Consent: what a recipe would do on this machine, and whether the user has allowed it.
 
 A recipe can name Python code to run, a server to send texts and a key to, and files to read. Settings that the user
-gives (options, `--set`, Python objects) are the user's own word. A recipe file or a run folder may be a stranger's, so
-what it asks for is shown, and nothing is imported, sent or read before the user agrees: on the terminal, or with
-`--trust`. The answer is remembered by a hash of what was asked for, so that a run that was made here, and a recipe that
-was agreed to once, need no further question.
+gives (options, `--set`, Python objects) are trusted. A recipe file or a run folder may be untrusted, so its requests
+are shown, and nothing is imported, sent or read before the user consents, in the terminal or with `--trust`. The answer
+is remembered by a hash of the request, so that a run made on this machine, and a recipe that was allowed once, need no
+further consent.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from pinprompt.recipe.task_sections import RemoteSettings
 from pinprompt.records.wording import text
 
 ENTRY_POINTS = "pinprompt.functions"
-"""Functions that an installed package offers under this group need no question: installing it was the answer."""
+"""Functions that an installed package provides in this entry-point group need no consent: the user installed it."""
 FILES = ("data", "train", "dev", "test", "source", "target", "references", "images")
 """Settings of a task that name files or folders."""
 MOST = 2000
-"""Answers that are remembered; the oldest go first."""
+"""Maximum number of remembered answers; the oldest are dropped first."""
 LARGEST = 4 << 20
 SHOWN = 20
 
@@ -47,7 +47,7 @@ _asker: Asker | None = None
 
 @contextmanager
 def answering(agreed: bool = True, asker: Asker | None = None) -> Iterator[None]:
-    """Agree to whatever is asked meanwhile, or let `asker` show the question and return the answer."""
+    """Consent to everything in this context, or let `asker` show the question and return the answer."""
     global _agreed, _asker
     before = _agreed, _asker
     _agreed, _asker = agreed, asker
@@ -58,26 +58,26 @@ def answering(agreed: bool = True, asker: Asker | None = None) -> Iterator[None]
 
 
 @dataclass(frozen=True)
-class Request:
-    """What one recipe asks for."""
+class ConsentRequest:
+    """What one recipe would do."""
 
     code: tuple[tuple[str, str, str], ...]
-    """Setting, 'module:name', and the file that it would be imported from ('' where that is not known)."""
+    """Setting, 'module:name', and the file that it would be imported from ('' if not known)."""
     server: tuple[str, str, str] | None
-    """Model, address and the environment variable with the key; None where no model behind an API is asked."""
+    """Model, address and the environment variable with the key; None without a remote model."""
     files: tuple[tuple[str, str], ...]
-    """Setting and path as the recipe has it."""
+    """Setting and path, as in the recipe."""
 
     @property
     def identity(self) -> str:
-        """The hash under which an answer is remembered. The model's name may change: it moves nothing elsewhere."""
+        """The hash under which an answer is remembered; without the model's name, which does not affect consent."""
         server = None if self.server is None else self.server[1:]
         return hashlib.sha256(json.dumps([self.code, server, self.files]).encode()).hexdigest()
 
     def lines(self) -> list[str]:
-        """Everything that is asked for, a sentence each."""
+        """Everything that the recipe would do, one sentence each."""
         found = [
-            f"run Python code: {setting} = '{place}', from {origin or 'a place that only importing it would tell'}"
+            f"run Python code: {setting} = '{place}', from {origin or 'an unknown file'}"
             for setting, place, origin in self.code
         ]
         if self.server is not None:
@@ -91,7 +91,7 @@ class Request:
         return [text(line, 600).replace("\n", "␊") for line in found]
 
     def foreign(self, given: Mapping[str, Any], near: Sequence[Path], reads: bool) -> bool:
-        """Whether anything in it is not the user's own word; files near the user need no question."""
+        """Whether anything in it needs consent; files near the user do not."""
         if any(_at(given, setting) is None for setting, *_ in self.code):
             return True
         if self.server is not None:
@@ -102,8 +102,8 @@ class Request:
         return reads and any(not _near(path, near) for path in named)
 
 
-def request_of(recipe: Recipe) -> Request:
-    """What a recipe asks for; nothing is imported to find out."""
+def request_of(recipe: Recipe) -> ConsentRequest:
+    """What a recipe would do, found without importing anything."""
     places = {"task.function": getattr(recipe.task, "function", "")}
     row = METHODS[recipe.method]
     places |= {f"{row.section}.{name}": str(getattr(recipe.method_settings, name)) for name in row.code}
@@ -122,7 +122,7 @@ def request_of(recipe: Recipe) -> Request:
         files += [(f"task.{name}", path) for path in ((value,) if isinstance(value, str) else value)]
     if recipe.policy.constraints.banned_file:
         files.append(("policy.constraints.banned_file", recipe.policy.constraints.banned_file))
-    return Request(tuple(code), server, tuple(files))
+    return ConsentRequest(tuple(code), server, tuple(files))
 
 
 def agree(
@@ -132,13 +132,13 @@ def agree(
     *,
     reads: bool = True,
 ) -> None:
-    """Pass where the user agreed to what the recipes of a file or a run folder ask for, else ask, else NotAgreed.
+    """Return if the user has consented to the recipes of a file or run folder, otherwise ask, or raise NotAgreed.
 
-    `given` holds the settings that the user gave over those of the file. With `reads=False` the files that the recipes
-    name are not read, so that they alone are no reason to ask.
+    `given` are settings that the user gave, which are trusted. With `reads=False` the files that the recipes name are
+    not read, so they need no consent.
     """
     near = [Path.cwd(), Path(source) if Path(source).is_dir() else Path(source).parent]
-    requests: dict[str, Request] = {}
+    requests: dict[str, ConsentRequest] = {}
     for recipe in [recipes] if isinstance(recipes, Recipe) else recipes:
         request = request_of(recipe)
         if request.foreign(given or {}, near, reads):
@@ -158,7 +158,7 @@ def agree(
 
 
 def known(recipe: Recipe, source: Path | str) -> bool:
-    """Whether a recipe of a file or a run folder needs no question."""
+    """Whether a recipe of a file or run folder needs no further consent."""
     try:
         with answering(False):
             agree(recipe, source)
@@ -168,14 +168,14 @@ def known(recipe: Recipe, source: Path | str) -> bool:
 
 
 def vouch(recipe: Recipe) -> None:
-    """Remember that this recipe is the user's own word, so that the run made from it is not asked about."""
+    """Remember that the user gave this recipe, so that the run made from it needs no consent."""
     request = request_of(recipe)
     if request.foreign({}, [Path.cwd()], True) and request.identity not in _remembered():
         _remember([request])
 
 
 def origin_of(module: str) -> str:
-    """The file that a module would be imported from, found without importing it or a package above it; '' if none."""
+    """The file that a module would be imported from, found without importing it or its packages; '' if none."""
     if module in sys.modules:
         file = getattr(sys.modules[module], "__file__", None)
         return os.path.realpath(file) if file else ""
@@ -195,7 +195,7 @@ def origin_of(module: str) -> str:
 
 
 def _installed(place: str, origin: str) -> bool:
-    """Whether an installed package offers this function, and it would be imported from that package's own files."""
+    """Whether an installed package provides this function, and it would be imported from that package's files."""
     for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
         if point.value == place and point.dist is not None and origin:
             root = os.path.realpath(str(point.dist.locate_file("")))
@@ -205,7 +205,7 @@ def _installed(place: str, origin: str) -> bool:
 
 
 def _near(path: str, folders: Sequence[Path]) -> bool:
-    """Whether a file lies below one of the folders, links followed, and neither it nor a folder above it is hidden."""
+    """Whether a file is below one of the folders, links resolved, and neither it nor a parent folder is hidden."""
     with contextlib.suppress(OSError, RuntimeError, ValueError):
         there = Path(path).expanduser().resolve()
         for folder in folders:
@@ -231,7 +231,7 @@ def _path() -> Path:
 
 
 def _remembered() -> dict[str, Any]:
-    """The answers by their hash; a file that is damaged or not ours is no answer."""
+    """The stored answers by hash; a damaged or foreign file counts as empty."""
     try:
         with open(_path(), "rb", opener=opener) as file:
             tree = loads(file.read(LARGEST))
@@ -241,12 +241,12 @@ def _remembered() -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _remember(requests: Iterable[Request]) -> None:
-    """Keep answers; where that is not possible, the question comes again."""
+def _remember(requests: Iterable[ConsentRequest]) -> None:
+    """Store answers; if that fails, the user is asked again next time."""
     kept = _remembered()
     today = time.strftime("%Y-%m-%d")
     for request in requests:
-        # Who agreed to a server agreed to the same without it: `evaluate --task-model` may ask a local model instead.
+        # Consent to a server includes the same without it: `evaluate --task-model` may use a local model instead.
         for agreed in {request, replace(request, server=None)}:
             kept.pop(agreed.identity, None)
             kept[agreed.identity] = {"when": today, "asked": agreed.lines()}

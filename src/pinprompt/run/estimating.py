@@ -1,4 +1,4 @@
-"""What a recipe will spend, said before anything is spent; and what its budget must hold: the search and its report."""
+"""Estimates of what a recipe will cost, and checks that its budget suffices for the search and its report."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ from pinprompt.tasks.protocol import Task, blocks_of, complete
 from pinprompt.values import Prompt, derive
 
 PROBES = 16
-"""Prompts that are scored to learn how long a call takes: as many as a step writes."""
+"""Number of prompts scored to measure the time of a call: as many as in a step."""
 RACED_WORDS = 6
-"""Words of a prompt that a race finds, usually."""
+"""Typical number of words of a prompt found by race."""
 WORDS = (
     "time", "year", "people", "way", "day", "man", "thing", "woman", "life",
     "child", "world", "school", "state", "family", "student", "group", "country", "problem",
 )  # fmt: skip
 
-SIZES = {  # parameters in millions, of models whose name does not say; of an image-text model the text side
+SIZES = {  # parameters in millions, for models whose name does not contain them; of image-text models the text side
     "smollm2": 135, "minilm": 22, "emoji-clip": 1.4, "gpt2": 124, "distilgpt2": 82, "gpt2-large": 774,
     "distilroberta-base": 82, "roberta-base": 125, "roberta-large": 355, "bert-base-uncased": 110,
     "clip-vit-h-14-laion2b-s32b-b79k": 354, "clip-vit-base-patch32": 63,
 }  # fmt: skip
 TOKENS_AROUND = {"classification": 4, "style-transfer": 40, "inversion": 2, "custom": 0}
-"""Tokens beside the prompt that a call runs through the task model: the template's, an output's, start and end."""
+"""Tokens of a call besides the prompt: the template's, an output's, start and end."""
 
 ROW_TOKENS = {"classification": 64, "style-transfer": 20, "inversion": 0, "custom": 0}
-"""Tokens of an input, about: a film review, a short review."""
+"""Approximate number of tokens of an input: a film review, a short review."""
 ANSWER_TOKENS = {"classification": 1, "style-transfer": 20}
-"""Tokens of an answer of a model behind an API, about."""
+"""Approximate number of tokens of a remote model's answer."""
 
 
 def prompts_planned(recipe: Recipe) -> tuple[int, int]:
-    """How many prompts a recipe scores on train and on dev at the most, if no limit stops it."""
+    """The maximum number of prompts that a recipe scores on train and on dev, without limits."""
     settings = recipe.method_settings
     if settings is None:
-        return 1, 1  # a prompt that nobody searches for
+        return 1, 1  # no search
     train, dev = settings.planned(recipe.policy.length)
     return int(train), int(dev)
 
 
 def calls_planned(recipe: Recipe, task: Task) -> int:
-    """Calls that the search and the choice on dev will make: what the plan needs, or the budget where that is less."""
+    """The calls of the search and of choosing on dev: as planned, or the budget if that is less."""
     if recipe.method == "race":
         from pinprompt.methods.race import plan, race_cost
 
@@ -65,14 +65,13 @@ def calls_planned(recipe: Recipe, task: Task) -> int:
 
 
 def estimate(recipe: Recipe, device: str | None = None, probe: bool = True, task: Task | None = None) -> dict[str, Any]:
-    """Calls, tokens, money and minutes of a recipe; `task` takes the place of the one that it names.
+    """Calls, tokens, money and minutes of a recipe; `task` replaces the recipe's own.
 
-    `calls` are those of the search, which `budget.calls` limits; `report_calls` come on top. Minutes come from writing
-    and scoring a few prompts first (`probe`), so they are those of this machine, and include loading. Nothing is
-    imported, asked or fetched for it: a function that a recipe names is not called, and a model behind an API is asked
-    nothing, so that their minutes are unknown; without a model or dataset that is not on this machine yet, the figures
-    are those of the plan alone. `tokens` and `money` are what search and report will likely take, `most_tokens` is the
-    most that they can take; money is None where the price is not known.
+    `calls` are those of the search, which `budget.calls` limits; `report_calls` are extra. Minutes are measured on this
+    machine by writing and scoring a few prompts (`probe`), and include loading. Nothing is imported, contacted or
+    downloaded: functions named in a recipe and remote models are not called, so their minutes are unknown; if a model
+    or dataset is not on this machine yet, only the planned numbers are given. `tokens` and `money` are the expected
+    cost of search and report, `most_tokens` is the maximum; money is None if the price is not known.
     """
     with fetching_nothing():
         try:
@@ -80,7 +79,7 @@ def estimate(recipe: Recipe, device: str | None = None, probe: bool = True, task
         except NotFetched as missing:
             calls, note = (
                 rough(recipe)["calls"],
-                f"{missing}; nothing is fetched for an estimate, minutes are not known",
+                f"{missing}; an estimate downloads nothing, so minutes are not known",
             )
             return {"method": recipe.method, "calls": calls, "report_calls": None, "minutes": None, "note": note}
 
@@ -104,10 +103,8 @@ def _estimate(recipe: Recipe, device: str | None, probe: bool, given: Task | Non
     }
     figures |= _tokens_and_money(recipe, task, calls, report)
     if remote:
-        way = "as completions; chats take more" if recipe.remote.answers == "auto" else f"as {recipe.remote.answers}"
-        figures["note"] = (
-            f"{recipe.remote.base_url} was not asked anything: minutes are not known, tokens are counted {way}"
-        )
+        way = "as completions; chats use more" if recipe.remote.answers == "auto" else f"as {recipe.remote.answers}"
+        figures["note"] = f"{recipe.remote.base_url} was not contacted: minutes are not known, tokens are counted {way}"
     elif named:
         figures["note"] = "the function was not imported; minutes are not known"
     elif probe:
@@ -121,12 +118,12 @@ def _estimate(recipe: Recipe, device: str | None, probe: bool, given: Task | Non
 
 
 def _not_called(prompt: str) -> float:
-    raise AssertionError("a function that a recipe names is not called for an estimate")
+    raise AssertionError("an estimate does not call a function named in a recipe")
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """One thing that a report asks, as it will likely be."""
+    """One expected question of a report."""
 
     calls: int
     tokens_in: float
@@ -134,24 +131,24 @@ class _Asked:
 
 
 def _words(recipe: Recipe) -> int:
-    """Words that a found prompt likely has."""
+    """The expected number of words of the prompt found."""
     return min(RACED_WORDS, recipe.policy.length) if recipe.method == "race" else recipe.policy.length
 
 
 def _report(recipe: Recipe, task: Task) -> list[_Asked]:
-    """What the report will likely ask."""
+    """The expected questions of the report."""
     words = _words(recipe)
     found = Prompt(" ".join(WORDS[place % len(WORDS)] for place in range(words)))
     asked = []
     for prompt, split, evaluation in report_plan(recipe, task, found, min(PARTS, words)):
-        scored = prompt is found or recipe.method == "race"  # all that race looks at is scored on train and dev
+        scored = prompt is found or recipe.method == "race"  # race scores its candidates on train and dev
         if scored and (
             prompt is not found if not evaluation else split == "dev" and recipe.task.kind == "classification"
         ):
-            continue  # it follows from these scores
+            continue  # computed from these scores
         most = (task.calls(split), *task.tokens(prompt, split))
         calls, tokens_in, tokens_out = task.evaluation_cost(prompt, split) if evaluation else most
-        if task.billed is None:  # what nobody bills is booked at its most
+        if task.billed is None:  # unbilled calls are counted at their maximum
             asked.append(_Asked(calls, tokens_in, tokens_out))
             continue
         share = calls / max(1, task.calls(split))
@@ -160,11 +157,11 @@ def _report(recipe: Recipe, task: Task) -> list[_Asked]:
 
 
 def rough(recipe: Recipe, speed: float | None = None) -> dict[str, Any]:
-    """The same for a dry run of a sweep: without loading a model that is not at hand, and without probing.
+    """The same for a dry run of a sweep: without loading models and without probing.
 
-    Minutes need the machine's speed (`multiplications`) and the sizes of the models: writing and scoring alone. A
-    causal model reads every input once, a masked one in every call. They tell an hour from a day, not one hour from
-    two. A model behind an API gets tokens in place of minutes, and money where its price is known.
+    Minutes are computed from the machine's speed (`multiplications`) and the sizes of the models, for writing and
+    scoring only. A causal model reads every input once, a masked one in every call. They are a rough order of
+    magnitude. A remote model has tokens instead of minutes, and money if its price is known.
     """
     train, dev = prompts_planned(recipe)
     figures: dict[str, Any] = {"prompts": train + dev, "calls": recipe.budget.calls, "minutes": recipe.budget.minutes}
@@ -190,10 +187,10 @@ def _rough_money(recipe: Recipe, calls: int) -> dict[str, Any]:
 
 
 def _calls_per_prompt(recipe: Recipe) -> tuple[int, int] | None:
-    """Calls for one prompt on train and on dev; None where only the task itself could say."""
+    """Calls for one prompt on train and on dev; None if only the task itself knows."""
     settings: Any = recipe.task
     if settings.kind == "classification":
-        # Examples per class times two to fourteen classes; the number of words says which.
+        # Examples per class times the number of classes, taken from the label words.
         from pinprompt.data.datasets import lookup
 
         try:
@@ -202,14 +199,16 @@ def _calls_per_prompt(recipe: Recipe) -> tuple[int, int] | None:
             return None
         return rows, rows
     if settings.kind == "style-transfer":
-        one = settings.draw == "step" and METHODS[recipe.method].kind == "rl"  # each prompt gets one of its step's
+        one = (
+            settings.draw == "step" and METHODS[recipe.method].kind == "rl"
+        )  # each prompt is scored on one source of its step
         on_train = (1 if one else settings.sources) * settings.samples * settings.bootstraps
         return on_train, settings.dev_sources * settings.samples * (settings.dev_bootstraps or settings.bootstraps)
     return (1, 0) if settings.kind == "inversion" else None
 
 
 def _work(recipe: Recipe, prompts: int, calls: int, per_prompt: tuple[int, int] | None) -> float | None:
-    """Multiplications that a search takes: each token once through each parameter; None for models of unknown size."""
+    """Multiplications of a search: each token once per parameter; None for models of unknown size."""
     kind, length = recipe.task.kind, recipe.policy.length
     task, writer = parameters(getattr(recipe.task, "model", "") or ""), parameters(recipe.policy.model)
     if task is None or writer is None or per_prompt is None:
@@ -220,13 +219,13 @@ def _work(recipe: Recipe, prompts: int, calls: int, per_prompt: tuple[int, int] 
 
 
 def _masked(recipe: Recipe) -> bool:
-    """Is the task model one that reads a whole text for every answer, as its settings or its name tell?"""
+    """Whether the task model is a masked LM, by its settings or name."""
     kind, name = getattr(recipe.task, "model_kind", "causal"), str(getattr(recipe.task, "model", ""))
     return kind == "masked" or (kind == "auto" and "bert" in name.lower())
 
 
 def parameters(model: str) -> float | None:
-    """How many parameters a model has, by its name: one that is known here, or one that says it ("opt-1.3b")."""
+    """The number of parameters of a model, if it is known or part of the name ("opt-1.3b")."""
     name = model.removeprefix("remote:").rsplit("/", 1)[-1].lower()
     if name in SIZES:
         return SIZES[name] * 1e6
@@ -235,7 +234,7 @@ def parameters(model: str) -> float | None:
 
 
 def multiplications(device: str | None = None) -> float:
-    """Multiplications a second on this machine, measured in a blink: a few rows through a layer of a small LM."""
+    """Multiplications per second on this machine, measured with a few rows through a layer of a small LM."""
     import torch
 
     place = build.choose_device(device)
@@ -248,7 +247,7 @@ def multiplications(device: str | None = None) -> float:
 
 
 def _seconds_per_call(recipe: Recipe, task: Task) -> float:
-    """From a few prompts scored now; the first pays for caches and is not counted."""
+    """Measured by scoring a few prompts; the first one fills caches and is not counted."""
     length = recipe.policy.length
     texts = [[WORDS[(number + 5 * place) % len(WORDS)] for place in range(length)] for number in range(PROBES + 1)]
     prompts = [Prompt(" ".join(words)) for words in texts]
@@ -260,7 +259,7 @@ def _seconds_per_call(recipe: Recipe, task: Task) -> float:
 
 
 def _writing(recipe: Recipe, task: Task, device: str, calls: int) -> float:
-    """Seconds to load the writer and to write as many prompts as the search scores, from a few written now."""
+    """Seconds to load the writer and to write as many prompts as the search scores, extrapolated from a few."""
     if METHODS[recipe.method].kind not in ("rl", "search"):
         return 0.0
     import torch
@@ -271,7 +270,7 @@ def _writing(recipe: Recipe, task: Task, device: str, calls: int) -> float:
     random, length = torch.Generator().manual_seed(recipe.seed), writer.length
     counts = [PROBES, 2 * PROBES]
     taken = []
-    for count in counts:  # the first pays for the context and for caches
+    for count in counts:  # the first one reads the context and fills caches
         started = time.perf_counter()
         writer.lm_continue([()] * count, [min(_words(recipe) + 1, length)] * count, random)
         taken.append(time.perf_counter() - started)
@@ -285,7 +284,7 @@ def _writing(recipe: Recipe, task: Task, device: str, calls: int) -> float:
 
 
 def _tokens_and_money(recipe: Recipe, task: Task, calls: int, report: Sequence[_Asked]) -> dict[str, Any]:
-    """For tasks that count tokens: what search and report will likely take, and the most that they can."""
+    """For tasks that count tokens: the expected and the maximum cost of search and report."""
     words = _words(recipe)
     typical = Prompt(" ".join(WORDS[place % len(WORDS)] for place in range(words)))
     prompts = calls / max(1, task.calls("train"))
@@ -304,15 +303,15 @@ def _tokens_and_money(recipe: Recipe, task: Task, calls: int, report: Sequence[_
     return figures
 
 
-# What a budget of calls must hold: enough for the method to learn from, and the report after the search.
+# What a budget of calls must cover: enough for the method to learn from, and the report after the search.
 
 
 PARTS = 16
-"""Words of the found prompt that the report leaves out in turn, at the most."""
+"""Maximum number of words that the report leaves out one by one."""
 WORD = 12
-"""Bytes of a word of a prompt that is not known yet; long ones have fewer."""
+"""Assumed bytes per word of a prompt that is not known yet."""
 SPARE = 100
-"""Calls to a server that may get lost at the least before a run stops."""
+"""Minimum allowance for lost calls to a server before a run stops."""
 
 
 def hand_written(recipe: Recipe, task: Task) -> dict[str, str]:
@@ -321,10 +320,10 @@ def hand_written(recipe: Recipe, task: Task) -> dict[str, str]:
 
 
 def report_plan(recipe: Recipe, task: Task, found: Prompt, parts: int) -> list[tuple[Prompt, str, bool]]:
-    """What the report asks: prompts with the split, and whether that is an evaluation or a score.
+    """The questions of the report: prompts with the split, and whether each is an evaluation or a score.
 
-    The found prompt and the hand-written ones are evaluated on every split but train, hand-written ones are calibrated
-    on train where the task calibrates, and the found prompt is scored on train without each of its words.
+    The prompt found and the hand-written ones are evaluated on every split but train, hand-written ones are calibrated
+    on train if the task calibrates, and the prompt found is scored on train without each of its words.
     """
     hand = [Prompt(text) for text in hand_written(recipe, task).values()]
     splits = [split for split in task.splits if split != "train"] or ["train"]
@@ -333,7 +332,7 @@ def report_plan(recipe: Recipe, task: Task, found: Prompt, parts: int) -> list[t
 
 
 def report_cost(recipe: Recipe, task: Task) -> tuple[int, int, int]:
-    """Calls, tokens in and tokens out of the report, at the most."""
+    """Maximum calls, tokens in and tokens out of the report."""
     found = Prompt("x" * WORD * recipe.policy.length)
     plan = report_plan(recipe, task, found, min(PARTS, recipe.policy.length))
     costs = [
@@ -345,10 +344,10 @@ def report_cost(recipe: Recipe, task: Task) -> tuple[int, int, int]:
 
 
 def hold_for_report(recipe: Recipe, task: Task, budget: Budget) -> Reservation | None:
-    """Set aside what the report will take, so that the search can't spend it; a SettingError where too little is left.
+    """Reserve the cost of the report, so that the search cannot spend it; a SettingError if too little is left.
 
-    The most tokens that a report can take are several times what it does take, so half of a limit on tokens or money is
-    enough of it. All follows from the recipe, so that a resumed run sets aside the same.
+    The maximum tokens of a report are several times what it uses, so at most half of a limit on tokens or money is
+    reserved. The amounts depend on the recipe alone, so that a resumed run reserves the same.
     """
     calls, tokens_in, tokens_out = report_cost(recipe, task)
     limits = recipe.budget
@@ -365,7 +364,7 @@ def hold_for_report(recipe: Recipe, task: Task, budget: Budget) -> Reservation |
         return budget.reserve(calls, int(tokens_in * share), int(tokens_out * share), task.billed, report=True)
     except BudgetSpent as refusal:
         if budget.spent.calls or budget.sent.calls:
-            return None  # resumed: what was set aside is in use, or the limit is lower than it was
+            return None  # resumed: the reserve is in use, or the limit was lowered
         least = calls + (limits.calls or task.calls("train"))
         raise SettingError(
             f"{refusal} for the report alone; raise budget.total_calls to {least:,} or more, or test on fewer rows"
@@ -373,7 +372,7 @@ def hold_for_report(recipe: Recipe, task: Task, budget: Budget) -> Reservation |
 
 
 def check_race(recipe: Recipe, task: Task) -> None:
-    """A SettingError where `scoring.race` is set and the method or the task cannot be raced."""
+    """A SettingError if `scoring.race` is set but the method or the task does not support it."""
     row = METHODS[recipe.method]
     if not recipe.scoring.race:
         return
@@ -389,10 +388,10 @@ def check_race(recipe: Recipe, task: Task) -> None:
 
 
 def enough_calls(recipe: Recipe, task: Task) -> int:
-    """Calls with which a method does what it is made for.
+    """The number of calls that a method needs to work well.
 
-    The RL family: as many prompts after the first update as before it, and the choice on dev. Race: its last
-    `race.least` prompts on every row of train and dev with half of the calls. Others: more prompts than finalists.
+    Q-learning: as many prompts after the first update as before it, and choosing on dev. Race: its last `race.least`
+    prompts on every row of train and dev with half of the calls. Others: more prompts than finalists.
     """
     settings, train = recipe.method_settings, task.calls("train")
     dev = task.calls("dev") if "dev" in task.splits else 0
@@ -411,7 +410,7 @@ def enough_calls(recipe: Recipe, task: Task) -> int:
 
 
 def check_budget(recipe: Recipe, task: Task) -> str:
-    """A sentence where the calls are too few to learn from, else ''; a SettingError where the method can't begin."""
+    """A warning if the calls are too few to learn from, else ''; a SettingError if the method cannot start."""
     calls = recipe.budget.calls
     if calls is None:
         return ""
@@ -422,7 +421,7 @@ def check_budget(recipe: Recipe, task: Task) -> str:
         costs, hand = race_costs(task)
         blocks, count = plan(costs, calls, hand, recipe.race)
         share = sum(costs[:blocks]) / sum(costs)
-        what = f"race begins with {count} prompts and chooses by {100 * share:.0f} % of the rows: a less certain choice"
+        what = f"race starts with {count} prompts and chooses on {100 * share:.0f} % of the rows: less certain"
     elif METHODS[recipe.method].kind == "rl":
         needed = _before_learning(recipe.q_learning)
         what = f"{recipe.method} learns nothing before it has scored {needed} prompts, and they pay for about "
@@ -433,10 +432,10 @@ def check_budget(recipe: Recipe, task: Task) -> str:
 
 
 def _before_learning(settings: Any) -> int:
-    """Prompts that are scored before the first update."""
+    """Number of prompts scored before the first update."""
     return int((settings.warmup or settings.batch) if settings.replay else settings.prompts)
 
 
 def race_costs(task: Task) -> tuple[list[int], int]:
-    """What a prompt costs on each block, and how many hand-written prompts take part."""
+    """The cost of a prompt on each block, and the number of hand-written prompts."""
     return [task.calls(block) for block in blocks_of(task)], len(set(task.baselines()) - {"in-context"})

@@ -1,7 +1,6 @@
-"""A run folder: made, locked, written to while the run goes, opened again to resume or from a zip file, and verified.
+"""Run folders: creating, locking, writing, reopening for a resumed run or from a zip file, and verifying.
 
-Verifying asks whether a folder is what its run wrote. Every checksum is looked at; nothing is changed, imported or
-contacted.
+Verifying checks every checksum of a folder; nothing is changed, imported or contacted.
 """
 
 from __future__ import annotations
@@ -44,24 +43,24 @@ from pinprompt.values import Event
 OURS = ("run.json", "recipe.toml", "scores.jsonl", "scores.spare.jsonl", "answers.jsonl", "checkpoint", "events.jsonl",
         "costs.jsonl", "result.json", "prompts.csv", "environment.json", "rows.json", "judges.json",
         "vectors.safetensors", "judgements.json", "drawings", "report.html")  # fmt: skip
-"""What --force removes; anything else in the folder is the user's and stays."""
+"""What --force deletes; anything else in the folder is the user's and stays."""
 RUN = ("run.json", "recipe.toml")
 """A folder with any of these holds a run."""
 REMAINS = ("scores.jsonl", "scores.spare.jsonl", "answers.jsonl", "checkpoint")
-"""What only a run leaves: a folder with any of these and no more holds what is left of one."""
+"""Files that only a run writes: a folder with only these holds the rest of a deleted run."""
 ASIDE = ".removed-"
-"""How the folder is called in which the parts of a removed run wait for their deletion."""
+"""Name of the folder in which files of a removed run await deletion."""
 
 FINISHED = ("recipe.toml", "events.jsonl", "costs.jsonl", "scores.jsonl", "scores.spare.jsonl", "answers.jsonl",
             "result.json", "prompts.csv", "environment.json", "rows.json", "judges.json", "vectors.safetensors",
             "checkpoint/state.json", "checkpoint/trials.jsonl", "report.html")  # fmt: skip
-"""What run.json has the checksums of."""
+"""Files whose checksums are in run.json."""
 FOREVER = 1e12
-"""More seconds than any run has taken: a number beyond it was not measured."""
+"""Maximum plausible seconds of a run."""
 
 
 class RunFolder:
-    """The folder of one run, held by one process at a time."""
+    """The folder of one run, locked by one process at a time."""
 
     def __init__(self, path: Path | str, *, resume: bool = False, force: bool = False) -> None:
         self.path = Path(path)
@@ -70,20 +69,21 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(
-                f"the run folder {path} cannot be made: {error.strerror}; choose another with --out"
+                f"the run folder {path} cannot be created: {error.strerror}; choose another with --out"
             ) from None
         self.identity: Identity | None = None
         self.earlier = False
-        """Is it a run of an earlier version, which has no run.json?"""
+        """Whether it is a run of an earlier version, without run.json."""
         self.notes: list[str] = []
-        """What was found and done on opening, for the user."""
+        """Problems found and repaired on opening, for the user."""
         self._lock = FolderLock(self.path)
         try:
             holds, left = self._has(RUN), self._has(REMAINS)
             taken_up = resume and (holds or left)
             if holds and not resume and not force:
                 raise RunError(
-                    f"{path} holds a run already; continue it with --resume, or remove it and start again with --force"
+                    f"{path} already contains a run; continue it with --resume, or delete it and start over with "
+                    "--force"
                 )
             if taken_up:
                 self._read_identity()
@@ -103,27 +103,27 @@ class RunFolder:
 
     @property
     def run(self) -> str:
-        """The id of this folder's run, which its rows carry; '' for a run of an earlier version."""
+        """The id of this folder's run, carried by its rows; '' for a run of an earlier version."""
         return "" if self.identity is None else self.identity.run
 
     def begin(self, recipe: str, fingerprint: str = "") -> None:
-        """Make this folder hold a run of that recipe and task: events continue from where the checkpoint left them.
+        """Start or continue a run of that recipe and task in this folder; events continue from the checkpoint.
 
-        A run whose prompts were scored by another task is refused: its scores say nothing of this one's.
+        A run of another task is an error: its scores are not comparable.
         """
         known = self.identity
         if known is not None and not _same_task(known, fingerprint):
             raise RunError(
                 f"{self.path} was scored by another task ({known.fingerprint[:16] or known.run}; this one is "
-                f"{fingerprint[:16]}): its data, model or function changed. Resume it with those that it was started "
-                "with, or start again with --force"
+                f"{fingerprint[:16]}): its data, model or function changed. Resume it with the original "
+                "ones, or start over with --force"
             )
         if known is None:
             self.identity = identities.new(fingerprint, recipe)
         else:
             self.identity = replace(known, fingerprint=fingerprint, recipe=recipe, files=None)
         self.checkpoint.run = self.identity.run
-        # In this order: run.json without a recipe is no run, and a resumed run is unfinished from here on.
+        # The order matters: run.json without a recipe is not a run, and a resumed run is unfinished from here on.
         identities.write(self.path, self.identity)
         write_atomically(self.path / "recipe.toml", recipe)
         self._begun = True
@@ -132,7 +132,7 @@ class RunFolder:
         self.checkpoint.growing |= self._files
 
     def finish(self) -> None:
-        """Complete run.json with what the files of the finished run hold."""
+        """Complete run.json with the checksums of the finished run's files."""
         assert self.identity is not None
         self.identity = identities.complete(self.path, self.identity, FINISHED)
 
@@ -141,18 +141,18 @@ class RunFolder:
         return self.seconds_before + time.monotonic() - self._opened
 
     def record(self, event: Event) -> None:
-        """Listen to a run: the event to events.jsonl, what it cost to costs.jsonl."""
+        """Write an event to events.jsonl and its costs to costs.jsonl."""
         self._files["events"].append([{"event": event.kind, "step": event.step, **event.data}])
         if event.costs:
             elapsed = {"elapsed": round(self.seconds(), 3)}
             self._files["costs"].append([{"event": event.kind, "step": event.step, **event.costs, **elapsed}])
 
     def save_json(self, name: str, value: Mapping[str, Any]) -> None:
-        """Keep a JSON file such as result.json."""
+        """Write a JSON file such as result.json."""
         write_json(self.path / name, value)
 
     def save_prompts(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Keep prompts.csv: every distinct prompt with its scores."""
+        """Write prompts.csv: every distinct prompt with its scores."""
         table = [
             {name: csv_safe(value) if isinstance(value, str) else value for name, value in row.items()} for row in rows
         ]
@@ -164,13 +164,13 @@ class RunFolder:
         write_atomically(self.path / "prompts.csv", text.getvalue())
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Release the folder."""
         self.checkpoint.close()
         for file in self._files.values():
             file.close()
         self._lock.close()
         if self._made and not self._begun:
-            # A start that failed leaves nothing; a folder that has anything else in it stays.
+            # A failed start leaves no folder behind, unless it contains anything else.
             with contextlib.suppress(OSError):
                 (self.path / LOCK).unlink(missing_ok=True)
                 if (self.path / "checkpoint").is_dir():
@@ -189,37 +189,38 @@ class RunFolder:
         return any(os.path.lexists(self.path / name) for name in names)
 
     def _read_identity(self) -> None:
-        """Take up the run of this folder; what is damaged is repaired from what is left, and noted."""
+        """Open the folder's run for resuming; damage is repaired if possible, and noted."""
         found, damage = identities.read(self.path)
         if found is None:
-            # A folder of an earlier version has no ids at all, and continues without.
+            # A folder of an earlier version has no ids and continues without them.
             text = read_text(self.path, "recipe.toml")
             found = Identity(identities.run_of_rows(self.path), "", text or "")
             self.earlier = not found.run and not damage
             if not self.earlier:
                 self.notes.append(f"{damage or f'{self.path / identities.FILE} is missing'}; it is written again")
         elif identities.restore_recipe(self.path):
-            self.notes.append(f"{self.path / 'recipe.toml'} is not what the run wrote; it is written again")
+            self.notes.append(f"{self.path / 'recipe.toml'} was changed after the run wrote it; restored")
         self.identity = found
 
     def _check(self) -> None:
-        """Look at all that a resumed run would start from; a damaged checkpoint is left out, and noted."""
+        """Check everything that a resumed run starts from; a damaged checkpoint is ignored, and noted."""
         damage = self.checkpoint.damage() or journal_damage(
             self.path / "scores.jsonl", self.run, self.checkpoint.provided("evaluator")
         )
         if not damage and not self._has(RUN):
-            damage = f"{self.path} has lost its recipe"
+            damage = f"{self.path} has no recipe"
         if damage:
             self.checkpoint.forget()
             self.notes.append(
-                f"{damage}; the run repeats its steps from the beginning, and pays for nothing that its journal has"
+                f"{damage}; the run repeats its steps from the beginning, without paying again for scores in its "
+                "journal"
             )
 
     def _clear(self) -> None:
-        """Remove the run of this folder, or what is left of one.
+        """Delete the run of this folder, or the rest of one.
 
-        Its files first leave their places, those that make it a run before the others, and are then deleted: a kill in
-        between leaves a run that is whole or none, and what is left is removed by the next start.
+        Its files are first moved aside, those that make it a run before the others, and then deleted: a kill in between
+        leaves a complete run or none, and the next start deletes the rest.
         """
         aside = self.path / f"{ASIDE}{secrets.token_hex(4)}"
         for name in OURS:
@@ -239,7 +240,7 @@ def _same_task(known: Identity, fingerprint: str) -> bool:
     return not known.run or known.run.endswith(identities.task_mark(fingerprint))
 
 
-# A run folder that was zipped: recipe, result and judges are taken out into a temporary folder, nothing else is.
+# Zipped run folders: only recipe, result and judges are extracted, into a temporary folder.
 
 
 _NEEDED = ("recipe.toml", "result.json", "judges.json")
@@ -248,7 +249,7 @@ _MOST_MEMBERS = 100_000
 
 @contextmanager
 def opened(run: Path | str) -> Iterator[Path]:
-    """The folder of a run, or of a zipped one for as long as it is needed."""
+    """The folder of a run; for a zip file, a temporary folder that exists as long as the context."""
     path = Path(run)
     if path.suffix.lower() != ".zip" or not path.is_file():
         yield path
@@ -272,7 +273,7 @@ def _contents(path: Path) -> dict[str, bytes]:
                 raise RunError(f"{path} holds {len(recipes)} recipe.toml files; zip one run folder")
             base = recipes[0].removesuffix("recipe.toml")
             names = {one.filename for one in members}
-            # Names are only looked up, never used as paths, so that no file can be written elsewhere.
+            # Names are only compared, never used as paths, so that no file can be written elsewhere.
             return {name: _read(archive, base + name, name, path) for name in _NEEDED if base + name in names}
     except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError) as error:
         raise RunError(f"{path} cannot be read as a zip file: {error}") from None
@@ -286,14 +287,14 @@ def _read(archive: zipfile.ZipFile, member: str, name: str, path: Path) -> bytes
     return content
 
 
-REPAIRED = "`pinprompt resume` repairs it from what is left"
-REPORT = "`pinprompt report` writes it again"
+REPAIRED = "`pinprompt resume` repairs it"
+REPORT = "`pinprompt report` restores it"
 KEPT = ("scores.jsonl", "scores.spare.jsonl", "answers.jsonl")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is not as the run left it, and what to do about it."""
+    """A changed or damaged file, and what to do about it."""
 
     what: str
     remedy: str
@@ -301,7 +302,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Verification:
-    """What was found in one run folder."""
+    """The result of checking one run folder."""
 
     folder: Path
     state: str
@@ -309,12 +310,12 @@ class Verification:
     run: str
     """The run's id; '' for a run of an earlier version, which has no checksums."""
     files: int
-    """Files whose checksum was looked at."""
+    """Files whose checksum was checked."""
     findings: tuple[Finding, ...]
 
     @property
     def ok(self) -> bool:
-        """True where nothing was found."""
+        """Whether no problem was found."""
         return not self.findings
 
     def data(self) -> dict[str, Any]:
@@ -323,7 +324,7 @@ class Verification:
 
 
 def verify(folder: Path | str) -> Verification:
-    """Look at every checksum of a run folder; RunError where it is none."""
+    """Check every checksum of a run folder; RunError if it is not a run folder."""
     folder = Path(folder)
     if not any((folder / name).is_file() for name in (*MARKS, identities.FILE)):
         raise RunError(f"{folder} is not a run folder: none of {', '.join(MARKS)} is in it")
@@ -334,10 +335,10 @@ def verify(folder: Path | str) -> Verification:
     if identity is None and (damage or rows_run):
         found.append(Finding(damage or f"{folder / identities.FILE} is missing", REPAIRED))
     if identity is not None and identity.recipe != read_text(folder, "recipe.toml"):
-        found.append(Finding(f"{folder / 'recipe.toml'} is not what the run wrote", REPAIRED))
+        found.append(Finding(f"{folder / 'recipe.toml'} was changed after the run wrote it", REPAIRED))
     running = is_held(folder)
     finished = identity is not None and identity.files is not None
-    if not running:  # a run at work is ahead of its checkpoint
+    if not running:  # a running run is ahead of its checkpoint
         found += _checkpoint(folder, run)
         found += _journal(folder, run)
     if identity is not None and identity.files is not None:
@@ -366,13 +367,12 @@ def _checkpoint(folder: Path, run: str) -> list[Finding]:
 
 
 def _journal(folder: Path, run: str) -> list[Finding]:
-    """Rows that were changed or are another run's, a finding per file."""
+    """Rows that were changed or belong to another run, one finding per file."""
     found = []
     for name in KEPT:
         bad = [number for number, line in enumerate(whole_lines(folder / name), 1) if row_of(line, run) is None]
         if bad:
             shown = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
-            rows = "row was" if len(bad) == 1 else "rows were"
-            what = f"{folder / name} has {len(bad)} bad rows (lines {shown}): the {rows} changed or of another run"
-            found.append(Finding(what, "`pinprompt resume` leaves them out and asks again"))
+            what = f"{folder / name} has {len(bad)} rows that were changed or belong to another run (lines {shown})"
+            found.append(Finding(what, "`pinprompt resume` ignores them and scores those prompts again"))
     return found

@@ -1,4 +1,4 @@
-"""Found prompts judged by a vision model: relevance and interpretability from 1 to 5, kept in the run folders."""
+"""Ratings of prompts by a vision model: relevance and interpretability from 1 to 5, stored in the run folders."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinprompt.errors import BudgetSpent, ModelError, SettingError
-from pinprompt.judges.vision import Answer, CaptionMarks, Summary, VisionJudge, VisionModel, summarise
+from pinprompt.judges.vision import CaptionMarks, Summary, VisionAnswer, VisionJudge, VisionModel, summarise
 from pinprompt.recipe import recipe as recipes
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.run import consent
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 FILE = "judgements.json"
 SECTIONS = ("remote", "budget")
 PICTURE_TOKENS = 32_768
-"""Tokens set aside for a picture of at most 1024 pixels a side; the largest count that we know of is 25,501."""
+"""Tokens reserved for a picture of at most 1024 pixels per side; the largest known count is 25,501."""
 
 
 @dataclass(frozen=True)
 class Opinion:
-    """What was said of one prompt as a caption of one picture."""
+    """The rating of one prompt as a caption of one picture."""
 
     prompt: str
     picture: str
     verdict: CaptionMarks
 
     def data(self) -> dict[str, Any]:
-        """The row that judgements.json has."""
+        """The row in judgements.json."""
         marks = {"relevance": None, "interpretability": None}
         if self.verdict.rating is not None:
             marks = self.verdict.rating.model_dump()
@@ -42,7 +42,7 @@ class Opinion:
 
 @dataclass(frozen=True)
 class InversionRun:
-    """A run whose prompts a vision model can judge; `images` are the names of its pictures."""
+    """A run whose prompts can be rated; `images` are the names of its pictures."""
 
     folder: Path
     method: str
@@ -52,23 +52,23 @@ class InversionRun:
 
 @dataclass(frozen=True)
 class JudgedRun(InversionRun):
-    """A run with what was said of its prompts, the found one first."""
+    """A run with the ratings of its prompts, the one found first."""
 
     opinions: tuple[Opinion, ...]
 
     @property
     def summary(self) -> Summary:
-        """The marks of the found prompt, as the mean over the run's pictures."""
+        """The ratings of the prompt found: the mean over the run's pictures."""
         return self.of(self.found)
 
     def of(self, prompt: str) -> Summary:
-        """The marks of one of its prompts."""
+        """The ratings of one of its prompts."""
         return summarise([one.verdict for one in self.opinions if one.prompt == prompt])
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """All judged runs, the mean of each method over the image set with its standard error, and what it cost."""
+    """All rated runs, the mean of each method over the image set with its standard error, and the cost."""
 
     model: str
     runs: tuple[JudgedRun, ...]
@@ -76,7 +76,7 @@ class Judgement:
     costs: Mapping[str, float | None]
     currency: str = field(default="")
     stopped: str = field(default="")
-    """Why not every run was judged; empty where all were."""
+    """Why some runs were not rated; empty if all were."""
 
     def data(self) -> dict[str, Any]:
         """As JSON values."""
@@ -107,24 +107,24 @@ def judge(
     memo: bool = True,
     notes: Callable[[str], None] = lambda note: None,
 ) -> Judgement:
-    """Ask a vision model behind an API for its marks of what inversion runs found.
+    """Rate the prompts of inversion runs with a remote vision model.
 
-    `runs` are run folders or folders of them; `model` is 'remote:<name>'; `top` prompts of each run are judged, the
-    found one first. `settings` may hold the recipe sections `remote` (the server) and `budget`. Answers are kept across
-    runs unless `memo` is False. A spent budget ends it early, with what was judged until then.
+    `runs` are run folders or folders of them; `model` is 'remote:<name>'; `top` prompts of each run are rated, the one
+    found first. `settings` may have the recipe sections `remote` (the server) and `budget`. Answers are stored across
+    runs unless `memo` is False. If the budget is spent, it returns the ratings so far.
     """
     from pinprompt.models.sources import home
     from pinprompt.remote.client import open_client
     from pinprompt.remote.generator import RemoteJudge
 
-    # The server and the limits are the caller's alone: a run folder may come from a stranger, who could otherwise say
-    # where the key and the picture are sent.
+    # Server and limits only come from the caller: an untrusted run folder must not decide where the key and the picture
+    # are sent.
     chosen = _sections(settings or {})
     asked = [_read(folder, top) for folder in _folders(runs)]
     client = open_client(model, chosen.remote)
     budget = Budget(chosen.budget)
     limited = _Limited(RemoteJudge(client), budget, 2 * (1 + chosen.remote.resends))
-    budget.price(limited.name, 0, 0)  # a limit on money without a price is refused before anything is sent
+    budget.price(limited.name, 0, 0)  # a limit on money without a price is an error before anything is sent
     kept = home() / "judge.json" if memo else None
     judging = VisionJudge(limited, kept, chosen.budget.prices.get(limited.name))
     judged: list[JudgedRun] = []
@@ -145,26 +145,26 @@ def judge(
             break
     failures = [one.verdict.failure for run in judged for one in run.opinions if one.verdict.rating is None]
     if failures and len(failures) == sum(len(run.opinions) for run in judged):
-        raise ModelError(f"no prompt could be judged; the first failure: {failures[0]}")
+        raise ModelError(f"no prompt could be rated; the first failure: {failures[0]}")
     return Judgement(limited.name, tuple(judged), _by_method(judged), _costs(judging), chosen.budget.currency, stopped)
 
 
 @dataclass(frozen=True)
 class _Asked(InversionRun):
-    """A run that is to be judged."""
+    """A run to be rated."""
 
     prompts: tuple[str, ...]
     pictures: tuple[Picture, ...]
 
 
 class _Limited:
-    """A vision model that is asked only what the budget can pay for, at its worst."""
+    """A vision model whose questions are only sent if the budget covers their maximum cost."""
 
     def __init__(self, model: VisionModel, budget: Budget, tries: int) -> None:
         self.name, self._model, self._budget, self._tries = model.name, model, budget, tries
 
-    def ask_image(self, text: str, image: bytes, schema: Mapping[str, Any]) -> Answer:
-        """Reserve, ask, and book what it took."""
+    def ask_image(self, text: str, image: bytes, schema: Mapping[str, Any]) -> VisionAnswer:
+        """Reserve, ask, and charge what was used."""
         from pinprompt.remote.generator import RATING_TOKENS
 
         tokens = len(text.encode()) + len(json.dumps(schema)) + PICTURE_TOKENS
@@ -172,7 +172,7 @@ class _Limited:
         try:
             answer = self._model.ask_image(text, image, schema)
         except BaseException:
-            self._budget.settle(held)  # it may have been billed: the worst is booked
+            self._budget.settle(held)  # it may have been billed: the maximum is charged
             raise
         self._budget.settle(held, 1, answer.tokens_in, answer.tokens_out)
         return answer
@@ -190,23 +190,23 @@ def _folders(runs: Sequence[Path | str]) -> list[Path]:
 
     found = list(dict.fromkeys(path for run in runs for path in find_runs(run) or [Path(run)]))
     if not found:
-        raise SettingError("there is nothing to judge: name run folders, or a folder that holds them")
+        raise SettingError("no runs to rate: name run folders, or a folder that contains them")
     return found
 
 
 def _read(folder: Path, top: int) -> _Asked:
-    """Everything of a run that the judge sees; read before the first question, so that a mistake costs nothing."""
+    """Everything that the judge sees of a run; read before the first question, so that a mistake costs nothing."""
     from pinprompt.models.images import load_pictures
     from pinprompt.run.running import recipe_of, result_of
 
     recipe, result = recipe_of(folder), result_of(folder)
     if recipe.task.kind != "inversion":
-        raise SettingError(f"{folder} is a {recipe.task.kind} run; what is judged is the prompt of an inversion run")
+        raise SettingError(f"{folder} is a {recipe.task.kind} run; only inversion runs can be judged")
     best = [result.prompt, *(str(row.get("prompt", "")) for row in result.top)]
     prompts = tuple(dict.fromkeys(prompt for prompt in best if prompt.strip()))[:top]
     if not result.prompt.strip():
-        raise SettingError(f"{folder} found no words to judge; leave it out")
-    consent.agree(recipe, folder)  # the pictures that the folder names are sent to the judge
+        raise SettingError(f"{folder} has no prompt to judge; leave it out")
+    consent.agree(recipe, folder)  # the folder's pictures are sent to the judge
     pictures = tuple(load_pictures(recipe.task.images))
     return _Asked(folder, recipe.method, recipe.task.images, result.prompt, prompts, pictures)
 
@@ -218,7 +218,7 @@ def _ask(run: _Asked, judging: VisionJudge) -> Iterator[Opinion]:
 
 
 def _costs(judging: VisionJudge) -> dict[str, float | None]:
-    """What was asked so far; money is None where the price is not known."""
+    """The cost so far; money is None if the price is not known."""
     return {
         "calls": judging.calls,
         "tokens_in": judging.tokens_in,

@@ -1,4 +1,4 @@
-"""One run from recipe to result: build, search, select on dev, evaluate, compare, explain, write down."""
+"""One run from recipe to result: build, search, choose on dev, evaluate, compare, write the result."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pinprompt.tasks.protocol import Task, complete
 from pinprompt.values import Evaluation, Event, Listener, Prompt
 
 MAY_CHANGE = ("budget", "scoring", "private")
-"""What a resumed run may change: what it may spend, where it computes, what it shows, never what it computes."""
+"""Sections that a resumed run may change: budget, where scores are computed, what is shown; never what is computed."""
 DATA = ("train", "dev", "test", "data", "source", "target", "references")
 """Settings of tasks that name a file or a folder with data."""
 
@@ -38,12 +38,12 @@ RESULT: dict[str, tuple[type, ...]] = {
     "prompt": (str,), "score": (int, float, type(None)), "dev": (dict, type(None)), "test": (dict, type(None)),
     "calls": (int,), "seconds": (int, float),
 }  # fmt: skip
-"""What result.json must hold, and of what kind it is."""
+"""The required fields of result.json and their types."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a run found; the same facts as in result.json, the common ones by name."""
+    """The result of a run: the content of result.json, with the common fields as attributes."""
 
     prompt: str
     score: float
@@ -56,11 +56,11 @@ class Result:
 
     @property
     def report(self) -> Path:
-        """The page that explains the answer."""
+        """The path of the report."""
         return self.folder / "report.html"
 
     def _repr_html_(self) -> str:
-        """For notebooks: the prompt, what it scores, and where the report is."""
+        """For notebooks: the prompt, its scores, and the path of the report."""
         rows = [("prompt", self.prompt)]
         for split, facts in (("dev", self.dev), ("test", self.test)):
             value = (facts or {}).get(str(self.data.get("primary")))
@@ -86,9 +86,9 @@ def recipe_of(folder: Path | str) -> Recipe:
 
 
 def near(recipe: Recipe, run: Path) -> Recipe:
-    """The recipe with paths of files that hold from here: what is not found is looked for beside and above the run.
+    """The recipe with paths that are valid from here: files that are not found are looked for beside and above the run.
 
-    Names of models stay as they are, unless they can only be paths: a folder of the same name is no model's id.
+    Names of models are not changed, unless they can only be paths.
     """
     places = [run.resolve(), *run.resolve().parents]
 
@@ -115,7 +115,7 @@ def _is_path(model: str) -> bool:
 
 
 def result_of(folder: Path) -> Result:
-    """The result that a finished run left in its folder."""
+    """The result of a finished run."""
     changed = changed_since(folder, {"result.json"})
     if changed:
         raise RunError(f"{folder}: {changed[0]} Resume the run to write it again.")
@@ -146,24 +146,24 @@ def run(
     listeners: Sequence[Listener] = (),
     notes: Callable[[str], None] = lambda note: None,
 ) -> Result:
-    """Carry out a recipe in a run folder; killed and called again with `resume`, it ends as if nothing had happened.
+    """Run a recipe in a run folder; a run that was killed and is continued with `resume` gives the same result.
 
-    Without `report` it ends when the prompt is found: nothing is evaluated on test, nothing compared with hand-written
-    prompts, and no report.html written. Called again with `resume` and a report, it makes up for that.
+    Without `report` it ends when the prompt is found: no evaluation on test, no comparison with hand-written prompts,
+    no report.html. Calling it again with `resume` and `report` adds them.
     """
     threads = build.set_threads(threads)
     device = build.choose_device(device)
     with RunFolder(folder, resume=resume, force=force) as record:
         if resume and record.identity is None:
-            notes(f"there is nothing to resume in {record.path}; this is a new run")
+            notes(f"{record.path} contains no run to resume; starting a new run")
         if resume:
             recipe = _with_earlier_words(recipe, record.path)
         for note in record.notes:
             notes(note)
         if _finished(recipe, record, notes, report):
-            notes(f"the run in {record.path} is finished: there is nothing left to do")
+            notes(f"the run in {record.path} is already finished")
             return result_of(record.path)
-        # A run that is resumed from another folder keeps its recipe; only its files are looked for.
+        # A run that is resumed from another folder keeps its recipe; only its files are searched for.
         here = near(recipe, record.path) if resume else recipe
         task = complete(task or build.build_task(here, device))
         recipe = build.with_label_words(recipe, task)
@@ -174,14 +174,14 @@ def run(
         few = check_budget(recipe, task)
         if few:
             notes(few)
-        # The user named the recipe or agreed to it, so the folder that it leaves is not asked about.
+        # The user gave the recipe or consented to it, so its run folder needs no consent.
         consent.vouch(recipe)
-        # Only now is there a run: what could not even be built leaves a folder that can be used again.
+        # The run is only created now: if building failed, the folder can be used again.
         record.begin(recipes.to_toml(recipe), task.fingerprint)
         rows = {} if recipe.private else task.shown_rows()
         if rows:
             record.save_json("rows.json", rows)
-        judges = {} if recipe.private else task.kept_judges()  # the words that a style judge knows are of the data
+        judges = {} if recipe.private else task.kept_judges()  # a style judge contains words of the data
         if judges:
             record.save_json("judges.json", judges)
         _keep_environment(record, build.environment(device, threads), notes)
@@ -223,7 +223,9 @@ def run(
         try:
             result = conclude(recipe, search, outcome, finalists, writer, record, report)
         except BudgetSpent as spent:
-            raise BudgetSpent(f"the search is done, but not its report: {spent}; raise that limit and resume") from None
+            raise BudgetSpent(
+                f"the search is finished, but not its report: {spent}; raise that limit and resume"
+            ) from None
         evaluator.close()
         record.save_prompts(evaluator.prompts_table())
         record.save_json("result.json", result)
@@ -236,11 +238,11 @@ def run(
 
 
 def _keep_environment(record: RunFolder, here: dict[str, Any], notes: Callable[[str], None]) -> None:
-    """Warn where a run is resumed on another machine or with other libraries; environment.json keeps them all."""
+    """Warn if a run is resumed on another machine or with other libraries; environment.json records them."""
     try:
         kept = read_environment(record.path)
     except RunError as error:
-        notes(f"{error} It is written again.")
+        notes(f"{error} It is restored.")
         kept = {}
     if not kept:
         record.save_json("environment.json", here)
@@ -260,15 +262,15 @@ def _keep_environment(record: RunFolder, here: dict[str, Any], notes: Callable[[
 
 
 def _said(before: Any, now: Any) -> str:
-    """How a fact of the environment changed; of versions only those that did."""
+    """How a fact of the environment changed; for versions only those that did."""
     if isinstance(before, dict) and isinstance(now, dict):
         return ", ".join(f"{name} {_said(before.get(name), value)}" for name, value in now.items()
                          if before.get(name) != value)  # fmt: skip
-    return f"{'unknown' if before is None else str(before)[:80]} -> {now}"  # the file may be a stranger's
+    return f"{'unknown' if before is None else str(before)[:80]} -> {now}"  # the file may be untrusted
 
 
 def _search(method: Callable[[Search], Outcome], search: Search, told: Sequence[str]) -> Outcome:
-    """Run the method; a failure before it scores or reports anything is blamed on the folder, not on the method."""
+    """Run the method; a failure before it scores or reports anything is attributed to the folder, not to the method."""
     evaluator: Any = search.evaluator
     asked, heard = evaluator.requests, len(told)
     try:
@@ -285,7 +287,7 @@ def _search(method: Callable[[Search], Outcome], search: Search, told: Sequence[
 
 
 def _with_earlier_words(recipe: Recipe, folder: Path) -> Recipe:
-    """The recipe with the label words that the folder's run chose, where this one leaves the choice open too."""
+    """The recipe with the label words that the folder's run chose, if it gives none itself."""
     path = folder / "recipe.toml"
     if not path.is_file() or not build.lacks_words(recipe):
         return recipe
@@ -294,7 +296,7 @@ def _with_earlier_words(recipe: Recipe, folder: Path) -> Recipe:
 
 
 def _finished(recipe: Recipe, record: RunFolder, notes: Callable[[str], None], report: bool) -> bool:
-    """True where the folder's run is complete for this recipe; a recipe that computes something else is refused."""
+    """Whether the folder's run is complete; a recipe that computes something else is an error."""
     folder, known = record.path, record.identity
     if known is None or not (folder / "recipe.toml").is_file():
         return False
@@ -319,22 +321,22 @@ def _finished(recipe: Recipe, record: RunFolder, notes: Callable[[str], None], r
 
 
 def _unreported(folder: Path) -> bool:
-    """True where a run ended without its report."""
+    """Whether a run ended without its report."""
     try:
         return read_run(folder, prompts=False, events=False).result.get("reported") is False
     except RunError:
-        return False  # what is damaged is looked for apart
+        return False  # damage is checked separately
 
 
 def _computed(recipe: Recipe) -> dict[str, Any]:
-    """The sections that say what a run computes; those of other methods say nothing."""
+    """The sections that determine what a run computes, without those of other methods."""
     moot = {*MAY_CHANGE, *recipe.other_methods}
     sections = {name: value for name, value in recipe.model_dump().items() if name not in moot}
     return sections | {"remote": {name: value for name, value in sections["remote"].items() if name not in MANNERS}}
 
 
 SHOWN = 20
-"""Finalists that result.json lists."""
+"""Number of finalists in result.json."""
 
 
 def conclude(
@@ -346,7 +348,7 @@ def conclude(
     record: RunFolder,
     report: bool = True,
 ) -> dict[str, Any]:
-    """Everything that result.json says; without `report`, nothing of test, hand-written prompts and single words."""
+    """The content of result.json; without `report`, without test, hand-written prompts and single words."""
     evaluator, task = search.evaluator, search.task
     skipped = ("train",) if report else ("train", "test")
     splits: list[str] = [split for split in task.splits if split not in skipped] or ["train"]
@@ -405,7 +407,7 @@ def conclude(
 
 
 def found_by(recipe: Recipe, outcome: Outcome, best: Finalist | None, prompts: int) -> str:
-    """How the answer was found: written by hand, by a policy that learned, or by one that did not yet."""
+    """How the answer was found: by hand, by a policy that has learned, or by one that has not yet."""
     if best is None:
         return (
             f"trained by gradient ({recipe.method})" if METHODS[recipe.method].output != "text" else "nothing was found"
@@ -428,7 +430,7 @@ def found_by(recipe: Recipe, outcome: Outcome, best: Finalist | None, prompts: i
 
 
 def calibration_of(evaluation: Evaluation | None) -> dict[str, Any]:
-    """How the labels of a prompt were calibrated, as result.json has it; nothing where they were not."""
+    """The calibration of a prompt, as in result.json; empty if there is none."""
     known = None if evaluation is None else evaluation.tables.get("calibration")
     return {} if known is None else {"calibration": known}
 
@@ -436,7 +438,7 @@ def calibration_of(evaluation: Evaluation | None) -> dict[str, Any]:
 def _evaluate(
     search: Search, prompts: Mapping[str, Prompt], splits: list[str], step: int
 ) -> dict[str, dict[str, Evaluation]]:
-    """Every prompt on every split, by name and split; the prompts of a split together, so that it is read once."""
+    """Every prompt on every split, by name and split; all prompts of a split together, so that it is read once."""
     found: dict[str, dict[str, Evaluation]] = {name: {} for name in prompts}
     for split in splits if prompts else []:
         search.emit(Event("evaluating", step, {"name": ", ".join(prompts), "split": split}))
@@ -456,13 +458,13 @@ def _evaluate(
 
 
 def _compared(prompt: Prompt, evaluations: Mapping[str, Evaluation]) -> dict[str, Any]:
-    """A hand-written prompt as result.json has it."""
+    """A hand-written prompt as in result.json."""
     facts = {split: one.facts() for split, one in evaluations.items()}
     return {"prompt": prompt.text, **facts, **calibration_of(next(iter(evaluations.values())))}
 
 
 def _tokens(recipe: Recipe, search: Search, prompt: Prompt, writer: Callable[[], Any]) -> list[dict[str, Any]]:
-    """What each part of the prompt is worth: the score without it and, where it was written, its Q."""
+    """The contribution of each part of the prompt: the score without it and, if it was written by a policy, its Q."""
     if METHODS[recipe.method].kind == "rl" and 1 <= len(prompt.ids) <= PARTS:
         parts = writer().explain(prompt, recipe.q_learning.entropy)
         rest = [writer().prompt(prompt.ids[:place] + prompt.ids[place + 1 :]).text for place in range(len(prompt.ids))]
@@ -482,7 +484,7 @@ def _finite(value: float) -> float | None:
 
 
 def _fluency(text: str, writer: Callable[[], Any]) -> dict[str, float]:
-    """What the writer's LM finds of a text."""
+    """Readability of a text under the writer's LM."""
     logprobs, unigrams = writer().likelihoods(text)
     return {"perplexity": perplexity(logprobs), "slor": slor(logprobs, unigrams)}
 

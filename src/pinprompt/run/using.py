@@ -1,4 +1,4 @@
-"""What a finished run is good for: its prompt evaluated, used on new texts, exported for other tools, and drawn."""
+"""Using a finished run: evaluating its prompt, applying it to new texts, exporting it, and drawing pictures."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from pinprompt.values import Evaluation, Prompt
 
 
 def silent(note: str) -> None:
-    """For callers that want no notes."""
+    """Ignore notes."""
 
 
 @dataclass(frozen=True)
 class Labelled:
-    """A table with what a run's prompt said of each text: every column of the input, then label and probabilities.
+    """A labelled table: every column of the input, then label and probabilities.
 
-    Rows without a text are there too, with an empty label; `blank` has their places. `output` is the file that
-    was written, if one was asked for.
+    Rows without a text are included, with an empty label; `blank` has their positions. `output` is the file that was
+    written, if any.
     """
 
     rows: list[dict[str, Any]]
@@ -40,7 +40,7 @@ class Labelled:
 
     @property
     def labels(self) -> list[str | None]:
-        """The label of each row; None where there is no text."""
+        """The label of each row; None for rows without a text."""
         return [row[self.label_column] for row in self.rows]
 
 
@@ -49,17 +49,17 @@ def evaluate(
     test: Any = None, text_column: str | None = None, label_column: str | None = None,
     device: str | None = None, threads: int | None = None, notes: Callable[[str], None] = silent,
 ) -> dict[str, Evaluation]:  # fmt: skip
-    """How a run's prompt (or another one) does on a split, with the run's own task model or with others.
+    """Evaluate a run's prompt (or another one) on a split, with the run's own task model or with others.
 
     `test` is a file of labelled examples (or a data frame) to evaluate a classification run on instead; the run's own
-    data are then read only where another model or prompt needs them to calibrate its labels. Where the run's data are
-    read and have changed since, `notes` gets a sentence about it.
+    data are then only read if another model or prompt needs them for calibration. If the run's data are read and have
+    changed, `notes` is called with a message.
     """
     build.set_threads(threads)
     device = build.choose_device(device)
     with opened(run) as folder:
         recipe, found = running.near(recipe_of(folder), Path(run)), running.result_of(folder).data
-        # Offsets hold for one model: another one measures its own, on the same training rows.
+        # Offsets are valid for one model: another one measures its own, on the same training rows.
         asked = Prompt(prompt) if prompt is not None else found_prompt(folder)
     asked = replace(asked, offsets=()) if task_models else asked
     evaluations = {}
@@ -67,8 +67,8 @@ def evaluate(
         changed = recipe
         if task_models:
             if "model" not in type(recipe.task).model_fields:
-                raise SettingError(f"a {recipe.task.kind} task has no model to replace; leave --task-model out")
-            # A template made for one kind of model may not fit another, so it is chosen again.
+                raise SettingError(f"a {recipe.task.kind} task has no model to replace; remove --task-model")
+            # A template for one kind of model may not fit another, so it is chosen again.
             update = {"model": model, **({"model_kind": "auto"} if hasattr(recipe.task, "model_kind") else {})}
             changed = recipe.model_copy(update={"task": recipe.task.model_copy(update=update)})
         measures = getattr(changed.task, "calibrate", "none") == "batch" and not asked.offsets
@@ -82,7 +82,7 @@ def evaluate(
                 if recipe.task.kind != "classification":
                     raise
                 raise DataError(
-                    f"{error}; without a file, `evaluate` reads the run's own data again: put them back, or name "
+                    f"{error}; without a file, `evaluate` reads the run's own data again: restore them back, or name "
                     "labelled rows with --test FILE (test= in Python)"
                 ) from None
             if not task_models and found.get("fingerprint") not in (None, task.fingerprint):
@@ -132,7 +132,7 @@ def predict_table(
 
     `source` is a CSV, TSV, JSONL or text file, a folder of .txt files, '-' for stdin, or a data frame. `text_column` is
     by default the column of the run's own data. `output` (.csv, .tsv or .jsonl) gets the table with the columns
-    `label` and `probability_<label>`; a name that the table has already is preceded by `predicted_`.
+    `label` and `probability_<label>`; a name that the table already has gets the prefix `predicted_`.
     """
     from pinprompt.data import tables
 
@@ -171,8 +171,8 @@ def rewrite(
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Rewrite texts with the prompt that a style run found: the n best rewrites of each text, best first.
 
-    One dictionary per rewrite, as in `pinprompt rewrite --json`: `text`, `rewrite`, and what the judges say of it in
-    percent (`content`, `style`), with the `score` that orders them. A rewrite that changes nothing comes last.
+    One dictionary per rewrite, as in `pinprompt rewrite --json`: `text`, `rewrite`, the judges' scores in
+    percent (`content`, `style`), and the `score` by which they are sorted. An unchanged text comes last.
     """
     texts = _texts_of(texts)
     build.set_threads(threads)
@@ -190,7 +190,7 @@ def rewrite(
 
 
 def use(run: Path | str, text: str = "some text") -> dict[str, Any]:
-    """A run's answer for use elsewhere: the exact text (or chat) for one input, and snippets of code that send it."""
+    """A run's prompt for use elsewhere: the exact text (or chat) for one input, and code snippets that send it."""
     from pinprompt.records.usage import sent_of, snippets
 
     with opened(run) as folder:
@@ -206,7 +206,7 @@ def use(run: Path | str, text: str = "some text") -> dict[str, Any]:
 
 
 def export(run: Path | str, to: str, output: Path | str | None = None) -> Path:
-    """Write a run's prompt as a file that another tool reads: promptfoo, dspy, langchain, openai or json."""
+    """Export a run's prompt to a file for another tool: promptfoo, dspy, langchain, openai or json."""
     from pinprompt.files import write_atomically
     from pinprompt.records.usage import export as exported
     from pinprompt.records.usage import sent_of
@@ -222,7 +222,7 @@ def draw(
     run: Path | str, *, model: str | None = None, device: str | None = None, threads: int | None = None, seed: int = 0,
     notes: Callable[[str], None] = silent,
 ) -> Result:  # fmt: skip
-    """Draw pictures for the prompt of an inversion run (extra `diffusion`) and put them into its result and report."""
+    """Draw pictures from the prompt of an inversion run (extra `diffusion`) and add them to its result and report."""
     from pinprompt.files import write_atomically, write_json
     from pinprompt.models.images import data_uri, load_painter
     from pinprompt.records.report import write_report
@@ -230,7 +230,7 @@ def draw(
     build.set_threads(threads)
     recipe, found = recipe_of(run), running.result_of(Path(run))
     if recipe.task.kind != "inversion":
-        raise SettingError(f"{run} is a {recipe.task.kind} run; pictures are drawn for the prompt of an inversion run")
+        raise SettingError(f"{run} is a {recipe.task.kind} run; pictures can only be drawn for an inversion run")
     consent.agree(recipe, run)
     folder = Path(run) / "drawings"
     if folder.is_symlink():
@@ -247,7 +247,7 @@ def draw(
     )
     task: Any = build.build_task(recipe, device)
     if found.data.get("fingerprint") not in (None, task.fingerprint):
-        notes(f"the pictures or the model have changed since the run ({_data_of(recipe)}); the words were found before")
+        notes(f"the pictures or the model have changed since the run ({_data_of(recipe)})")
     folder.mkdir(exist_ok=True)
     drawings = []
     for number, (picture, similarity) in enumerate(zip(pictures, task.image_similarities(pictures), strict=True)):
@@ -262,7 +262,7 @@ def draw(
 
 
 def found_prompt(run: Path | str) -> Prompt:
-    """The prompt that a run found, with the label offsets that belong to it."""
+    """The prompt that a run found, with its label offsets."""
     result = running.result_of(Path(run))
     offsets = reading.mapping(reading.inside(result.data, "calibration", "offsets"))
     values = [reading.number(offset) for offset in offsets.values()]
@@ -272,7 +272,7 @@ def found_prompt(run: Path | str) -> Prompt:
 
 
 def _data_of(recipe: Recipe) -> str:
-    """What a run's data are called: the dataset, or the files."""
+    """The name of a run's data: the dataset, or the files."""
     named = [getattr(recipe.task, name, None) for name in ("dataset", *running.DATA)]
     pictures = getattr(recipe.task, "images", ())
     return ", ".join(str(one) for one in (*named, *pictures) if one) or recipe.task.kind
@@ -287,7 +287,7 @@ def _task_on(
 
     settings = recipe.task
     if settings.kind != "classification":
-        raise SettingError(f"a {settings.kind} run has no labelled test file; --test goes with a classification run")
+        raise SettingError(f"a {settings.kind} run has no labelled test file; --test needs a classification run")
     measures = settings.calibrate == "batch" and not asked.offsets
     data = load_data(settings) if measures else without_rows(settings)
     path = str(tables.plain_settings({"test": test})["test"])
@@ -297,7 +297,7 @@ def _task_on(
 
 
 def _texts_of(texts: Any, tables: str | None = None) -> list[str]:
-    """Plain strings from a list, an array or a Series; a string would be taken letter by letter, a path as words."""
+    """Plain strings from a list, an array or a Series; a single string or a path is an error."""
     from pinprompt.data.tables import is_frame
 
     if isinstance(texts, str | Path) or is_frame(texts):
@@ -309,11 +309,11 @@ def _texts_of(texts: Any, tables: str | None = None) -> list[str]:
             raise SettingError(
                 f"text {place + 1} of {len(given)} is a {type(text).__name__}, not a string: {text!r:.80}"
             )
-    return [str(text) for text in given]  # those of an array are strings of numpy's own kind
+    return [str(text) for text in given]  # elements of an array are numpy strings
 
 
 def _with_notes(task: Any) -> Any:
-    """Say what a reader should know of the task, such as how a model behind an API is asked."""
+    """Pass on the task's notes, such as how a remote model is called."""
     for note in task.notes:
         logging.getLogger("pinprompt.models").info(note)
     return task

@@ -1,22 +1,22 @@
-"""What a run may spend, and the promise that it never spends more.
+"""The budget of a run, which is never exceeded.
 
-Before a call its worst case is reserved; after it, what it really took is settled and the rest is free again. A
-reservation that would not fit, on top of everything spent and everything reserved, is refused with BudgetSpent, so no
-mix of parallel calls, retries and failures can overshoot.
+Before a call its worst case is reserved; afterwards the actual cost is charged and the rest is released. A reservation
+that does not fit on top of everything spent and reserved raises BudgetSpent, so no combination of parallel calls,
+retries and failures can exceed a limit.
 
-Calls and tokens are *charged*: booked when a prompt is first scored in a run, whether the answer came from the model or
-from the memo, so that a run is the same with and without a memo. `calls` limits the search alone; `total_calls`,
-`tokens` and `money` limit search and report together. What the report takes at the worst is set aside before the search
-begins, so that a search that used up its budget still gets its report.
+Calls and tokens are *charged* when a prompt is first scored in a run, whether the score comes from the model or from
+the memo, so that a run is the same with and without a memo. `calls` limits the search alone; `total_calls`, `tokens`
+and `money` limit search and report together. The report's worst case is reserved before the search starts, so that a
+search that used up its budget still gets its report.
 
-What is *sent* to a server is counted request by request beside that (`send` and `land`), with everything that a search
-is never charged for: answers that were cut and asked for again, requests that a killed process left behind, questions
-that find out what a server can do. The same limits hold for it. Where they are reached too early, because too much got
-lost, the run stops with a sentence and can be resumed; what is lost never changes what a search finds. Money is what
-was really paid: that of the requests where they are counted, else that of what was charged.
+What is *sent* to a server is counted separately, request by request (`send` and `land`), including what a search is
+never charged for: truncated answers that were requested again, pending requests of a killed process, probes of the
+server. The same limits apply to it. If they are reached early because too much was lost, the run stops with an error
+and can be resumed; lost requests never change what a search finds. Money is the actual cost: of the requests if they
+are counted, otherwise of what was charged.
 
-Minutes come from a clock that only goes forward; they are looked at before each call, and end waiting for a server.
-They limit the search, not the report.
+Minutes come from a monotonic clock. They are checked before each call, and end waiting for a server. They limit the
+search, not the report.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MILLION = Decimal(1_000_000)
 
 @dataclass
 class Amounts:
-    """What was spent, or is reserved; money is decimal, so that a million small sums add up exactly."""
+    """An amount spent or reserved; money is decimal, so that many small sums add up exactly."""
 
     calls: int = 0
     tokens_in: int = 0
@@ -89,24 +89,24 @@ class Budget:
         """Charged to the report."""
         self.reserved = Amounts()
         self._for_report = 0
-        """Calls of `reserved` that are the report's."""
+        """Calls of `reserved` that belong to the report."""
         self.sent = Amounts()
-        """Requests to a server, whatever they were for; empty where they are not counted one by one."""
+        """Requests to a server for any purpose; empty if they are not counted individually."""
         self.flying = Amounts()
-        """Requests that are on their way, at their worst."""
+        """Pending requests, at their maximum."""
 
     def start(self) -> None:
-        """Let the minutes run, from now or from the first reservation, whichever comes first."""
+        """Start the clock, now or at the first reservation, whichever comes first."""
         if self._started is None:
             self._started = self._clock()
 
     def seconds(self) -> float:
-        """Seconds of searching, those of earlier sessions included; never less than it said before."""
+        """Seconds of searching, earlier sessions included; never decreases."""
         with self._lock:
             return self._elapsed()
 
     def _elapsed(self) -> float:
-        """As `seconds`, for those who hold the lock."""
+        """As `seconds`, for callers that hold the lock."""
         if self._started is not None:
             now = self._clock()
             self._earlier += max(0.0, now - self._started)
@@ -119,12 +119,12 @@ class Budget:
         return left is not None and left <= 0
 
     def seconds_left(self) -> float | None:
-        """What is left of the minutes, in seconds; None where they are not limited."""
+        """The remaining seconds; None if minutes are not limited."""
         with self._lock:
             return None if self.settings.minutes is None else self.settings.minutes * 60 - self._elapsed()
 
     def price(self, model: str | None, tokens_in: int, tokens_out: int) -> Decimal:
-        """What tokens of a model cost; nothing for a model that has no price, unless money is limited."""
+        """The cost of a model's tokens; 0 for a model without a price, unless money is limited."""
         if model is None:
             return Decimal(0)
         if model not in self._prices:
@@ -139,7 +139,7 @@ class Budget:
         return (price_in * tokens_in + price_out * tokens_out) / MILLION
 
     def priced(self, model: str | None) -> bool:
-        """True where money is known: the model has a price, or nobody is paid."""
+        """Whether the cost is known: the model has a price, or is not billed."""
         return model is None or model in self._prices
 
     def reserve(
@@ -151,9 +151,9 @@ class Budget:
         *,
         report: bool = False,
     ) -> Reservation:
-        """Set the worst case aside, or refuse with BudgetSpent; without a model it costs no money.
+        """Reserve the worst case, or raise BudgetSpent; without a model it costs no money.
 
-        For a report `calls` and `minutes` are no limits.
+        For a report `calls` and `minutes` do not apply.
         """
         if min(calls, tokens_in, tokens_out) < 0:
             raise ValueError(f"a reservation cannot be negative: {calls} calls, {tokens_in} + {tokens_out} tokens")
@@ -174,9 +174,9 @@ class Budget:
         tokens_in: int | None = None,
         tokens_out: int | None = None,
     ) -> None:
-        """Book what was really taken (by default all that was reserved) and free the rest.
+        """Charge what was actually used (by default all that was reserved) and release the rest.
 
-        More than was reserved is booked in full, since it was spent; that promise was the caller's to keep.
+        More than was reserved is charged in full, since it was spent; avoiding that is up to the caller.
         """
         worst = reservation.amounts
         took_in = worst.tokens_in if tokens_in is None else tokens_in
@@ -189,12 +189,12 @@ class Budget:
             (self.report if reservation.report else self.spent).add(took)
 
     def release(self, reservation: Reservation) -> None:
-        """Free a reservation of which nothing was used."""
+        """Release an unused reservation."""
         with self._lock:
             self._close(reservation)
 
     def send(self, calls: int, tokens_in: int, tokens_out: int, model: str | None) -> Amounts:
-        """Let a request go, at its worst; ServerDown where all requests together would go beyond a limit."""
+        """Register a request at its maximum; ServerDown if all requests together would exceed a limit."""
         wanted = Amounts(calls, tokens_in, tokens_out, self.price(model, tokens_in, tokens_out))
         with self._lock:
             going = Amounts()
@@ -214,13 +214,13 @@ class Budget:
         return wanted
 
     def land(self, flight: Amounts, took: Amounts) -> None:
-        """Book what a request really took."""
+        """Charge what a request actually used."""
         with self._lock:
             self.flying.add(flight, -1)
             self.sent.add(took)
 
     def paid(self) -> Decimal:
-        """The money that was really paid so far, reports included."""
+        """The money actually spent so far, reports included."""
         with self._lock:
             return self._paid()
 
@@ -228,7 +228,7 @@ class Budget:
         return self.sent.money if self.metered else self.spent.money + self.report.money
 
     def remaining(self) -> dict[str, float]:
-        """What is left of each limit that is set, reservations taken off."""
+        """What is left of each limit, minus reservations."""
         with self._lock:
             left: dict[str, float] = {}
             if self.settings.calls is not None:
@@ -244,7 +244,7 @@ class Budget:
             return left
 
     def state(self) -> dict[str, Any]:
-        """The ledger as JSON values; open reservations are not part of it, they die with the process."""
+        """The state as JSON values, without open reservations, which end with the process."""
         with self._lock:
             return {
                 "seconds": self._elapsed(),
@@ -253,7 +253,7 @@ class Budget:
             }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up the ledger of an earlier session; the journal of answers says what was sent."""
+        """Restore the state of an earlier session; what was sent comes from the journal of answers."""
         try:
             seconds, spent, report = float(state["seconds"]), _unpack(state["spent"]), _unpack(state["report"])
         except (KeyError, TypeError, ValueError, ArithmeticError) as error:
@@ -266,14 +266,14 @@ class Budget:
             self.reserved, self._for_report = Amounts(), 0
 
     def at_least(self, money: Decimal, seconds: float) -> None:
-        """Raise money and time to what a journal says was really spent after the last checkpoint."""
+        """Raise money and time to what was actually spent after the last checkpoint, according to a journal."""
         with self._lock:
             self.spent.money += max(Decimal(0), money - self._paid())
             self._earlier = max(self._elapsed(), seconds)
 
     def _close(self, reservation: Reservation) -> None:
         if not reservation.open:
-            raise ValueError("this reservation was settled or released before")
+            raise ValueError("this reservation was already settled or released")
         reservation.open = False
         self.reserved.add(reservation.amounts, -1)
         self._for_report -= reservation.amounts.calls if reservation.report else 0
@@ -288,7 +288,7 @@ class Budget:
         return self.spent.tokens + self.report.tokens + self.reserved.tokens
 
     def _refusal(self, wanted: Amounts, report: bool) -> str:
-        """Why an amount does not fit any more, or ''."""
+        """Why an amount no longer fits, or ''."""
         limits = self.settings
         if not report:
             if limits.minutes is not None and self._elapsed() >= limits.minutes * 60:

@@ -1,14 +1,13 @@
-"""The only way from prompts to scores: no prompt is paid for twice, nothing is overspent, nothing paid for is lost.
+"""The evaluator: scores prompts without paying twice, exceeding the budget, or losing a paid score.
 
-A request goes through five sieves: prompts seen before in the batch or in the run, answers that a killed session paid
-for (journal), answers of earlier runs (memo), the budget, and last the executor. For a stochastic task each prompt of
-each request is its own question, with its own seed from the request's number and the prompt's place in it; on a block
-of rows all prompts have one seed.
+For each request it consults, in order: prompts seen before in the batch or the run, scores that a killed session paid
+for (journal), scores of earlier runs (memo), the budget, and finally the executor. For a stochastic task each prompt of
+each request is a separate question, with a seed derived from the request's number and the prompt's position in it; on a
+block of rows all prompts have the same seed.
 
-A prompt that could not be scored (a score without a finite value, but with failures to show for it) counts as the worst
-score of its split in the run so far, its own request included: the search learns to avoid it, and the number depends
-on nothing but the run. Where nothing at all could be scored yet, that is a TaskError. Failures are never kept for
-other runs, and a resumed run asks again.
+A prompt that could not be scored (no finite value, but recorded failures) gets the worst score of its split in the run
+so far, including its own request: the search learns to avoid it, and the value depends only on the run. If nothing
+could be scored yet, that is a TaskError. Failures are never kept for other runs, and a resumed run tries again.
 """
 
 from __future__ import annotations
@@ -50,11 +49,11 @@ class Evaluator:
         self.task, self.budget, self.seed, self.journal = task, budget, seed, journal
         self.executor: Executor = Inline(task) if executor is None else executor
         self.fixed = memoise_stochastic or not task.stochastic
-        """One answer per prompt and split is enough."""
+        """Whether one score per prompt and split is enough."""
         self.requests = 0
         self.repeats = 0
         self.unwritten: frozenset[str] = frozenset()
-        """Tables of evaluations that stay out of the run folder."""
+        """Tables of evaluations that are not written to the run folder."""
         self._begun = False
         self._billing = Billing(task, budget)
         self._known = Known(task, self.fixed, memo)
@@ -64,7 +63,7 @@ class Evaluator:
 
     @property
     def charged_calls(self) -> int:
-        """Calls booked to the search's budget."""
+        """Calls charged to the search's budget."""
         return self.budget.spent.calls
 
     @property
@@ -74,12 +73,12 @@ class Evaluator:
 
     @property
     def paid_calls(self) -> int:
-        """Calls that were really made: reports, new tries and answers that were cut included."""
+        """Calls actually made, including reports, retries and truncated answers."""
         return self._billing.paid_calls
 
     @property
     def memo_hits(self) -> int:
-        """Answers of the memo that were used."""
+        """Number of scores taken from the memo."""
         return self._known.hits
 
     @property
@@ -88,9 +87,9 @@ class Evaluator:
         return len(self._table.texts)
 
     def score(self, prompts: list[Prompt], split: str = "train", *, report: bool = False) -> list[Score]:
-        """Scores in order. Raises BudgetSpent before anything is overspent, with the scores of the first prompts.
+        """Scores in order. Raises BudgetSpent before a limit is exceeded, with the scores of the first prompts.
 
-        With `report` the calls are counted apart from those of the search, and limited by what limits both together.
+        With `report` the calls are counted separately from the search's, and only the common limits apply.
         """
         self._begin(split)
         prompts, refused = self._calibrated(prompts, split, report)
@@ -104,7 +103,7 @@ class Evaluator:
                 refusal = self._billing.admit(todo, split, report)
                 admitted = [question for question in todo if question.reservation is not None]
                 if admitted:
-                    # What these leave of their worst case may let the next ones fit: the refusal is asked for again.
+                    # These may have cost less than their worst case, so the next ones may fit: try again.
                     refusal = self._obtain(admitted, split, number, got, report)
         finally:
             self._billing.release(questions)
@@ -128,18 +127,18 @@ class Evaluator:
         return scores
 
     def evaluate(self, prompt: Prompt, split: str) -> Evaluation:
-        """The task's metrics of one prompt; each prompt and split is evaluated once, and counted as a report."""
+        """The task's metrics of one prompt; each prompt and split is evaluated once, and charged to the report."""
         return self.evaluate_all([prompt], split)[0]
 
     def evaluate_all(self, prompts: list[Prompt], split: str) -> list[Evaluation]:
-        """The same of several prompts together, which a task may do faster.
+        """The same for several prompts together, which may be faster.
 
-        What follows from scores of this run, from the journal of a killed session or from the memo is not asked for.
+        Evaluations known from scores of this run, the journal of a killed session or the memo are not computed again.
         """
         self._begin(split)
         new = list({p.text: p for p in prompts if (split, p.text) not in self._evaluations}.values())
         ready, _ = self._calibrated(new, split, report=True)
-        # One seed for all prompts: a comparison of two prompts is then a comparison on the same draws.
+        # One seed for all prompts, so that they are compared on the same random draws.
         seed = derive(self.seed, "task", "evaluation", split)
         derived = [self._from_score(prompt, split, seed) for prompt in ready]
         known = [
@@ -176,23 +175,23 @@ class Evaluator:
         return [self._evaluations[split, prompt.text] for prompt in prompts]
 
     def _written(self, evaluation: Evaluation) -> Evaluation:
-        """An evaluation as the run folder may have it."""
+        """An evaluation as it may be written to the run folder."""
         tables = {name: table for name, table in evaluation.tables.items() if name not in self.unwritten}
         return replace(evaluation, tables=tables)
 
     def _from_score(self, prompt: Prompt, split: str, seed: int) -> Evaluation | None:
-        """What the prompt's score on this split says already."""
+        """The evaluation that follows from the prompt's score on this split."""
         score = self._table.get(split, prompt.text) if self.fixed else None
         return None if score is None else self.task.evaluation_from(score, split, seed)
 
     def charge(self, calls: int) -> None:
-        """Book calls that a method makes itself; BudgetSpent where they do not fit, so ask before making them."""
+        """Charge calls that a method makes itself; BudgetSpent if they do not fit, so call this before making them."""
         self._begin("train")
         self.budget.settle(self.budget.reserve(calls))
         self._billing.paid_calls += calls
 
     def totals(self) -> dict[str, Any]:
-        """What search and report were charged, what was really sent, and the money (None: the price is not known)."""
+        """What search and report were charged, what was actually sent, and the money (None: price not known)."""
         budget, model = self.budget, self.task.billed
         totals: dict[str, Any] = {"search": _counted(budget.spent), "report": _counted(budget.report)}
         totals["sent"] = _counted(budget.sent) if budget.metered else {"calls": self.paid_calls}
@@ -208,14 +207,14 @@ class Evaluator:
         return self._table.rows((*self.task.splits, *self.task.blocks))
 
     def derive(self, prompt: Prompt, scores: list[Score]) -> None:
-        """Enter what the scores of a prompt on the first blocks say of whole splits, so that nobody asks for it."""
+        """Derive a prompt's score on whole splits from its scores on blocks, so that it is not computed again."""
         self._begin("train")
         for split, score in self.task.whole_splits(scores).items():
             if self._table.get(split, prompt.text) is None:
                 self._table.enter(self.requests, split, [(0, prompt, score)])
 
     def position(self) -> dict[str, Any]:
-        """Where the run stands, as JSON values for a checkpoint."""
+        """The position of the run, as JSON values for a checkpoint."""
         self._begin("train")
         return {
             "requests": self.requests,
@@ -228,18 +227,18 @@ class Evaluator:
         }
 
     def spent(self) -> dict[str, Any]:
-        """Money, seconds and calls that were really spent so far, as JSON values for a checkpoint."""
+        """Money, seconds and calls actually spent so far, as JSON values for a checkpoint."""
         spent: dict[str, Any] = self._billing.really_spent()["spent"]
         return spent
 
     def restore(self, position: Mapping[str, Any] | None, spent: Mapping[str, Any] | None = None) -> None:
-        """Continue from a checkpoint's position, or with None from the beginning with what a killed session paid for.
+        """Continue from a checkpoint's position, or with None from the beginning with the scores of a killed session.
 
-        To be called before anything is scored; a run that has a journal and no checkpoint does it by itself. `spent` is
-        what the checkpoint says was really spent, which may be more than at its position.
+        Must be called before anything is scored; a run with a journal and no checkpoint does it by itself. `spent` is
+        the actual cost in the checkpoint, which may be more than at its position.
         """
         if self._begun:
-            raise RunError("an evaluator can be restored only before it has scored anything")
+            raise RunError("an evaluator can only be restored before it has scored anything")
         rows, crc = 0, None
         if position is not None:
             try:
@@ -249,7 +248,7 @@ class Evaluator:
                 self._known.hits, self.repeats = int(position["memo_hits"]), int(position["repeats"])
                 budget = position["budget"]
             except (KeyError, TypeError, ValueError, OverflowError) as error:
-                raise RunError(f"the evaluator's place in the checkpoint cannot be read: {error!r}") from error
+                raise RunError(f"the evaluator's position in the checkpoint cannot be read: {error!r}") from error
             self.budget.restore(budget)
         self._begun = True
         if self._answers is not None:
@@ -268,7 +267,7 @@ class Evaluator:
             ) from error
 
     def close(self) -> None:
-        """Let go of workers, journals and memo."""
+        """Close workers, journals and memo."""
         self.executor.close()
         if self._answers is not None:
             self._answers.close()
@@ -285,9 +284,9 @@ class Evaluator:
             raise SettingError(f"the task '{self.task.name}' has no split '{split}'; {known}")
 
     def _calibrated(self, prompts: list[Prompt], split: str, report: bool) -> tuple[list[Prompt], BudgetSpent | None]:
-        """The prompts with the offsets of their scores on train, which are obtained first where there is none yet.
+        """The prompts with the offsets of their scores on train, which are computed first if necessary.
 
-        Where the budget does not allow that for all, gives those before the first it refused, and the refusal.
+        If the budget does not suffice for all, returns those before the first it refused, and the refusal.
         """
         if split == "train" or split in self.task.blocks or not self.task.calibrates:
             return prompts, None
@@ -307,7 +306,7 @@ class Evaluator:
         return ready, refusal
 
     def _questions(self, prompts: list[Prompt], split: str, number: int) -> tuple[list[Question], dict[str, int]]:
-        """The prompts of a request that have no score yet, and where each text stands first among them."""
+        """The prompts of a request that have no score yet, and the first position of each text among them."""
         first: dict[str, int] = {}
         asked: list[tuple[int, Prompt]] = []
         for place, prompt in enumerate(prompts):
@@ -319,19 +318,19 @@ class Evaluator:
         return [Question(place, prompt, known.get(place)) for place, prompt in asked], first
 
     def _limit_time(self, limited: bool) -> None:
-        """Let the minutes of the budget end requests to a server, or not."""
+        """Whether the budget's minutes end requests to a server."""
         if self._answers is not None:
             self._answers.limited = limited
 
     def _obtain(
         self, questions: list[Question], split: str, number: int, got: dict[int, Score], report: bool
     ) -> BudgetSpent | None:
-        """Get the scores of admitted questions in order, settling and journalling each; a refusal if time ran out."""
+        """Score admitted questions in order, charging and journalling each; returns a refusal if time ran out."""
         unknown = [question for question in questions if question.known is None]
-        # On a block of rows all prompts have the same draws, in whichever request: they are there to be compared.
+        # On a block of rows all prompts of all requests have the same draws, so that they can be compared.
         paired = split in self.task.blocks
         seeds = [derive(self.seed, "task", *((split,) if paired else (number, one.place))) for one in unknown]
-        stop = bool if report else self.budget.expired  # no clock ends a report
+        stop = bool if report else self.budget.expired  # a report has no time limit
         self._limit_time(not report)
         answers = self.executor.run([question.prompt for question in unknown], seeds, split, stop)
         rows: list[Row] = []
@@ -357,7 +356,7 @@ class Evaluator:
                     self._journal(paid)
                 self._billing.check(question, score, split)
         except BudgetSpent as refusal:
-            return refusal  # the minutes ended in the middle of a prompt; what came of it is in the journal of answers
+            return refusal  # the minutes ended in the middle of a prompt; its answers so far are in the journal
         finally:
             self._journal(rows)
         return None
@@ -371,7 +370,7 @@ class Evaluator:
             self.journal.append(rows)
 
     def _keep(self, number: int, split: str, questions: list[Question], got: dict[int, Score]) -> dict[int, Score]:
-        """Enter what was obtained into the run's table and the memo; gives the scores by place."""
+        """Add new scores to the run's table and the memo; returns the scores by position."""
         answered = [(question, got[question.place]) for question in questions if question.place in got]
         for question, score in answered:
             if question.known is None and not score.failures:
@@ -381,7 +380,7 @@ class Evaluator:
         return self._table.enter(number, split, [(asked.place, asked.prompt, score) for asked, score in answered])
 
     def _checked(self, evaluation: Any, prompt: Prompt) -> Evaluation:
-        """An evaluation as it comes back from JSON, so that it is the same when it was kept."""
+        """An evaluation after a round trip through JSON, so that it equals a stored one."""
         if not isinstance(evaluation, Evaluation):
             given = type(evaluation).__name__
             raise TaskError(f"the task '{self.task.name}' gave {given} instead of an Evaluation ({prompt.text!r})")
@@ -392,7 +391,7 @@ class Evaluator:
             raise TaskError(f"the evaluation of the task '{name}' is not plain numbers and tables: {error}") from error
 
     def _rebuild(self, history: list[Row]) -> None:
-        """The run's table from the rows before the checkpoint, request by request as it was made."""
+        """Rebuild the run's table from the rows before the checkpoint, request by request."""
         requests: dict[tuple[int, str], list[tuple[int, Prompt, Score]]] = {}
         for row in history:
             if row["kind"] == "evaluation":
@@ -405,7 +404,7 @@ class Evaluator:
             self._table.enter(number, split, scored)
 
     def _restore_spent(self, spent: list[dict[str, Any]]) -> None:
-        """What was really spent after the checkpoint stays spent."""
+        """Count what was actually spent after the checkpoint."""
         if not spent:
             return
         money = max(Decimal(entry["money"]) for entry in spent)
@@ -417,6 +416,6 @@ class Evaluator:
 
 
 def _counted(amounts: Amounts) -> dict[str, int]:
-    """Calls, and tokens where anybody counts them."""
+    """Calls, and tokens if they are counted."""
     tokens = {"tokens_in": amounts.tokens_in, "tokens_out": amounts.tokens_out} if amounts.tokens else {}
     return {"calls": amounts.calls, **tokens}

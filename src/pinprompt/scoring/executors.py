@@ -1,7 +1,7 @@
 """Where prompts are scored: in this process (`Inline`), or by Ray actors that each hold the task (`Ray`).
 
-An executor gives scores in the order of the request, whatever order they were obtained in. It asks `stop` before it
-sends more work; what was sent is always given back, so that nothing that was paid for is lost.
+An executor returns scores in the order of the request. It calls `stop` before it sends more work; results of work that
+was sent are always returned, so that no paid score is lost.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class Executor(Protocol):
         """The task's evaluations of several prompts, in order."""
 
     def close(self) -> None:
-        """Let go of workers."""
+        """Stop the workers."""
 
 
 class Inline:
     """Scores in this process, one prompt after the other.
 
-    Prompts go in chunks of the size that the task says (`Task.chunk`): alone, so that a score is journalled, and the
-    clock looked at, as soon as it is there, or several where that is much faster.
+    Prompts are scored in chunks of `Task.chunk`: one at a time, so that each score is journalled and the clock checked
+    immediately, or several if that is much faster.
     """
 
     def __init__(self, task: Task, chunk: int | None = None) -> None:
@@ -63,7 +63,7 @@ class Inline:
         return self.task.evaluate_many(prompts, split, seed)
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to close."""
 
 
 def score_part(task: Any, prompts: list[Prompt], seeds: list[int], split: str) -> list[Score]:
@@ -79,22 +79,22 @@ def score_part(task: Any, prompts: list[Prompt], seeds: list[int], split: str) -
 
 
 DEATHS = 3
-"""How often a chunk may lose its worker before the run stops: a prompt that kills its worker would kill them all."""
+"""How often a chunk may lose its worker before the run stops: a prompt that crashes its worker would crash them all."""
 
 
 class Worker:
-    """What lives in an actor: the task, built there. Failures travel as words, since not every exception can."""
+    """The actor: builds and holds the task. Failures are returned as text, as not every exception can be sent."""
 
     def __init__(self, build: bytes, paths: list[str], threads: int) -> None:
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             os.environ[name] = str(threads)
-        # The user's own modules are found where the driver found them.
+        # The user's modules are imported from the same path as in the driver.
         sys.path += [path for path in paths if path not in sys.path]
         self.build, self.threads = build, threads
         self.task: Task | None = None
 
     def _held(self) -> Task:
-        # Built at the first question and not in __init__, where a failure would look like a dead worker.
+        # Built at the first request and not in __init__, where a failure would look like a dead worker.
         if self.task is None:
             import ray.cloudpickle
 
@@ -104,14 +104,14 @@ class Worker:
         return self.task
 
     def score(self, prompts: list[Prompt], seeds: list[int], split: str) -> tuple[list[Score], tuple[str, str] | None]:
-        """Scores, or what went wrong."""
+        """Scores, or an error."""
         try:
             return score_part(self._held(), prompts, seeds, split), None
         except Exception as error:
             return [], (type(error).__name__, str(error))
 
     def evaluate(self, prompt: Prompt, split: str, seed: int) -> tuple[Evaluation | None, tuple[str, str] | None]:
-        """An evaluation, or what went wrong."""
+        """An evaluation, or an error."""
         try:
             return self._held().evaluate(prompt, split, seed), None
         except Exception as error:
@@ -123,7 +123,7 @@ class Worker:
 
 
 class Ray:
-    """N actors that score prompts for one run; Ray is started here if nobody has, and stopped again if it was."""
+    """N actors that score prompts for one run; Ray is started if necessary, and then stopped at the end."""
 
     def __init__(
         self, build: Callable[[], Task], workers: int = 1, threads: int = 1, chunk: int = 1, address: str | None = None
@@ -133,25 +133,25 @@ class Ray:
         except ImportError as error:
             raise MissingExtra("ray", "scoring on several workers (engine 'ray')") from error
         self._ray: Any = ray
-        # Messages between our own processes; nothing of this is ever written to a file or read from one.
+        # Only for messages between our own processes; never written to or read from a file.
         self._build: bytes = ray.cloudpickle.dumps(build)
         self._threads, self.chunk = threads, chunk
         self._started = not ray.is_initialized()
         if self._started:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            # Workers share what the machine has; a machine with fewer cores than workers still gets all of them.
+            # Workers share the machine's cores, even if there are fewer cores than workers.
             cpus = None if address else max(workers * threads, os.cpu_count() or 1)
             ray.init(
                 address=address, num_cpus=cpus, include_dashboard=False, log_to_driver=False, configure_logging=False
             )
-        # A cluster with fewer cores than that would wait for them forever: then the workers share what there is.
+        # On a cluster with fewer cores Ray would wait for ever, so the workers share the cores.
         cores = float(ray.cluster_resources().get("CPU", 1))
         share = threads if workers * threads <= cores else cores / workers
         self._actor = ray.remote(Worker).options(num_cpus=share, max_restarts=0)
         self.workers: list[Any] = [self._hire() for _ in range(workers)]
 
     def run(self, prompts: Sequence[Prompt], seeds: Sequence[int], split: str, stop: Stop) -> Iterator[Score]:
-        """Scores of the prompts, in order; what was sent before `stop` is given back too."""
+        """Scores of the prompts, in order, including all that were sent before `stop`."""
         chunks = [
             (list(prompts[start : start + self.chunk]), list(seeds[start : start + self.chunk]))
             for start in range(0, len(prompts), self.chunk)
@@ -211,7 +211,7 @@ class Ray:
         return list(self._ray.get([worker.process.remote() for worker in self.workers]))
 
     def close(self) -> None:
-        """Send the workers home, and stop Ray if it was started here."""
+        """Stop the workers, and Ray if it was started here."""
         if self._ray.is_initialized():
             for worker in self.workers:
                 self._ray.kill(worker)
@@ -223,19 +223,19 @@ class Ray:
         return self._actor.remote(self._build, list(sys.path), self._threads)
 
     def _bury(self, worker: int, deaths: int, error: Exception) -> None:
-        """Replace a worker that died, unless the same work has cost too many already."""
+        """Replace a worker that died, unless the same work has crashed too many already."""
         if deaths >= DEATHS:
             raise ServerDown(
                 f"{deaths} workers died one after the other on the same prompts ({type(error).__name__}); is there "
                 "memory enough for every worker's model? Use fewer workers, then resume the run"
             ) from error
-        # It may only be out of reach: what is left of it must not keep working next to its replacement.
+        # It may only be unreachable: it must not keep working alongside its replacement.
         self._ray.kill(self.workers[worker])
         self.workers[worker] = self._hire()
 
 
 def _as_error(failure: tuple[str, str]) -> PinpromptError:
-    """A worker's failure as the error it was, or a TaskError for what is not ours."""
+    """A worker's failure as its original error, or as a TaskError if it is not one of ours."""
     name, message = failure
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, PinpromptError):

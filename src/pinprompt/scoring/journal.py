@@ -1,17 +1,15 @@
-"""The journals of a run: every score that it obtained and every request that it sent; nothing is paid for twice.
+"""The journals of a run: every score it obtained and every request it sent, so that nothing is paid for twice.
 
-Scores, one JSON line each, are in two files, both append-only while the run works. `scores.jsonl` holds the rows in the
-order in which the run obtained them; a checkpoint remembers how many there were. `scores.spare.jsonl` holds rows that a
-kill left *after* the last checkpoint: paid for, but not yet part of the resumed run's history. On resuming such rows
-are first copied to the spare file and synced, and only then cut off the journal; a kill between the two leaves them in
-both, which does no harm, since spare rows are only ever looked up. So no sequence of kills loses a row, or counts one
-twice.
+Scores, one JSON line each, are in two append-only files. `scores.jsonl` has the rows in the order in which the run
+obtained them; a checkpoint stores how many there were. `scores.spare.jsonl` has rows that a killed run wrote *after*
+its last checkpoint: paid for, but not yet part of the resumed run's history. On resuming, such rows are first copied to
+the spare file and synced, and only then removed from the journal. A kill between the two leaves them in both, which is
+harmless, since spare rows are only looked up. So no sequence of kills loses a row or counts one twice.
 
-`answers.jsonl` grows with every request of a task whose model is behind an API. A row `send` stands before the request
-is made, with the most that it can take; a row `took` after it, with what it did take; a row `answer` has the answer
-itself, by a hash of its question. A killed process leaves requests without a `took`: they count at their most. All of
-the file counts, whatever the checkpoint says, since what was sent was sent; and an answer that is in it is never asked
-for again in the run, whether a killed session asked for it or an earlier score of the same prompt on the same text.
+`answers.jsonl` records every request to a remote model. A row `send` is written before the request, with the maximum it
+can use; a row `took` after it, with what it used; a row `answer` has the answer, by a hash of its question. A killed
+process leaves requests without a `took`, which count at their maximum. The whole file counts, whatever the checkpoint
+says; and an answer in it is never requested again in the run.
 """
 
 from __future__ import annotations
@@ -29,15 +27,14 @@ from pinprompt.files import AppendOnly, checksum, dumps, object_of, sealed_line,
 from pinprompt.scoring.budget import Amounts, Budget
 from pinprompt.values import Evaluation, Score, pack_outcomes
 
-# Scores and evaluations as plain JSON values, and back: what the journal and the memo keep.
+# Scores and evaluations as plain JSON values and back, for the journal and the memo.
 
 
 def clean(score: Any, task: str, text: str) -> Score:
-    """The task's score as plain Python values; a TaskError where the task broke its contract.
+    """The task's score as plain Python values; a TaskError if the task violated its protocol.
 
-    A value that is no number stands for "could not be scored" if the score has failures to show for it (it is kept
-    as NaN here; the evaluator decides what it counts as); without failures it is the task's mistake. Details that are
-    not finite say nothing and are left out.
+    A non-finite value means "could not be scored" if the score has failures (stored as NaN here; the evaluator decides
+    what it counts as); without failures it is an error of the task. Non-finite details are left out.
     """
     if not isinstance(score, Score):
         raise TaskError(f"the task '{task}' gave {type(score).__name__} instead of a Score, for the prompt {text!r}")
@@ -82,7 +79,7 @@ def pack_score(score: Score) -> dict[str, Any]:
 
 
 def unpack_score(row: Mapping[str, Any]) -> Score:
-    """The score of `pack_score`; ValueError where the values are not those of a score."""
+    """The inverse of `pack_score`; ValueError if the values are not a score."""
     try:
         value = math.nan if row["value"] is None else float(row["value"])
         failures = tuple(str(failure) for failure in row["failures"])
@@ -114,7 +111,7 @@ def pack_evaluation(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def unpack_evaluation(row: Mapping[str, Any]) -> Evaluation:
-    """The evaluation of `pack_evaluation`; ValueError where the values are not those of an evaluation."""
+    """The inverse of `pack_evaluation`; ValueError if the values are not an evaluation."""
     try:
         return Evaluation(
             split=str(row["split"]),
@@ -131,15 +128,15 @@ def unpack_evaluation(row: Mapping[str, Any]) -> Evaluation:
 
 SYNC_SECONDS = 1.0
 NAMED = 20
-"""Bad rows of a file that are named one by one."""
+"""Maximum number of bad rows that are reported individually."""
 Row = dict[str, Any]
 
 
 class Journal:
     """Rows on disk: `append` while the run works, `split_at` when it is resumed.
 
-    Every row carries the id of its run and a checksum. A row of another run, or one that was changed, is left out, and
-    `problems` names it; what it answered is asked for again.
+    Every row carries the id of its run and a checksum. A row that was changed or belongs to another run is ignored and
+    listed in `problems`; its prompt is scored again.
     """
 
     def __init__(self, path: Path, run: str = "") -> None:
@@ -153,7 +150,7 @@ class Journal:
         self._synced = time.monotonic()
 
     def append(self, rows: Sequence[Row]) -> None:
-        """Add rows at the end; they survive a killed process at once, and a dead machine within about a second."""
+        """Append rows; they survive a killed process at once, and a power loss after about a second."""
         if not rows:
             return
         if self._file is None:
@@ -164,13 +161,13 @@ class Journal:
             self.sync()
 
     def sync(self) -> None:
-        """Make sure that every row is on the disk itself; done before a checkpoint counts them."""
+        """Sync all rows to disk; done before a checkpoint refers to them."""
         if self._file is not None:
             self._file.sync()
             self._synced = time.monotonic()
 
     def split_at(self, rows: int, crc: str | None = None) -> tuple[list[Row], list[Row]]:
-        """Make the first `rows` rows the run's history again; gives them, and all rows that are spare."""
+        """Reset the run's history to the first `rows` rows; returns them, and all spare rows."""
         lines = list(whole_lines(self.path))
         damage = journal_damage(self.path, self.run, {"rows": rows, "crc": crc})
         if damage:
@@ -195,11 +192,11 @@ class Journal:
         return history, spare + fresh
 
     def good_rows(self) -> list[Row]:
-        """All rows that can be used, whatever a checkpoint counts."""
+        """All valid rows, regardless of a checkpoint."""
         return self._good(self.path, whole_lines(self.path), 1)
 
     def close(self) -> None:
-        """Sync and let go of the file."""
+        """Sync and close the file."""
         if self._file is not None:
             self.sync()
             self._file.close()
@@ -209,7 +206,7 @@ class Journal:
         return [{**row, "run": self.run} for row in rows] if self.run else list(rows)
 
     def _good(self, path: Path, lines: Iterable[bytes], first: int) -> list[Row]:
-        """The rows among lines that can be used; the others are named."""
+        """The valid rows among lines; the others are reported."""
         found: list[Row] = []
         bad = 0
         for number, line in enumerate(lines, first):
@@ -220,19 +217,21 @@ class Journal:
             bad += 1
             if bad <= NAMED:
                 what = "is of another run" if _foreign(line, self.run) else "was changed"
-                self.problems.append(f"{path}:{number}: the row {what}, so it is left out, and asked for again")
+                self.problems.append(
+                    f"{path}:{number}: the row {what}, so it is ignored, and its prompt is scored again"
+                )
         if bad > NAMED:
             self.problems.append(f"{path}: {bad - NAMED:,} more rows were changed or are of another run")
         return found
 
 
 def _place(row: Row) -> str:
-    """Which question a row answers; as text, since a damaged row may hold anything."""
+    """The question that a row answers; as text, since a damaged row may contain anything."""
     return dumps([row.get(name) for name in ("kind", "n", "place", "split", "text")])
 
 
 def row_of(line: bytes, run: str = "") -> Row | None:
-    """The row of a journal's line, without id and checksum; None where it was changed or is of another run."""
+    """The row of a journal line, without id and checksum; None if it was changed or belongs to another run."""
     row = object_of(line)
     if row is not None and (run or "crc" in row):  # earlier versions wrote neither id nor checksum
         row = unsealed(row)
@@ -248,7 +247,7 @@ def _foreign(line: bytes, run: str) -> bool:
 
 
 def journal_damage(path: Path, run: str, position: Any) -> str:
-    """What is wrong with the rows that a checkpoint's position counts, '' if nothing."""
+    """What is wrong with the rows that a checkpoint refers to; '' if nothing."""
     rows = position.get("rows") if isinstance(position, Mapping) else 0
     if not isinstance(rows, int) or rows < 0:
         return f"the checkpoint's count of {path} cannot be read"
@@ -269,30 +268,32 @@ def journal_damage(path: Path, run: str, position: Any) -> str:
 
 
 def read_rows(path: Path, run: str = "") -> list[Row]:
-    """All rows of a journal that can be used."""
+    """All valid rows of a journal."""
     return [row for line in whole_lines(path) if (row := row_of(line, run)) is not None]
 
 
 def _open_to_append(path: Path) -> AppendOnly:
-    """The file opened at its end, after any torn last line was cut off."""
+    """The file opened at its end, after removing an incomplete last line."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RunError(f"{path} cannot be written: {error.strerror}; make room or choose another folder") from None
+        raise RunError(
+            f"{path} cannot be written: {error.strerror}; free some space or choose another folder"
+        ) from None
     return AppendOnly(path, line=sealed_line)
 
 
 class Answers:
-    """Implements `values.Meter` for one run: counts on a budget, keeps in a file."""
+    """Implements `values.Meter` for one run, with a budget and a file."""
 
     def __init__(self, journal: Journal, budget: Budget, model: str) -> None:
         self.budget, self.model = budget, model
         self.limited = True
-        """False while a report is made, which no clock ends."""
+        """False while a report is made, which has no time limit."""
         self.lost = 0
-        """Calls that may be billed and gave no answer."""
+        """Calls without an answer that may be billed."""
         self.untold = 0
-        """Calls whose tokens the server did not tell: they count at their most."""
+        """Calls whose tokens the server did not report; they count at their maximum."""
         self._journal = journal
         self._lock = threading.Lock()
         self._flights: dict[int, Amounts] = {}
@@ -300,7 +301,7 @@ class Answers:
         self._next = 0
 
     def restore(self) -> None:
-        """Take in what earlier sessions sent and got."""
+        """Read what earlier sessions sent and received."""
         try:
             self._take(self._journal.good_rows())
         except (KeyError, TypeError, ValueError, ArithmeticError) as error:
@@ -310,22 +311,22 @@ class Answers:
 
     @property
     def problems(self) -> list[str]:
-        """Rows of the file that could not be used."""
+        """Messages about invalid rows of the file."""
         return self._journal.problems
 
     def recall(self, question: str) -> tuple[Any, int, int] | None:
-        """The answer that a question had before in this run."""
+        """The stored answer to a question in this run."""
         with self._lock:
             return self._known.get(question)
 
     def keep(self, question: str, answer: Any, tokens_in: int, tokens_out: int) -> None:
-        """Write an answer down."""
+        """Store an answer."""
         self._write(lambda: {"kind": "answer", "key": question, "answer": answer, "tokens": [tokens_in, tokens_out]})
         with self._lock:
             self._known[question] = (answer, tokens_in, tokens_out)
 
     def sending(self, calls: int, tokens_in: int, tokens_out: int) -> int:
-        """Write a request down before it is sent; ServerDown where it would go beyond a limit."""
+        """Record a request before it is sent; ServerDown if it would exceed a limit."""
         flight = self.budget.send(calls, tokens_in, tokens_out, self.model)
 
         def row() -> Row:
@@ -336,7 +337,7 @@ class Answers:
         return int(self._write(row)["number"])
 
     def ended(self, number: int, calls: int, tokens_in: int, tokens_out: int, how: str = "told") -> None:
-        """Write down what a request took, and how that is known."""
+        """Record what a request used, and how that is known."""
         with self._lock:
             flight = self._flights.pop(number)
         self.budget.land(flight, self._amounts(calls, tokens_in, tokens_out))
@@ -346,11 +347,11 @@ class Answers:
             self._tally(how, calls)
 
     def seconds_left(self) -> float | None:
-        """What is left of the minutes, while they count."""
+        """The remaining seconds, while they are limited."""
         return self.budget.seconds_left() if self.limited else None
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._journal.close()
 
     def _amounts(self, calls: int, tokens_in: int, tokens_out: int) -> Amounts:
@@ -367,7 +368,7 @@ class Answers:
         return made
 
     def _take(self, rows: list[Row]) -> None:
-        """Count an earlier session's requests and keep its answers."""
+        """Count an earlier session's requests and store its answers."""
         open_: dict[int, list[int]] = {}
         sent = Amounts()
         for row in rows:

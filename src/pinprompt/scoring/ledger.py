@@ -1,4 +1,4 @@
-"""Answers that cost nothing now: what a killed session of this run paid for, and what earlier runs left in the memo."""
+"""Known scores: those that a killed session of this run paid for, and those of earlier runs in the memo."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pinprompt.scoring.memo import Memo, memo_key
 from pinprompt.tasks.protocol import Task
 from pinprompt.values import Evaluation, Prompt, Score
 
-# What a score costs a task's user: the worst case before it, what it took after it.
+# Costs of a score: the worst case before it, the actual cost after it.
 
 
 @dataclass
@@ -26,12 +26,12 @@ class Question:
     place: int
     prompt: Prompt
     known: Score | None
-    """An answer that costs nothing now: from the journal of a killed session, or from the memo."""
+    """A known score: from the journal of a killed session, or from the memo."""
     reservation: Reservation | None = None
 
 
 class Billing:
-    """A task's costs booked on a budget, by its `calls`, `billed` and `tokens`, and what its scores say they took."""
+    """Charges a task's costs to a budget, by its `calls`, `billed` and `tokens`, and its scores' reported costs."""
 
     def __init__(self, task: Task, budget: Budget) -> None:
         self.task, self.budget = task, budget
@@ -40,7 +40,7 @@ class Billing:
 
     @property
     def paid_calls(self) -> int:
-        """Calls that were really made, not answered from memory; those that got lost too, where they are counted."""
+        """Calls actually made, not answered from a cache; including lost ones if they are counted."""
         return self.budget.sent.calls if self.budget.metered else self._paid_calls
 
     @paid_calls.setter
@@ -48,9 +48,9 @@ class Billing:
         self._paid_calls = calls
 
     def admit(self, questions: list[Question], split: str, report: bool) -> BudgetSpent | None:
-        """Reserve the worst case of as many questions as fit, in order; gives the refusal of the first that does not.
+        """Reserve the worst case of as many questions as fit, in order; returns the refusal of the first that does not.
 
-        Calls and tokens are reserved for known answers too: the run must not depend on what the memo knows.
+        Calls and tokens are reserved for known scores too: the run must not depend on the content of the memo.
         """
         for question in questions:
             tokens_in, tokens_out = self._most(question.prompt, split)
@@ -63,7 +63,7 @@ class Billing:
         return None
 
     def settle(self, question: Question, score: Score, split: str) -> None:
-        """Book what a score took."""
+        """Charge what a score cost."""
         calls = score.calls or self.task.calls(split)
         tokens_in, tokens_out = self._took(question.prompt, score, split)
         if question.reservation is None:
@@ -73,12 +73,12 @@ class Billing:
             self._paid_calls += calls
 
     def admit_evaluation(self, prompt: Prompt, split: str, known: bool) -> Reservation:
-        """Reserve the worst case of an evaluation; BudgetSpent where it does not fit any more."""
+        """Reserve the worst case of an evaluation; BudgetSpent if it does not fit."""
         calls, tokens_in, tokens_out = self.task.evaluation_cost(prompt, split)
         return self.budget.reserve(calls, tokens_in, tokens_out, None if known else self.model, report=True)
 
     def settle_evaluation(self, reservation: Reservation, evaluation: Evaluation, known: bool) -> float:
-        """Book an evaluation as a report; gives the money it cost."""
+        """Charge an evaluation to the report; returns the money it cost."""
         most = reservation.amounts
         calls = evaluation.calls or most.calls
         usage = evaluation.tables.get("usage")
@@ -89,7 +89,7 @@ class Billing:
         return float(self.budget.price(reservation.model, tokens_in, tokens_out))
 
     def release(self, questions: list[Question]) -> None:
-        """Free what was reserved for questions that got no answer."""
+        """Release what was reserved for unanswered questions."""
         for question in questions:
             if question.reservation is not None and question.reservation.open:
                 self.budget.release(question.reservation)
@@ -99,7 +99,7 @@ class Billing:
         return float(self.budget.price(self.model, *self._took(prompt, score, split)))
 
     def check(self, question: Question, score: Score, split: str) -> None:
-        """A task that takes more calls than it promised would make the budget a lie."""
+        """Raise an error for a task that uses more calls than it declared, since the budget relies on it."""
         if score.calls > self.task.calls(split):
             raise TaskError(
                 f"the task '{self.task.name}' took {score.calls} calls for the prompt {question.prompt.text!r} though "
@@ -107,7 +107,7 @@ class Billing:
             )
 
     def really_spent(self) -> dict[str, Any]:
-        """The ledger of what was really spent; it only grows, so a resumed run takes the largest that it finds."""
+        """The actual cost so far; it only grows, so a resumed run takes the largest value that it finds."""
         money = str(self.budget.paid())
         return {"spent": {"money": money, "seconds": self.budget.seconds(), "paid_calls": self.paid_calls}}
 
@@ -116,17 +116,17 @@ class Billing:
         return int(most_in), int(most_out)
 
     def _took(self, prompt: Prompt, score: Score, split: str) -> tuple[int, int]:
-        """Tokens in and out of a score: as it says, or else the most that it can have been."""
+        """Tokens in and out of a score: as reported, otherwise the maximum."""
         most_in, most_out = self._most(prompt, split)
         return int(score.details.get("tokens_in", most_in)), int(score.details.get("tokens_out", most_out))
 
 
-# What a run has scored so far: the table that repeats are answered from, and that prompts.csv is made of.
+# The table of scores of a run, which answers repeats and from which prompts.csv is written.
 
 
 @dataclass
 class _Entry:
-    """One distinct prompt: its ids, the request it first came in, and per split (sum of scores, times scored)."""
+    """One distinct prompt: its ids, its first request, and per split (sum of scores, number of scores)."""
 
     ids: tuple[int, ...]
     first: int
@@ -147,9 +147,9 @@ class Table:
         return self._scores.get((split, text))
 
     def enter(self, number: int, split: str, scored: Sequence[tuple[int, Prompt, Score]]) -> dict[int, Score]:
-        """Take in the scores of one request and give them back by place, those that failed as the worst so far.
+        """Add the scores of one request and return them by position, failed ones as the worst so far.
 
-        Failures on a split that has no score at all yet cannot be given a value and are left out.
+        Failures on a split without any score yet cannot be given a value and are left out.
         """
         finite = [score.value for _, _, score in scored if not math.isnan(score.value)]
         if finite:
@@ -184,20 +184,20 @@ class Table:
 
 
 class Known:
-    """Looks answers up by question; `fixed` tasks have one answer per prompt and split, others one per request too."""
+    """Looks up known scores; `fixed` tasks have one score per prompt and split, others one per request."""
 
     def __init__(self, task: Task, fixed: bool, memo: Memo | None) -> None:
         self.task, self.fixed = task, fixed
         self.memo = memo if fixed else None
         self.hits = 0
-        """Answers of the memo that were used."""
+        """Number of scores taken from the memo."""
         self._scores: dict[tuple[Any, ...], Score] = {}
         self._evaluations: dict[tuple[str, str], Evaluation] = {}
         self._stored: set[str] = set()
-        """Keys of the last question that the memo answered."""
+        """Keys of the last questions that the memo answered."""
 
     def take(self, spare: Iterable[Row]) -> None:
-        """Take in journal rows from after the last checkpoint; what failed, or failed in part, is asked for again."""
+        """Add journal rows from after the last checkpoint; scores with failures are computed again."""
         for row in spare:
             if row["kind"] == "evaluation":
                 self._evaluations[row["split"], row["text"]] = journal.unpack_evaluation(row["evaluation"])
@@ -207,7 +207,7 @@ class Known:
                 self._scores[self._question(row["n"], row["place"], row["split"], row["text"])] = score
 
     def scores(self, asked: Sequence[tuple[int, Prompt]], split: str, number: int) -> dict[int, Score]:
-        """The known scores among the asked (place, prompt) pairs of request `number`, by place."""
+        """The known scores among the (position, prompt) pairs of request `number`, by position."""
         found: dict[int, Score] = {}
         for place, prompt in asked:
             paid = self._scores.get(self._question(number, place, split, prompt.text))
@@ -224,7 +224,7 @@ class Known:
         return found
 
     def used(self, split: str, prompt: Prompt) -> None:
-        """A known score was used: if it is the memo's, that is a hit."""
+        """Register that a known score was used; a hit if it came from the memo."""
         key = self.score_key(split, prompt)
         if self.memo is not None and key in self._stored:
             self.hits += 1
@@ -245,12 +245,12 @@ class Known:
         return known
 
     def keep(self, answers: Mapping[str, dict[str, Any]], money: float = 0.0) -> None:
-        """Give answers that were just paid for to the memo; `money` is what each cost."""
+        """Store new scores in the memo; `money` is the cost of each."""
         if self.memo is not None:
             self.memo.keep(answers, money)
 
     def _fingerprint(self, split: str) -> str:
-        """What an answer on a split depends on: less than the whole task, where the task says so."""
+        """The fingerprint that a score on a split depends on: the task's, or the split's own if it has one."""
         return str(self.task.fingerprints.get(split, self.task.fingerprint))
 
     def score_key(self, split: str, prompt: Prompt) -> str:

@@ -1,7 +1,7 @@
-"""Scores of deterministic tasks kept across runs and processes: one SQLite file in WAL mode, JSON values, no pickle.
+"""The memo: scores of deterministic tasks kept across runs and processes, in one SQLite file (WAL mode, JSON values).
 
-A memo is a convenience. Where its disk is full or read-only the run says so once and continues without it; where the
-file is not ours, or of a newer pinprompt, that is the user's to decide, and a RunError.
+The memo is optional. If its disk is full or read-only, the run prints a note and continues without it; a file of
+another program or of a newer pinprompt is a RunError, for the user to resolve.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pinprompt.errors import RunError
 from pinprompt.files import checksum, dumps, loads
 
 APPLICATION = 0x50494E31
-"""SQLite's application_id of our files ('PIN1'), so that somebody else's database is never written to."""
+"""SQLite's application_id of our files ('PIN1'), so that no other database is written to."""
 SCHEMA = 1
 BUSY_SECONDS = 20.0
 LONGEST = 64 << 20
-"""Bytes of the longest value that is read from a file that may be anybody's."""
+"""Maximum size of a value in bytes: the file may be untrusted."""
 BATCH = 500
 """Keys per query; SQLite allows 999 variables in old builds."""
 
@@ -51,7 +51,7 @@ def _warn(message: str) -> None:
 
 @dataclass(frozen=True)
 class MemoStats:
-    """What a memo holds, and what it has saved since it was made."""
+    """The size of a memo, and what it has saved since it was created."""
 
     entries: int
     bytes: int
@@ -69,9 +69,9 @@ class Memo:
         self._connection: sqlite3.Connection | None = None
         self._readable_only = False
         self._hits: dict[str, float] = {}
-        """Keys that were used since they were last noted, with the time."""
+        """Keys that were used since the last write, with the time."""
         self._costs: dict[str, tuple[float, float]] = {}
-        """Calls and money of the answers of the last look-up."""
+        """Calls and money of the answers of the last lookup."""
         self._saved = {"hits": 0.0, "calls": 0.0, "money": 0.0}
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -81,11 +81,11 @@ class Memo:
 
     @property
     def working(self) -> bool:
-        """False once the memo was given up, or closed."""
+        """False once the memo was disabled or closed."""
         return self._connection is not None
 
     def look_up(self, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """The known answers among the keys; those that turn out to be of use are to be told with `count`."""
+        """The known answers among the keys; call `count` for those that are used."""
         found: dict[str, dict[str, Any]] = {}
         with self._lock:
             if self._connection is None or not keys:
@@ -106,7 +106,7 @@ class Memo:
         return found
 
     def count(self, key: str) -> None:
-        """An answer of the last look-up was used: it saved what it cost."""
+        """Register that an answer of the last lookup was used, and what it saved."""
         with self._lock:
             if self._connection is None or key not in self._costs:
                 return
@@ -118,7 +118,7 @@ class Memo:
                 self._note_hits()
 
     def keep(self, answers: Mapping[str, Mapping[str, Any]], money: float = 0.0) -> None:
-        """Store answers that cost so much money each; known ones stay as they are, those with failures are left out."""
+        """Store answers with their cost; known ones are not changed, those with failures are left out."""
         now = time.time()
         rows = [
             (key, dumps({**value, "crc": _crc(key, value)}), int(value.get("calls", 0)), money, now)
@@ -166,7 +166,7 @@ class Memo:
                         oldest = time.time() - older_than_days * 86400
                         self._connection.execute("DELETE FROM answers WHERE used < ?", (oldest,))
                     if max_mb is not None:
-                        # What an entry takes is its value and key and a little for the pages around them.
+                        # The size of an entry: its value and key, and some overhead.
                         self._connection.execute(
                             "DELETE FROM answers WHERE key IN (SELECT key FROM "
                             "(SELECT key, sum(length(value) + 200) OVER (ORDER BY used DESC, key) AS running "
@@ -181,7 +181,7 @@ class Memo:
             return gone
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with self._lock:
             if self._connection is not None:
                 self._note_hits()
@@ -196,7 +196,7 @@ class Memo:
         try:
             connection.text_factory = lambda data: data.decode("utf-8", "replace")
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
-            # A file from a stranger runs no code: nothing that its schema defines may call anything unsafe.
+            # An untrusted file must not run code: its schema may not call anything unsafe.
             connection.execute("PRAGMA trusted_schema=OFF")
             if not self._ours(connection):
                 self._found(connection)
@@ -204,7 +204,7 @@ class Memo:
         except RunError:
             connection.close()
             raise
-        except (sqlite3.DatabaseError, UnicodeError) as error:  # SQLite's own words may hold a damaged file's bytes
+        except (sqlite3.DatabaseError, UnicodeError) as error:  # SQLite's message may contain bytes of a damaged file
             connection.close()
             if isinstance(error, sqlite3.OperationalError):
                 raise
@@ -216,7 +216,7 @@ class Memo:
 
     def _ours(self, connection: sqlite3.Connection) -> bool:
         """True for a memo that can be used, False for an empty file; RunError for anything else."""
-        connection.execute("BEGIN")  # one snapshot for all three questions: another process may be making the file now
+        connection.execute("BEGIN")  # one snapshot for all three queries: another process may be creating the file now
         objects = set(connection.execute("SELECT type, name FROM sqlite_master WHERE type != 'index'").fetchall())
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -230,7 +230,7 @@ class Memo:
             )
         if version > SCHEMA:
             raise RunError(
-                f"{self.path} was made by a newer pinprompt (schema {version}, this one knows {SCHEMA}); upgrade "
+                f"{self.path} was made by a newer pinprompt (schema {version}; this one supports {SCHEMA}); upgrade "
                 "pinprompt, move the file away, or switch the memo off (scoring.memo = false)"
             )
         if objects != OBJECTS:
@@ -244,7 +244,7 @@ class Memo:
         deadline = time.monotonic() + self._busy
         while True:
             try:
-                # SQLite does not wait for others when it changes to WAL mode, so the waiting is done here.
+                # SQLite does not wait for other processes when it changes to WAL mode, so we wait here.
                 connection.execute("PRAGMA journal_mode=WAL")
                 break
             except sqlite3.OperationalError:
@@ -259,7 +259,7 @@ class Memo:
         connection.execute("COMMIT")
 
     def _note_hits(self) -> None:
-        """Write down which answers were of use, for the statistics and for pruning."""
+        """Store which answers were used, for the statistics and for pruning."""
         assert self._connection is not None
         if not self._hits or self._readable_only:
             return
@@ -277,7 +277,7 @@ class Memo:
         self._saved = dict.fromkeys(self._saved, 0.0)
 
     def _read_only(self, error: Exception) -> None:
-        """A memo that cannot be written is still worth reading."""
+        """Keep reading a memo that cannot be written."""
         self._readable_only = True
         self._warn(f"the memo {self.path} cannot be written ({error}); the run continues and only reads it")
 
@@ -289,14 +289,14 @@ class Memo:
 
 
 def _crc(key: str, value: Mapping[str, Any]) -> str:
-    """The checksum of an answer and its key: no answer can stand in another question's place."""
+    """The checksum of an answer and its key, so that answers cannot be swapped."""
     return checksum(dumps([key, value]).encode())
 
 
 def _answer(key: str, value: Any) -> dict[str, Any] | None:
-    """A stored value as an object, or None where it is damaged: then it is simply not known.
+    """A stored value as an object, or None if it is damaged.
 
-    Answers that earlier versions kept have no checksum, and are taken as they are.
+    Answers of earlier versions have no checksum and are accepted without one.
     """
     try:
         answer = loads(value)

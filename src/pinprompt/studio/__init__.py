@@ -1,1 +1,1 @@
-"""`pinprompt studio`: a page on this machine to search from, watch, compare and try prompts."""
+"""`pinprompt studio`: a local web page to start, watch, compare and try runs."""

@@ -1,7 +1,7 @@
-"""Who may talk to the studio: the token in the address, Host, Origin, and a content policy on every answer.
+"""Access control of the studio: the token in the address, Host, Origin, and a content security policy.
 
 The token is the first part of every path, so there is no cookie that another site, or another port of this machine,
-could ride on. Host is checked against DNS rebinding, Origin and Sec-Fetch-Site against requests from other pages.
+could use. Host is checked against DNS rebinding, Origin and Sec-Fetch-Site against requests from other pages.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ANYWHERE = ("0.0.0.0", "::")  # nosec B104  # compared with, not bound to
 
 
 class Refused(Exception):
-    """A request that is not answered, with the sentence that says why."""
+    """A rejected request, with the reason."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -49,7 +49,7 @@ class Guard:
         self.app, self.token, self.host = app, token, host
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse, or pass on with the token taken off the path; every answer gets the headers."""
+        """Reject the request, or pass it on without the token; every response gets the security headers."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
@@ -76,22 +76,24 @@ class Guard:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get("host", "")
         if not self._known(host):
-            raise Refused(421, "This is not the address that the studio listens at. Open the one in the terminal.")
+            raise Refused(421, "This is not the studio's address. Open the address shown in the terminal.")
         first, _, rest = scope["path"].removeprefix("/").partition("/")
         if not secrets.compare_digest(first.encode("utf-8", "replace"), self.token.encode()):
-            raise Refused(403, "The address lacks the studio's token. Open the address that the terminal shows.")
+            raise Refused(
+                403, "The address does not contain the studio's token. Open the address shown in the terminal."
+            )
         site = headers.get("sec-fetch-site")
         if scope["method"] in ("GET", "HEAD"):
-            # Another page may link here; it may not embed or read anything.
+            # Another page may link here, but not embed or read anything.
             opened = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
             if site in ("cross-site", "same-site") and not opened:
-                raise Refused(403, "Another page asked for this, and the studio answers its own pages only.")
+                raise Refused(403, "This request came from another page; the studio only answers its own pages.")
         elif headers.get("origin") != f"http://{host}" or site not in (None, "same-origin"):
-            raise Refused(403, "Another page asked for this, and the studio answers its own pages only.")
+            raise Refused(403, "This request came from another page; the studio only answers its own pages.")
         return "/" + str(rest)
 
     def _known(self, host: str) -> bool:
-        """Is this a name or number of this machine, and not one that a stranger's name server points here?"""
+        """Whether this is a name or address of this machine, and not a foreign name that resolves to it."""
         name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
         name = name.strip("[]").lower()
         if name in LOOPBACK or name == self.host.lower():
@@ -106,7 +108,7 @@ class Guard:
 
 
 async def bounded_body(request: Request, most: int) -> bytes:
-    """The body of a request, refused as soon as it is longer than `most` bytes."""
+    """The body of a request, rejected as soon as it is longer than `most` bytes."""
     said = request.headers.get("content-length", "")
     if said.isdecimal() and int(said) > most:
         raise Refused(413, f"That is more than {most / 1e6:.0f} MB. A few hundred rows are plenty: give a part of it.")
@@ -121,16 +123,16 @@ async def bounded_body(request: Request, most: int) -> bytes:
 
 
 def shown_host(host: str) -> str:
-    """The host of the address that people open: this machine's own where the studio listens everywhere."""
+    """The host of the address to open; this machine's own if the studio listens on all addresses."""
     own = dict(zip(ANYWHERE, ("127.0.0.1", "::1"), strict=True)).get(host, host)
     return f"[{own}]" if ":" in own else own
 
 
 def plain_name(given: str) -> str:
-    """A file's name as somebody gave it, without a path."""
+    """A given file name without its path."""
     return unquote(given).replace("\\", "/").rsplit("/", 1)[-1][:200]
 
 
 def words(values: Iterable[Any]) -> list[str]:
-    """Texts without blanks around them, empty ones left out."""
+    """Stripped texts, without empty ones."""
     return [said for value in values if (said := str(value).strip())]

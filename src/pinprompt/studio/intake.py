@@ -1,6 +1,6 @@
-"""What people hand in: files, kept in the folder's `uploads` and described before anything is spent, and forms.
+"""Uploads, stored in the folder's `uploads` and described before a search starts, and forms.
 
-A form becomes the command that does the same in a terminal; that command is what runs.
+A form is turned into the equivalent command, and that command is run.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ WORDS = {
     "neg": "terrible", "negative": "terrible", "pos": "great", "positive": "great", "neutral": "okay", "true": "true",
     "false": "false", "yes": "yes", "no": "no",
 }  # fmt: skip
-"""Words a model says easily for common labels; any other label that is a word is its own word."""
+"""Label words for common labels; any other label that is a word is its own label word."""
 
 
 def keep(root: Path, kind: str, name: str, data: bytes) -> Path:
-    """Write an upload into the folder, under a name that we choose; the same content has the same name."""
+    """Store an upload under a name that we choose; the same content has the same name."""
     if not data.strip():
         raise Refused(400, "The file is empty.")
     given = Path(plain_name(name))
@@ -70,7 +70,7 @@ def keep(root: Path, kind: str, name: str, data: bytes) -> Path:
 
 
 def kept(root: Path, name: object) -> Path:
-    """An upload by its name; nothing else is found by one."""
+    """An upload by its name."""
     path = root / UPLOADS / str(name)
     if not NAME.fullmatch(str(name)) or path.is_symlink() or (root / UPLOADS).is_symlink() or not path.is_file():
         raise Refused(404, "That file is not among the uploads. Drop it again.")
@@ -78,7 +78,7 @@ def kept(root: Path, name: object) -> Path:
 
 
 def guess_suffix(data: bytes) -> str:
-    """What pasted text is: JSON lines, or a table with tabs or commas."""
+    """The format of pasted text: JSON lines, or a table with tabs or commas."""
     first = data.lstrip(b"\xef\xbb\xbf \t\r\n").split(b"\n", 1)[0]
     if first.startswith(b"{"):
         return ".jsonl"
@@ -86,7 +86,7 @@ def guess_suffix(data: bytes) -> str:
 
 
 def describe_table(path: Path, text_column: str | None = None, label_column: str | None = None) -> dict[str, Any]:
-    """Columns, the guess which is which, rows to look at, labels counted, and problems with their line."""
+    """Columns, a guess of text and label column, first rows, label counts, and problems with their line."""
     found: dict[str, Any] = {"file": path.name, "columns": [], "sample": [], "labels": [], "problems": [], "rows": 0}
     try:
         columns, rows = _looked_at(path)
@@ -97,7 +97,7 @@ def describe_table(path: Path, text_column: str | None = None, label_column: str
     label_column = label_column if label_column in columns else label_guess
     found |= {"columns": columns, "text_column": text_column, "label_column": label_column}
     if text_column is None or label_column is None or text_column == label_column:
-        what = "Two columns are needed, one with the text and one with the label"
+        what = "The file needs two columns, one with the text and one with the label"
         return found | {"problems": [{"line": 1, "message": f"{what}; the file has: {', '.join(columns) or 'none'}."}]}
     counts: Counter[str] = Counter()
     problems: list[dict[str, Any]] = []
@@ -168,7 +168,7 @@ def guess_columns(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> tupl
 
 
 def word_for(label: str) -> str:
-    """A first guess at the word that a model would say for a label; '' where the label is no word."""
+    """A guess of the label word; '' if the label is not a word."""
     plain = label.strip().lower()
     if plain in WORDS:
         return WORDS[plain]
@@ -177,7 +177,7 @@ def word_for(label: str) -> str:
 
 
 def _looked_at(path: Path) -> tuple[list[str], list[list[str]]]:
-    """The header and the first rows, before anybody has said which column is which."""
+    """The header and the first rows, before the columns are chosen."""
     if path.suffix.lower() in (".jsonl", ".ndjson"):
         objects = [row for _, row in itertools.islice(read_objects(path), LOOKED)]
         columns = list(dict.fromkeys(str(name) for row in objects for name in row))[:200]
@@ -188,19 +188,24 @@ def _looked_at(path: Path) -> tuple[list[str], list[list[str]]]:
     except DataError:
         if not rows:
             raise
-        # What is wrong further down is named when the rows are counted.
+        # Problems in later rows are reported when the rows are counted.
     return [name.strip() for name in rows[0]][:200], rows[1:]
 
 
 def _about_labels(counts: Counter[str], rows: int) -> list[dict[str, Any]]:
     if not rows:
-        return [{"line": None, "message": "The file holds no examples below its header."}]
+        return [{"line": None, "message": "The file has no examples below its header."}]
     if len(counts) == 1:
-        return [{"line": None, "message": f"All rows have the label '{next(iter(counts))}'; two are needed."}]
+        return [
+            {
+                "line": None,
+                "message": f"All rows have the label '{next(iter(counts))}'; at least two labels are needed.",
+            }
+        ]
     if len(counts) > 50:
         return [{"line": None, "message": f"{len(counts)} different labels: is this the column with the labels?"}]
     rare = next((label for label, count in counts.items() if count < 2), None)
-    said = f"The label '{rare}' has one row only; two are needed, one to search on and one to choose on."
+    said = f"The label '{rare}' has only one row; two are needed, one for training and one for choosing."
     return [] if rare is None else [{"line": None, "message": said}]
 
 
@@ -213,7 +218,7 @@ def _said(error: DataError, path: Path) -> dict[str, Any]:
 
 
 def _without(message: str, path: Path) -> str:
-    """A message without the file's place, which the page shows beside it."""
+    """A message without the line number, which the page shows separately."""
     said = re.sub(rf"^{re.escape(str(path))}(?::\d+)?: ", "", message)
     return said[:1].upper() + said[1:]
 
@@ -224,7 +229,7 @@ CHARSETS = ("any", "ascii", "letters")
 
 @dataclass(frozen=True)
 class Order:
-    """A search to be run: the arguments of `pinprompt`, and the folder that it will write."""
+    """A search to be run: the arguments of `pinprompt`, and its run folder."""
 
     arguments: tuple[str, ...]
     folder: Path
@@ -232,7 +237,7 @@ class Order:
 
     @property
     def command(self) -> str:
-        """What a person would type."""
+        """The command as typed in a terminal."""
         return shlex.join(["pinprompt", *self.arguments])
 
     def process(self, *more: str) -> list[str]:
@@ -241,10 +246,10 @@ class Order:
 
 
 def order(root: Path, form: Mapping[str, Any]) -> Order:
-    """The search that a form describes; what it leaves out keeps the command line's own default."""
+    """The search that a form describes; empty fields have the defaults of the command line."""
     kind = form.get("kind")
     if kind not in TASKS:
-        raise Refused(400, "Choose what the prompt is for: labels, a style or a picture.")
+        raise Refused(400, "Choose the kind of search: labels, a style or a picture.")
     arguments, name = _SUBJECTS[kind](root, form)
     arguments += _text_option(form, "model", "--model" if kind == "invert" else "--task-model")
     arguments += _text_option(form, "method", "--method") + _limits(form)
@@ -257,14 +262,14 @@ def order(root: Path, form: Mapping[str, Any]) -> Order:
 
 
 def resumption(root: Path, folder: Path, form: Mapping[str, Any]) -> Order:
-    """Resuming a run, with a larger budget where one is given."""
+    """Resume a run, with a larger budget if given."""
     recipe = shown(folder / "recipe.toml")
     arguments = ("tune", recipe, "--out", shown(folder), "--resume", *_limits(form))
     return Order(arguments, folder, folder.name)
 
 
 def variation(root: Path, folder: Path, recipe: Mapping[str, Any], form: Mapping[str, Any]) -> Order:
-    """A search like an earlier one with a word banned or required; scores that are known are not paid for again."""
+    """A search like an earlier one with a word banned or required; known scores are not paid for again."""
     word, what = str(form.get("word") or "").strip(), form.get("what")
     if not word or len(word) > 60 or any(letter.isspace() for letter in word):
         raise Refused(400, "Give one word.")
@@ -282,7 +287,7 @@ def variation(root: Path, folder: Path, recipe: Mapping[str, Any], form: Mapping
 
 
 def defaults() -> dict[str, dict[str, Any]]:
-    """What the command line takes for what a form leaves empty, by kind of search."""
+    """The command line's defaults for empty fields, by kind of search."""
     found = {}
     for kind, task in TASKS.items():
         recipe = resolve({"method": default_method(task, "quick"), "profile": "quick", "task": {"kind": task}})
@@ -296,7 +301,7 @@ def defaults() -> dict[str, dict[str, Any]]:
 
 
 def constraints(form: Mapping[str, Any]) -> list[str]:
-    """The settings that say what a prompt may be."""
+    """The settings of the constraints."""
     found = []
     for name in ("banned", "required"):
         given = words(str(form.get(name) or "").replace("\n", ",").split(","))
@@ -309,7 +314,7 @@ def constraints(form: Mapping[str, Any]) -> list[str]:
     charset = form.get("charset")
     if charset:
         if charset not in CHARSETS:
-            raise Refused(400, f"The characters are one of: {', '.join(CHARSETS)}.")
+            raise Refused(400, f"Characters must be one of: {', '.join(CHARSETS)}.")
         found.append(f'policy.constraints.charset="{charset}"')
     if form.get("dictionary"):
         found.append("policy.constraints.dictionary=true")
@@ -317,7 +322,7 @@ def constraints(form: Mapping[str, Any]) -> list[str]:
 
 
 def unused(root: Path, stem: str) -> Path:
-    """A folder below the root that is not there yet."""
+    """A folder below the root that does not exist yet."""
     for number in range(1, 10_000):
         path = root / (stem if number == 1 else f"{stem}-{number}")
         if not os.path.lexists(path):
@@ -326,7 +331,7 @@ def unused(root: Path, stem: str) -> Path:
 
 
 def shown(path: Path) -> str:
-    """A path as a person would write it: from the current folder where it lies below it."""
+    """A path as typed in a terminal: relative if it is below the current folder."""
     whole = path.absolute()
     try:
         return str(whole.relative_to(Path.cwd()))
@@ -341,7 +346,7 @@ def _labels(root: Path, form: Mapping[str, Any]) -> tuple[list[str], str]:
     found: list[str] = []
     if dataset:
         if dataset.startswith("-"):
-            raise Refused(400, "A dataset's name does not begin with a dash.")
+            raise Refused(400, "A dataset's name cannot start with a dash.")
         arguments, name = [dataset], dataset
     else:
         path = kept(root, form.get("train"))
@@ -352,10 +357,10 @@ def _labels(root: Path, form: Mapping[str, Any]) -> tuple[list[str], str]:
                 found.append(f"{option}={given}")
         missing = [label for label, word in words_given.items() if not word]
         if missing:
-            raise Refused(400, f"Which word would a model say for '{missing[0]}'? Fill it in below the labels.")
+            raise Refused(400, f"The label '{missing[0]}' has no word. Fill it in below the labels.")
     for label, word in words_given.items():
         if "=" in label:
-            raise Refused(400, f"The label '{label}' contains '=', which the command line cannot take. Rename it.")
+            raise Refused(400, f"The label '{label}' contains '=', which the command line does not support. Rename it.")
         found.append(f"--word={label}={word}")
     rows = _number(form, "test_rows", whole=True, least=1)
     return arguments + found + ([] if rows is None else ["--test-rows", str(rows)]), name

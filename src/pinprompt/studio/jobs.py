@@ -1,4 +1,4 @@
-"""Searches that the studio runs: each a process of its own, one at a time, the others wait in line."""
+"""Searches started by the studio: each in its own process, one at a time, the others queued."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pinprompt.studio.guard import Refused
 from pinprompt.studio.intake import Order
 
 PATIENCE = 20.0
-"""Seconds that a search gets to stop by itself before it is killed; its folder is resumable either way."""
+"""Seconds that a search has to stop by itself before it is killed; it can be resumed either way."""
 KEPT = 50
 LAST_WORDS = 16 * 1024
 ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "false", "NO_COLOR": "1", "PYTHONUNBUFFERED": "1"}
@@ -26,7 +26,7 @@ ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "false", "NO_COLOR": "1", "PYTHONUNBUFF
 
 @dataclass
 class Job:
-    """One search from the moment it was asked for."""
+    """One search, queued, running or ended."""
 
     number: int
     order: Order
@@ -39,11 +39,11 @@ class Job:
 
     @property
     def over(self) -> bool:
-        """Nothing more will happen to it."""
+        """Whether it has ended."""
         return self.state in ("finished", "stopped", "failed", "withdrawn")
 
     def data(self) -> dict[str, Any]:
-        """As the page has it."""
+        """As JSON values for the page."""
         return {
             "number": self.number,
             "run": self.run,
@@ -55,7 +55,7 @@ class Job:
 
 
 class Jobs:
-    """The line of searches, and who wants to hear of it."""
+    """The queue of searches, with listeners."""
 
     def __init__(self, root: Path, at_once: int = 1) -> None:
         self.root, self.at_once = root, at_once
@@ -66,7 +66,7 @@ class Jobs:
         self._changed = asyncio.Event()
 
     def add(self, order: Order) -> Job:
-        """Put a search in line."""
+        """Queue a search."""
         run = order.folder.relative_to(self.root).as_posix()
         if any(job.run == run and not job.over for job in self.all):
             raise Refused(409, "That run is already running or queued.")
@@ -82,7 +82,7 @@ class Jobs:
         return next((job for job in reversed(self.all) if job.run == run), None)
 
     def stop(self, run: str) -> Job:
-        """Stop a search that this studio started: it keeps what it has, and can be resumed."""
+        """Stop a search that this studio started; it can be resumed."""
         job = self.of(run)
         if job is None or job.over:
             raise Refused(409, "This studio did not start that search. Stop it where it was started.")
@@ -96,7 +96,7 @@ class Jobs:
         return job
 
     async def close(self) -> list[Job]:
-        """Stop everything; gives the searches that were still in line."""
+        """Stop everything; returns the searches that were still queued."""
         waiting = [job for job in self.all if job.state == "waiting"]
         for job in waiting:
             job.state = "withdrawn"
@@ -109,7 +109,7 @@ class Jobs:
         return waiting
 
     def abandon(self) -> None:
-        """Interrupt what is still at work, without waiting: for an end that was forced by a second Ctrl-C."""
+        """Interrupt running searches without waiting, after a second Ctrl-C."""
         for job in self.all:
             if job.process is not None and not job.over:
                 with contextlib.suppress(ProcessLookupError):
@@ -122,7 +122,7 @@ class Jobs:
         self._changed = asyncio.Event()
 
     async def news(self, seconds: float) -> None:
-        """Wait until something changes, or for that long."""
+        """Wait until something changes, or for the given time."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._changed.wait(), seconds)
 
@@ -169,7 +169,7 @@ class Jobs:
 
 
 async def start(command: list[str], *, listen: bool = False) -> asyncio.subprocess.Process:
-    """A child in a session of its own, so that Ctrl-C in the terminal is ours to pass on."""
+    """A child in its own session, so that Ctrl-C in the terminal does not reach it directly."""
     pipe = asyncio.subprocess.PIPE
     return await asyncio.create_subprocess_exec(
         *command,
@@ -183,7 +183,7 @@ async def start(command: list[str], *, listen: bool = False) -> asyncio.subproce
 
 
 async def ask_once(command: list[str], seconds: float) -> tuple[int, bytes, str]:
-    """Run a command to its end: exit code, stdout and the reason where it failed."""
+    """Run a command to its end; returns exit code, stdout and the reason if it failed."""
     process = await start(command, listen=True)
     try:
         out, err = await asyncio.wait_for(process.communicate(), seconds)
@@ -197,15 +197,15 @@ async def ask_once(command: list[str], seconds: float) -> tuple[int, bytes, str]
 
 
 def reason(said: str, code: int) -> str:
-    """Why a command failed, from its last words: the sentence it refused with, else the end of what it wrote."""
+    """Why a command failed: its error message, otherwise the end of its output."""
     refusals = re.findall(r"^pinprompt: (.+)$", said, re.MULTILINE)
     if refusals:
         return text(refusals[-1], 600)
     lines = [line for line in said.splitlines() if line.strip()]
     if code < 0:
         name = signal.Signals(-code).name if -code in {one.value for one in signal.Signals} else str(-code)
-        return f"The process was ended by {name}. What it had is kept, and it can be resumed."
-    return text(lines[-1], 600) if lines else f"The process ended with exit code {code} and no word why."
+        return f"The process was ended by {name}. It can be resumed."
+    return text(lines[-1], 600) if lines else f"The process ended with exit code {code} and no message."
 
 
 async def _last_words(process: asyncio.subprocess.Process) -> str:

@@ -1,4 +1,4 @@
-"""The studio's pages as HTML. A run's page is its report: the same template, the same charts, filled while it grows."""
+"""The studio's pages as HTML. A run's page is its report (same template and charts), updated while it runs."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from pinprompt.records.wording import LOWER_IS_BETTER, digits, metric, plain, te
 from pinprompt.studio.shelf import Card, Library, Place, ScoredPrompts, Shelf, readable_points, what_happened
 
 PAGE = 60
-SORTS = {"when": "latest first", "figure": "best figure first", "name": "by name"}
+SORTS = {"when": "latest first", "figure": "best metric first", "name": "by name"}
 STATES = ("finished", "running", "stopped", "broken")
 COMPARED = 12
 ROWS = ("kind", "dataset", "data", "train", "dev", "test", "source", "target", "split", "shots", "test_rows", "images")
-"""Settings of a task that decide which rows its figures are measured on."""
+"""Settings of a task that determine which rows its metrics are measured on."""
 
 
 @cache
@@ -53,7 +53,7 @@ def _engine() -> Any:
 
 
 def page(name: str, root: str, opened: Path, **values: Any) -> str:
-    """A template filled; `root` is the address of the studio's first page without its last slash."""
+    """Render a template; `root` is the address of the studio's first page without the trailing slash."""
     return str(_engine().get_template(name).render(root=root, folder_name=text(opened.name, 80), **values))
 
 
@@ -96,7 +96,7 @@ def _first(query: Mapping[str, str], total: int) -> int:
 
 
 def _groups(places: Sequence[Place]) -> list[dict[str, Any]]:
-    """Folders that hold several runs: a sweep, or whatever somebody put together."""
+    """Folders with several runs, such as a sweep."""
     found: dict[str, list[Place]] = {}
     for place in places:
         if place.group:
@@ -118,10 +118,10 @@ def _matches(card: Card, sought: str, state: str) -> bool:
 
 
 def run_page(shelf: Shelf, root: str, run: str, library: Library, job: dict[str, Any] | None) -> str:
-    """A run's page: its report, what can be done with it, and the matrix of prompts and rows."""
+    """A run's page: its report, actions, and the matrix of prompts and rows."""
     folder = shelf.path(run)
     try:
-        # Taken before the record is read: what comes in between is sent again rather than lost.
+        # Read before the record: what is written in between is sent twice rather than lost.
         events_size = (folder / "events.jsonl").lstat().st_size
     except OSError:
         events_size = 0
@@ -140,7 +140,7 @@ def run_page(shelf: Shelf, root: str, run: str, library: Library, job: dict[str,
 
 
 def live_part(shelf: Shelf, root: str, run: str, library: Library, job: dict[str, Any] | None) -> str:
-    """The part of a run's page that changes while the run grows."""
+    """The part of a run's page that changes while it runs."""
     folder = shelf.path(run)
     return page("run_body.html.j2", root, shelf.root, run=run, job=job, **_alive(folder, _record(folder), library))
 
@@ -149,7 +149,7 @@ def _record(folder: Path) -> RunRecord:
     try:
         return read_run(folder, prompts=False)
     except RunError as error:
-        # A run page is the place to say what is wrong with the run.
+        # A run's page shows what is wrong with the run.
         return RunRecord(folder, notes=(text(str(error), 600),))
 
 
@@ -165,7 +165,7 @@ def _alive(folder: Path, record: RunRecord, library: Library) -> dict[str, Any]:
             header["prompt"] = best[0].prompt.strip()
         contents["top"] = _best_so_far(best)
     writer = text(inside(record.recipe, "policy", "model") or "", 200)
-    # What is marked as safe is SVG of charts.py, in which every text is escaped.
+    # Only SVG written by charts.py is marked as safe; all text in it is escaped.
     front = _front(record, book, writer, library)
     if front and _has_accuracy(book):
         contents["front_title"] = "Accuracy against readability"
@@ -212,14 +212,14 @@ def _front(record: RunRecord, book: ScoredPrompts, writer: str, library: Library
         pairs,
         pareto(pairs),
         title="Accuracy against readability" if shares else "Score against readability",
-        x="perplexity (lower reads better)",
+        x="perplexity (lower is more readable)",
         y="accuracy on train" if shares else "score",
         log_x=True,
     )
 
 
 def try_page(shelf: Shelf, root: str, run: str) -> str:
-    """The page on which a run's prompts are tried."""
+    """The page to try a run's prompts."""
     folder = shelf.path(run)
     record = _record(folder)
     prompts = [("found", record.result.get("prompt"))]
@@ -248,13 +248,13 @@ def new_page(
     datasets: Sequence[Mapping[str, Any]],
     defaults: Mapping[str, Mapping[str, Any]],
 ) -> str:
-    """The form for a new search; `defaults` are what a field that stays empty means, by kind of search."""
+    """The form for a new search; `defaults` are the values of empty fields, by kind of search."""
     offered = {"models": models, "methods": methods, "datasets": datasets}
     return page("new.html.j2", root, shelf.root, where="new", defaults=defaults, **offered)
 
 
 def compare_page(shelf: Shelf, root: str, runs: Sequence[str], folder: str) -> str:
-    """Runs side by side: figures with intervals, the tables of `pinprompt compare`, prompts, cost and curves."""
+    """Comparison of runs: metrics with intervals, the tables of `pinprompt compare`, prompts, cost and curves."""
     places = shelf.places()
     chosen = [place for place in places if place.id in runs]
     if folder:
@@ -286,7 +286,7 @@ def compare_page(shelf: Shelf, root: str, runs: Sequence[str], folder: str) -> s
 
 
 def _row_by_row(places: Sequence[Place]) -> list[dict[str, str]]:
-    """The best run against each other one that was tested on the same rows, row by row."""
+    """The best run against each other run that was tested on the same rows, row by row."""
     groups: dict[tuple[Any, ...], list[tuple[float, str, list[float]]]] = {}
     for place in places:
         record = _record(place.path)
@@ -364,7 +364,7 @@ def _tables(comparison: Any) -> list[dict[str, Any]]:
 def _contrast(one: Any, name: str) -> str:
     where = f"{one.column}: {one.row} against {one.baseline}"
     if one.difference is None:
-        return f"{where}: too few pairs of splits and seeds to say more than the table does."
+        return f"{where}: too few pairs of splits and seeds for a test."
     found = one.difference
     sure = "the 95 % interval excludes zero" if found.significant else "not significant"
     value, low, high = (metric(name, end) for end in (found.mean, found.low, found.high))
@@ -372,7 +372,7 @@ def _contrast(one: Any, name: str) -> str:
 
 
 def ago(moment: float) -> str:
-    """How long ago something was, as people say it."""
+    """How long ago something was, as text."""
     seconds = max(0.0, time.time() - moment)
     for size, name in ((86400 * 365, "year"), (86400 * 30, "month"), (86400, "day"), (3600, "hour"), (60, "minute")):
         if seconds >= size:

@@ -1,4 +1,4 @@
-"""The studio's server: routes to pages and actions. Nothing changes by a GET; every path lies below the folder."""
+"""The studio's server: routes of pages and actions. A GET changes nothing; every path is below the folder."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def application(studio: Studio, host: str) -> Any:
                 return _refusal(request, refused.status, refused.message, studio)
             except PinpromptError as error:
                 return _refusal(request, 400, str(error), studio)
-            except Exception as error:  # a bug of ours is shown in the terminal; the page and the studio keep working
+            except Exception as error:  # a bug is shown in the terminal; the page and the studio keep working
                 logging.getLogger("uvicorn.error").exception("the studio could not answer %s", request.url.path)
-                return _refusal(request, 500, f"The studio made a mistake ({type(error).__name__}).", studio)
+                return _refusal(request, 500, f"Internal error in the studio ({type(error).__name__}).", studio)
 
         return Route(path, answered, methods=[method])
 
@@ -72,7 +72,7 @@ def application(studio: Studio, host: str) -> Any:
 def serve(
     folder: Path, *, host: str = "127.0.0.1", port: int | None = None, ready: Callable[[str], None] = lambda url: None
 ) -> list[str]:
-    """Serve a folder until Ctrl-C; `ready` hears the address. Gives the commands of searches that did not start."""
+    """Serve a folder until Ctrl-C; calls `ready` with the address. Returns the commands of queued searches."""
     try:
         import uvicorn
     except ImportError:
@@ -81,7 +81,7 @@ def serve(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SettingError(f"the folder {folder} cannot be made: {error.strerror}; name another one") from None
+        raise SettingError(f"the folder {folder} cannot be created: {error.strerror}; choose another one") from None
     listening = _listen(host, port)
     root = folder.resolve()
     studio = Studio(root, secrets.token_urlsafe(18), Shelf(root), Jobs(root))
@@ -91,7 +91,7 @@ def serve(
     )
     server = uvicorn.Server(config)
     studio.closing = lambda: server.should_exit
-    pages.runs_page(studio.shelf, studio.address, {})  # templates and cards are ready before anybody asks
+    pages.runs_page(studio.shelf, studio.address, {})  # prepare templates and cards before the first request
     with listening:
         ready(f"http://{shown_host(host)}:{listening.getsockname()[1]}{studio.address}/")
         try:
@@ -103,7 +103,7 @@ def serve(
 
 
 def _listen(host: str, port: int | None) -> socket.socket:
-    """A socket at the port asked for; without one the usual port, or any free one where that is taken."""
+    """A socket on the given port; by default the usual port, or a free one if that is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for number_tried in [port] if port is not None else [PORT, 0]:
         listening = socket.socket(family)
@@ -116,11 +116,11 @@ def _listen(host: str, port: int | None) -> socket.socket:
             if port is not None:
                 reason = getattr(error, "strerror", None) or str(error)
                 raise SettingError(
-                    f"port {port} of {host} cannot be used: {reason}; choose another by --port"
+                    f"port {port} of {host} cannot be used: {reason}; choose another with --port"
                 ) from None
             continue
         return listening
-    raise SettingError(f"the address {host} cannot be used on this machine; leave --host out for 127.0.0.1")
+    raise SettingError(f"the address {host} cannot be used on this machine; omit --host for 127.0.0.1")
 
 
 def _refusal(request: Request, status: int, message: str, studio: Studio) -> Response:

@@ -1,6 +1,6 @@
-"""The run folders below one folder, and nothing else: found, bounded, read as little as a card needs, and followed.
+"""The run folders below one folder: found, summarised as cards, and followed while they grow.
 
-A folder is followed while it grows: only what is new is read, whichever process writes it.
+Only as much is read as a card needs, and of a growing folder only what is new, whichever process writes it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SETTINGS = ("kind", "method", "dataset", "train", "source", "model")
 
 @dataclass(frozen=True)
 class Place:
-    """A run folder on the shelf: its name below the root, and when it last changed."""
+    """A run folder: its name below the root, and when it last changed."""
 
     id: str
     path: Path
@@ -39,13 +39,13 @@ class Place:
 
     @property
     def group(self) -> str:
-        """The folder that holds it, '' for the root: the cells of a sweep share one."""
+        """Its parent folder, '' for the root; the runs of a sweep share one."""
         return self.id.rpartition("/")[0]
 
 
 @dataclass(frozen=True)
 class Card:
-    """What the first page says of a run."""
+    """The summary of a run on the first page."""
 
     id: str
     name: str
@@ -78,7 +78,7 @@ class Shelf:
         return sorted(self._walk(self.root, "", 0), key=lambda place: (-place.when, place.id))
 
     def path(self, run: str) -> Path:
-        """The folder of a run by its id; anything that does not lie below the root is refused."""
+        """The folder of a run by its id; anything not below the root is an error."""
         found = self.folder(run)
         if not any((found / name).is_file() for name in MARKS):
             raise Refused(404, "There is no such run in this folder.")
@@ -105,7 +105,7 @@ class Shelf:
         return found
 
     def card(self, place: Place) -> Card:
-        """The card of a run, read again only where a file of it has changed."""
+        """The card of a run, read again only if one of its files has changed."""
         stamp = tuple(_stamp(place.path / name) for name in ("result.json", "events.jsonl", "recipe.toml"))
         busy = is_held(place.path)
         known = self._cards.get(place.id)
@@ -142,7 +142,7 @@ class Shelf:
 
 
 def last_event(folder: Path) -> dict[str, Any]:
-    """The last whole line of events.jsonl, without reading the rest."""
+    """The last complete line of events.jsonl, without reading the rest."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         handle = os.open(folder / "events.jsonl", flags)
@@ -160,7 +160,7 @@ def last_event(folder: Path) -> dict[str, Any]:
 
 
 def what_happened(folder: Path, busy: bool) -> str:
-    """One sentence on how far an unfinished run came."""
+    """One sentence about the progress of an unfinished run."""
     event = last_event(folder)
     kind, step, calls = event.get("event"), number(event.get("step")), number(event.get("calls"))
     best = text(event.get("best_prompt") or "", 200).strip()
@@ -183,7 +183,7 @@ def what_happened(folder: Path, busy: bool) -> str:
 
 def _card(place: Place, busy: bool) -> Card:
     result = read_result(place.path)
-    # Settings are picked out by a pattern: parsing five hundred recipes would take longer than the whole page may.
+    # Settings are found with a pattern: parsing five hundred recipes would take too long.
     settings: dict[str, str] = {}
     for name, value in SETTING.findall(read_text(place.path, "recipe.toml") or ""):
         if name in SETTINGS:
@@ -241,25 +241,25 @@ def _stamp(path: Path) -> int:
 CHUNK = 4 << 20
 LINE = 2 << 20
 CELLS = 64 << 20
-"""Bytes of all cells of the matrix; prompts beyond them are listed without cells."""
+"""Maximum bytes of all cells of the matrix; further prompts are listed without cells."""
 PROMPTS = 50_000
 BEST = 12
 FOLLOWED = 8
-"""Runs whose files are kept in memory."""
+"""Maximum number of runs kept in memory."""
 
 
 @dataclass
 class Tail:
-    """The new lines of a JSON-lines file since the last look; a file that was cut back begins again."""
+    """The new lines of a JSON-lines file since the last read; a truncated file is read from the start."""
 
     path: Path
     offset: int = 0
     cuts: int = 0
-    """How often the file became shorter: what was read before then no longer counts."""
+    """How often the file was truncated: lines read before are then no longer valid."""
     _file: int = 0
 
     def new(self) -> list[tuple[int, dict[str, Any]]]:
-        """Whole new lines as (offset after the line, object), at most a few megabytes at a time."""
+        """Complete new lines as (offset after the line, object), at most a few megabytes at a time."""
         flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
         try:
             handle = os.open(self.path, flags)
@@ -285,7 +285,7 @@ class Tail:
             if row is not None:
                 rows.append((self.offset, row))
         if len(lines) == 1 and len(data) == CHUNK:
-            self.offset += CHUNK  # one line longer than a chunk is no line of ours
+            self.offset += CHUNK  # pinprompt never writes a line longer than a chunk
         return rows
 
     def _begin_again(self, file: int) -> None:
@@ -296,23 +296,23 @@ class Tail:
 
 @dataclass
 class Column:
-    """A prompt in the matrix: its text, scores, and two hex digits per row and label ("--" where not known)."""
+    """A prompt in the matrix: its text, scores, and two hex digits per row and label ("--" if not known)."""
 
     prompt: str
     parts: dict[str, tuple[float | None, float | None, int]] = field(default_factory=dict)
-    """Value, accuracy and number of rows, by the split or block of rows that was scored."""
+    """Value, accuracy and number of rows, by split or block of rows."""
     cells: str = ""
     changed: int = 0
-    """When it last changed, by the book's clock."""
+    """When it last changed, by the matrix's counter."""
 
     @property
     def score(self) -> float | None:
-        """The score on train; of a prompt that was scored on blocks of rows only, the mean over their rows."""
+        """The score on train; for a prompt scored only on blocks of rows, the mean over their rows."""
         return self._mean(0)
 
     @property
     def accuracy(self) -> float | None:
-        """The same of accuracy, where the task has one."""
+        """The same for accuracy, if the task has one."""
         return self._mean(1)
 
     @property
@@ -321,7 +321,7 @@ class Column:
         return self.parts["dev"][0] if "dev" in self.parts else None
 
     def data(self, at: int) -> dict[str, Any]:
-        """As the page has it."""
+        """As JSON values for the page."""
         return {
             "at": at, "prompt": self.prompt, "score": self.score, "accuracy": self.accuracy, "cells": self.cells,
         }  # fmt: skip
@@ -351,7 +351,7 @@ class ScoredPrompts:
 
     @property
     def edition(self) -> int:
-        """Changes when the journal was cut back and the columns begin again."""
+        """Changes when the journal was truncated and the columns start again."""
         return self._tail.cuts
 
     @property
@@ -362,7 +362,7 @@ class ScoredPrompts:
         return self._rows
 
     def update(self) -> None:
-        """Take in what the run has scored since the last look."""
+        """Read what the run has scored since the last call."""
         while new := self._tail.new():
             self._forget()
             for _, row in new:
@@ -370,12 +370,12 @@ class ScoredPrompts:
         self._forget()
 
     def best(self, most: int = BEST) -> list[Column]:
-        """The prompts of the highest score, best first."""
+        """The prompts with the highest scores, best first."""
         known = [(score, column) for column in self.columns if (score := column.score) is not None]
         return [column for _, column in sorted(known, key=lambda pair: -pair[0])[:most]]
 
     def since(self, clock: int, most: int) -> list[tuple[int, Column]]:
-        """The columns that changed after that time, with their places, the longest unchanged first."""
+        """The columns that changed after that time, with their positions, the longest unchanged first."""
         found = [(at, column) for at, column in enumerate(self.columns) if column.changed > clock]
         return sorted(found, key=lambda pair: pair[1].changed)[:most]
 
@@ -413,14 +413,14 @@ class ScoredPrompts:
 
 @dataclass
 class Library:
-    """The books of the runs that are looked at, the least recently used put away."""
+    """The scored prompts of recently viewed runs; the least recently used are dropped."""
 
     _books: OrderedDict[Path, ScoredPrompts] = field(default_factory=OrderedDict)
     perplexities: dict[tuple[str, str], float] = field(default_factory=dict)
-    """Measured by the worker on request, by writer and prompt."""
+    """Perplexities measured on request, by writer and prompt."""
 
     def book(self, folder: Path) -> ScoredPrompts:
-        """The book of a run, up to date."""
+        """The scored prompts of a run, up to date."""
         book = self._books.pop(folder, None) or ScoredPrompts(folder)
         self._books[folder] = book
         while len(self._books) > FOLLOWED:
@@ -430,7 +430,7 @@ class Library:
 
 
 def matrix_rows(folder: Path) -> dict[str, Any]:
-    """The texts that prompts are scored on, with their labels, as the run wrote them down (rows.json)."""
+    """The texts that prompts are scored on, with their labels (rows.json)."""
     content = read_text(folder, "rows.json")
     found = (object_of(content.encode()) if content else None) or {}
     labels = [text(label, 60) for label in sequence(found.get("labels"))[:256]]
@@ -450,7 +450,7 @@ def matrix_rows(folder: Path) -> dict[str, Any]:
 def readable_points(
     top: Any, book: ScoredPrompts, writer: str, known: dict[tuple[str, str], float]
 ) -> list[dict[str, Any]]:
-    """(perplexity, figure) of prompts whose perplexity is known: from the result's `top`, or measured on request."""
+    """(perplexity, metric) of prompts whose perplexity is known: from the result's `top`, or measured on request."""
     points: dict[str, dict[str, Any]] = {}
     for column in book.best(200):
         measured = known.get((writer, column.prompt))

@@ -1,8 +1,8 @@
-"""The studio's "Try it": a process holds the task of the run that is being tried, and answers questions.
+"""The studio's "Try it": a separate process holds the task of a run and answers questions.
 
-A process of its own, so that a model's seconds never block the page, and a crash is a message. `Worker` is the studio's
-side: it starts the process and ends it when idle. `Bench` is in the process. Questions come on stdin, answers go to
-stdout, one JSON object per line.
+It is a separate process so that a slow model never blocks the page and a crash only gives a message. `TryWorker` is the
+studio's side: it starts the process and ends it when idle. `Bench` runs in the process. Questions come on stdin,
+answers go to stdout, one JSON object per line.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from pinprompt.studio.jobs import reason, start
 from pinprompt.values import Prompt
 
 SECONDS = 300.0
-"""The longest that one question may take."""
+"""Timeout of a question in seconds."""
 IDLE = 300.0
 
 
-class Worker:
+class TryWorker:
     """A process that holds the task of one run."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Worker:
         self._idle: asyncio.TimerHandle | None = None
 
     async def ask(self, folder: Path, question: dict[str, Any]) -> dict[str, Any]:
-        """Put a question to the worker of a run; a worker that died is a sentence, and the next question starts one."""
+        """Ask the worker of a run; if it died, an error is returned and the next question starts a new one."""
         async with self._turn:
             if self._idle is not None:
                 self._idle.cancel()
@@ -51,7 +51,7 @@ class Worker:
                 await self._end()
                 raise Refused(504, f"There was no answer within {SECONDS / 60:.0f} minutes.") from None
             except asyncio.CancelledError:
-                # Its answer would be taken for the next question's.
+                # Its late answer would be mistaken for the next question's.
                 await self._end()
                 raise
             finally:
@@ -72,7 +72,7 @@ class Worker:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
-        # Its notes are read all the time, or a full pipe would make it wait for ever.
+        # stderr is read continuously: a full pipe would block the process.
         notes = asyncio.ensure_future(process.stderr.read())
         try:
             with contextlib.suppress(ConnectionError):
@@ -99,7 +99,7 @@ class Worker:
 
 
 def check_agreed(folder: Path) -> None:
-    """Refuse to load a run that asks for code, a server or files that its user has not agreed to."""
+    """Refuse to load a run with code, a server or files that the user has not consented to."""
     if not consent.known(recipe_of(folder), folder):
         raise Refused(
             400,
@@ -115,8 +115,8 @@ def main() -> None:
     """Answer until stdin ends."""
     folder, channel = Path(sys.argv[1]), os.fdopen(os.dup(1), "w", encoding="utf-8")
     if hasattr(os, "nice"):
-        os.nice(5)  # a search that is at work goes first
-    os.dup2(2, 1)  # whatever a library prints must not get between our answers
+        os.nice(5)  # a running search has priority
+    os.dup2(2, 1)  # output of libraries must not mix with the answers
     bench = Bench(folder)
     for line in sys.stdin:
         answer: dict[str, Any]
@@ -131,7 +131,7 @@ def main() -> None:
 
 
 class Bench:
-    """A run's task and writer, loaded when first asked for."""
+    """A run's task and writer, loaded on first use."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.recipe = folder, api.recipe_of(folder)
@@ -156,7 +156,7 @@ class Bench:
             return self.rewrite(prompts, asked)
         if kind == "picture":
             return self.picture(prompts, Path(str(question.get("file"))))
-        raise SettingError(f"there is no question '{kind}'")
+        raise SettingError(f"unknown question '{kind}'")
 
     @property
     def task(self) -> Any:
@@ -168,7 +168,7 @@ class Bench:
         return self._task
 
     def predict(self, prompts: list[str], text: str) -> dict[str, Any]:
-        """Label and probabilities of one text under each prompt."""
+        """Label and probabilities of one text with each prompt."""
         if self.recipe.task.kind != "classification":
             raise SettingError("only a classification run labels texts")
         answers, calls = [], 0
@@ -180,7 +180,7 @@ class Bench:
         return {"answers": answers, "words": dict(self.task.data.words), "calls": calls}
 
     def score(self, prompts: list[str], split: str) -> dict[str, Any]:
-        """The metrics of each prompt on a split, with what they cost."""
+        """The metrics of each prompt on a split, with their cost."""
         split = split if split in self.task.splits else self.task.splits[-1]
         answers, calls = [], 0
         for prompt in prompts:
@@ -194,10 +194,10 @@ class Bench:
         return {"answers": answers, "split": split, "primary": self.task.primary, "calls": calls}
 
     def prompt(self, text: str) -> tuple[Prompt, int]:
-        """A prompt as the task takes it, and the calls that measuring its label offsets took now."""
+        """A calibrated prompt, and the calls used for measuring its label offsets."""
         if text in self._prompts or not self.task.calibrates:
             return self._prompts.get(text, Prompt(text)), 0
-        with contextlib.suppress(RunError):  # an unfinished run has found nothing yet
+        with contextlib.suppress(RunError):  # an unfinished run has no answer yet
             known = api.found_prompt(self.folder)
             if known.text == text and known.offsets:
                 self._prompts[text] = known
@@ -207,7 +207,7 @@ class Bench:
         return self._prompts[text], score.calls
 
     def rewrite(self, prompts: list[str], text: str) -> dict[str, Any]:
-        """The best rewrites of one text under each prompt."""
+        """The best rewrites of one text with each prompt."""
         if self.recipe.task.kind != "style-transfer":
             raise SettingError("only a style run rewrites texts")
         answers = []
@@ -222,7 +222,7 @@ class Bench:
         from pinprompt.models.images import load_picture
 
         if self.recipe.task.kind != "inversion":
-            raise SettingError("only a run that found words for a picture can look at another one")
+            raise SettingError("only an inversion run can score another picture")
         clip = self.task.clip
         [seen] = clip.image_features([load_picture(file).image])
         found = [float((vector * seen).sum()) for vector in clip.text_features(prompts)]
@@ -234,7 +234,7 @@ class Bench:
         return {"answers": answers, "calls": 2 * len(prompts)}
 
     def perplexities(self, prompts: list[str]) -> list[float | None]:
-        """How surprised the run's writer is by each prompt; no call of the task model."""
+        """The perplexity of each prompt under the run's writer; no call of the task model."""
         from pinprompt.policy.backbone import Backbone
         from pinprompt.run import build
 

@@ -1,4 +1,4 @@
-"""The studio's views: what each page and each action answers. A view gets what all requests share, and its request."""
+"""The studio's views: the response of each page and action. A view takes the shared state and its request."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 FORM = 1 << 20
 ESTIMATE_SECONDS = 180.0
 BEAT = 0.4
-"""Seconds between two looks at a run folder."""
+"""Seconds between two checks of a run folder."""
 COLUMNS = 2000
-"""Prompts of the matrix in one answer."""
+"""Maximum number of prompts of the matrix in one response."""
 STATIC = {
     "studio.js": "text/javascript", "run.js": "text/javascript", "matrix.js": "text/javascript",
     "new.js": "text/javascript", "try.js": "text/javascript", "runs.js": "text/javascript", "studio.css": "text/css",
@@ -45,19 +45,19 @@ TAKEN = {"prompts": "prompts.csv", "result": "result.json", "recipe": "recipe.to
 
 @dataclass
 class Studio:
-    """What all requests share."""
+    """The state shared by all requests."""
 
     root: Path
     token: str
     shelf: Shelf
     jobs: Jobs
     library: Library = field(default_factory=Library)
-    worker: trying.Worker = field(default_factory=trying.Worker)
-    reader: trying.Worker = field(default_factory=trying.Worker)
-    """Measures perplexity; apart from `worker`, so that watching one run and trying another do not take turns."""
+    worker: trying.TryWorker = field(default_factory=trying.TryWorker)
+    reader: trying.TryWorker = field(default_factory=trying.TryWorker)
+    """Measures perplexity; separate from `worker`, so that watching one run does not block trying another."""
     closing: Callable[[], bool] = lambda: False
     left: list[str] = field(default_factory=list)
-    """Commands of searches that were still in line when the studio ended."""
+    """Commands of searches that were still queued when the studio ended."""
 
     @property
     def address(self) -> str:
@@ -87,7 +87,7 @@ async def _run(studio: Studio, request: Request) -> Response:
     if job is not None and job["state"] in ("waiting", "running", "failed", "withdrawn", "stopping"):
         folder = studio.root / run
         if not any((folder / name).is_file() for name in ("recipe.toml", "result.json", "events.jsonl")):
-            # The search has not written anything yet; its page waits for it.
+            # The search has not written anything yet, so its page waits.
             return await _html(
                 lambda: pages.page("waiting.html.j2", studio.address, studio.root, where="run", run=run, job=job)
             )
@@ -145,7 +145,7 @@ async def _stream(studio: Studio, request: Request) -> Response:
 
 
 async def _events(studio: Studio, run: str | None, offset: int) -> AsyncIterator[str]:
-    """Server-sent events: the line of searches whenever it changes, and what a run's folder shows, as it comes."""
+    """Server-sent events: the queue of searches when it changes, and new events of a run folder."""
     told, state, quiet = -1, None, 0.0
     tail: Tail | None = None
     while not studio.closing():
@@ -187,7 +187,7 @@ def _message(kind: str, data: Any, offset: int | None = None) -> str:
 
 
 def _shown_event(event: dict[str, Any]) -> dict[str, Any]:
-    """An event with what the page shows of it, bounded."""
+    """The fields of an event that the page shows, bounded."""
     found: dict[str, Any] = {}
     for name in EVENT_FIELDS:
         value = event.get(name)
@@ -224,7 +224,7 @@ async def _take(studio: Studio, request: Request) -> Response:
     folder = studio.shelf.path(run)
     name = "run" if run == "." else folder.name
     if what == "report":
-        # Made afresh: a page that lies in a stranger's folder need not be ours.
+        # Generated anew: an HTML file in a run folder may be untrusted.
         content = (await run_in_threadpool(lambda: report.render(read_run(folder)))).encode()
         return _download(content, f"{name}-report.html", "text/html; charset=utf-8")
     if what in TOOLS:
@@ -304,11 +304,11 @@ async def _plan(studio: Studio, request: Request) -> Response:
 
 
 async def _estimate(studio: Studio, request: Request) -> Response:
-    """What the command line itself says that the search would spend."""
+    """The command line's estimate of the search's cost."""
     order = intake.order(studio.root, await _form(request))
     estimating = asyncio.ensure_future(ask_once(order.process("--estimate", "--json", "--quiet"), ESTIMATE_SECONDS))
     while not estimating.done():
-        # A form that has changed again sends a new request: nobody would read this answer.
+        # A form that has changed again sends a new request, so this answer is not needed.
         if await request.is_disconnected():
             estimating.cancel()
         await asyncio.wait([estimating], timeout=0.3)
@@ -365,7 +365,7 @@ async def _ask(studio: Studio, request: Request) -> Response:
     asked = ("do", "text", "prompts", "split")
     question: dict[str, Any] = {name: form[name] for name in asked if name in form}
     if question.get("do") not in ("predict", "score", "rewrite", "picture"):
-        raise Refused(400, "There is nothing of that kind to try.")
+        raise Refused(400, "Unknown kind of question.")
     if question["do"] in ("predict", "rewrite") and not str(question.get("text") or "").strip():
         raise Refused(400, "Type a text first.")
     if not isinstance(question.get("prompts"), list) or not question["prompts"]:
@@ -376,7 +376,7 @@ async def _ask(studio: Studio, request: Request) -> Response:
 
 
 async def _perplexity(studio: Studio, request: Request) -> Response:
-    """Have the run's writer read its best prompts, so that readability can be shown before the run has ended."""
+    """Compute the perplexity of the run's best prompts, so that readability is shown before the run ends."""
     run = str((await _form(request)).get("run"))
     folder = studio.shelf.path(run)
     record = read_run(folder, prompts=False, events=False)
@@ -406,7 +406,7 @@ PAGES = {
     "/take/compare": _take_compare,
     "/take/{what}/{run:path}": _take,
 }
-"""What a GET may ask for, by path; the first path that fits counts."""
+"""The GET routes by path; the first match counts."""
 
 ACTIONS: dict[str, Callable[[Studio, Any], Awaitable[Any]]] = {
     "upload": _upload,

@@ -1,4 +1,4 @@
-"""Few-shot classification: a prompt beside a text, and a language model that says a label's word."""
+"""Few-shot classification: a language model reads a text with the prompt and predicts a label's word."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from pinprompt.models.label_text import Frame
 from pinprompt.recipe.task_sections import ClassificationSettings, ModelSettings, RemoteSettings
 from pinprompt.tasks import label_models, label_scores, prompts
 from pinprompt.tasks.label_models import manual_of, open_label_model
-from pinprompt.tasks.label_scores import CONTENT_FREE, Calibrator, Measured, probabilities_of
+from pinprompt.tasks.label_scores import CONTENT_FREE, Calibrator, MeasuredOffsets, probabilities_of
 from pinprompt.tasks.labelled_data import LabelledData, blocks_of_rows, load_data
 from pinprompt.tasks.prompts import Template, whole
 from pinprompt.tasks.protocol import Task
 from pinprompt.values import Evaluation, Meter, Prompt, Score, derive
 
-if TYPE_CHECKING:  # the models bring torch and transformers, which are imported when a task is built
+if TYPE_CHECKING:  # the models import torch and transformers, which are only needed when a task is built
     from pinprompt.models.labels import Inputs
     from pinprompt.tasks.label_models import LabelModel
     from pinprompt.tasks.soft_view import SoftView
 
-_SHOWN = 5  # lines of texts that were cut, as a note names them
-_ROWS_KEPT = 4096  # probabilities of one prompt that are kept for people to look at
+_SHOWN = 5  # maximum number of truncated texts named in a note
+_ROWS_KEPT = 4096  # maximum number of stored probabilities per prompt
 _METRICS = {"accuracy": label_scores.accuracy, "macro_f1": label_scores.macro_f1}
 
 
@@ -39,7 +39,7 @@ class ClassificationTask(Task):
     stochastic = False
     primary = "accuracy"
     chunk = 16
-    """Prompts that an executor sends at a time: prompts scored together share passes and beginnings."""
+    """Number of prompts scored together: they share passes and prefixes."""
 
     def __init__(
         self,
@@ -52,18 +52,18 @@ class ClassificationTask(Task):
         models: ModelSettings | None = None,
     ) -> None:
         self._computed = models or ModelSettings()
-        """How a model on this machine computes: its answers depend on it, in the last bits or (precision) in more."""
+        """How a local model computes: its answers depend on it, in the last bits or (precision) in more."""
         self.settings, self.data, self.template, self.model, self.seed = settings, data, template, model, seed
         self.labels, self.revision = tuple(data.words), revision
         self.billed = model.billed
         self._server: Any = model if model.billed is not None else None
-        """The model, if it is behind an API: it counts tokens, and its answers may fail."""
+        """The model, if it is remote: it counts tokens, and its answers may fail."""
         if self._server is not None:
-            self.chunk = 1  # so that each prompt has its own bill; its examples are still sent side by side
+            self.chunk = 1  # so that costs are per prompt; the examples of a prompt are still sent in parallel
         self.splits = tuple(name for name in ("train", "dev", "test") if data.splits.get(name))
         self.language = data.language
         self.notes = list(data.notes)
-        """What a reader should know of data and texts: overlaps, draws, texts that were cut."""
+        """Notes about the data: overlaps, random draws, truncated texts."""
         self._targets = {
             name: np.array([self.labels.index(example.label) for example in rows], dtype=np.int64)
             for name, rows in data.splits.items()
@@ -78,8 +78,8 @@ class ClassificationTask(Task):
                 lines = [str(data.splits[name][row].line) for row in inputs.cut]
                 shown = ", ".join(lines[:_SHOWN]) + (", ..." if len(lines) > _SHOWN else "")
                 self.notes.append(
-                    f"{name}: {len(lines)} text(s) were cut to fit the model's window of {model.encoder.window} tokens "
-                    f"(line {shown}); the longest has {max(inputs.cut.values())}"
+                    f"{name}: {len(lines)} text(s) were truncated to fit the model's window of {model.encoder.window} "
+                    f"tokens (line {shown}); the longest has {max(inputs.cut.values())}"
                 )
         self.notes += self._calibrator.notes()
         self._free = model.prepare([model.mask_token or text if text == "[MASK]" else text for text in CONTENT_FREE])
@@ -106,10 +106,10 @@ class ClassificationTask(Task):
         contact: bool = True,
         models: ModelSettings | None = None,
     ) -> ClassificationTask:
-        """The task that the settings describe; data and template are checked before a model is opened.
+        """The task of the settings; data and template are checked before a model is opened.
 
-        `remote` says how to reach a model behind an API. Without `contact` no request is sent: such a
-        task can count, but not yet score.
+        `remote` has the settings of a remote model. Without `contact` no request is sent: such a task can only count
+        calls and tokens.
         """
         models = models or ModelSettings()
         data, model, template, revision = open_label_model(
@@ -118,9 +118,9 @@ class ClassificationTask(Task):
         return cls(settings, data, template, model, revision, seed, models)
 
     def score(self, prompts: Sequence[Prompt], seeds: Sequence[int] = (), split: str = "train") -> list[Score]:
-        """The mean reward over the examples of a split; a prompt that leaves no room for a text is a failure.
+        """The mean reward over the examples of a split; a prompt that leaves no room for the text is a failure.
 
-        A server's prompts are scored one by one: each has its own bill, and its own examples without a usable answer.
+        With a remote model, prompts are scored one by one: each has its own costs and failures.
         """
         if self._server is None:
             return self._scores(prompts, split)
@@ -136,7 +136,9 @@ class ClassificationTask(Task):
     def _scores(self, prompts: Sequence[Prompt], split: str) -> list[Score]:
         self._known(split)
         if self.calibration == "batch" and split in self.blocks:
-            prompts = [replace(prompt, offsets=()) for prompt in prompts]  # a block's rows measure their own
+            prompts = [
+                replace(prompt, offsets=()) for prompt in prompts
+            ]  # a block's offsets are measured on its own rows
         framed = [self.framed(prompt.text) for prompt in prompts]
         problems = [self._too_long(frame) for frame, _ in framed]
         usable = [prompt for prompt, problem in zip(prompts, problems, strict=True) if problem is None]
@@ -149,16 +151,16 @@ class ClassificationTask(Task):
         ]
 
     def row_values(self, score: Score, split: str) -> list[float]:
-        """The reward of every row of a split, by a score's answers and offsets."""
+        """The reward of every row of a split, from a score's answers and offsets."""
         if not score.answers:
             return []
         logs = label_scores.unpack_rows(score.answers, len(self.labels))
         return [float(value) for value in self._rewards(probabilities_of(logs, score.offsets), split)]
 
     def pooled(self, scores: Sequence[Score]) -> list[float]:
-        """The rewards of all rows of the first blocks, calibrated by these rows together."""
+        """The rewards of all rows of the first blocks, calibrated on these rows together."""
         names = self.blocks[: len(scores)]
-        if not all(score.answers for score in scores):  # one that failed has no rows: it counts as it was scored
+        if not all(score.answers for score in scores):  # a failed score has no rows: its value is used as it is
             return [score.value for score, name in zip(scores, names, strict=True) for _ in self.block_rows[name]]
         logs = np.concatenate([label_scores.unpack_rows(score.answers, len(self.labels)) for score in scores])
         targets = np.concatenate([self._targets[name] for name in names])
@@ -168,7 +170,7 @@ class ClassificationTask(Task):
         return [float(value) for value in self._rewarded(probabilities_of(logs, offsets), targets)]
 
     def whole_splits(self, scores: Sequence[Score]) -> dict[str, Score]:
-        """The scores on train and dev whose rows are all among those of the first blocks."""
+        """The scores on train and dev, if the first blocks contain all of their rows."""
         found: dict[str, Score] = {}
         if not all(score.answers for score in scores):
             return found
@@ -187,7 +189,7 @@ class ClassificationTask(Task):
             logs = np.stack([known[place] for place in places])
             if split == "train" and self.calibration == "batch":
                 offsets = self._calibrator.of_batch(logs, self._targets[split])
-            found[split] = replace(self._score(logs, Measured(offsets), split), calls=0)
+            found[split] = replace(self._score(logs, MeasuredOffsets(offsets), split), calls=0)
         return found
 
     def answers(self) -> tuple[str, ...]:
@@ -195,7 +197,7 @@ class ClassificationTask(Task):
         return tuple(self.data.words.values())
 
     def evaluate(self, prompt: Prompt, split: str, seed: int = 0) -> Evaluation:
-        """Accuracy and macro-F1 with bootstrap intervals, a confusion matrix, and examples right and wrong."""
+        """Accuracy and macro-F1 with bootstrap intervals, a confusion matrix, and correct and wrong examples."""
         if self._server is None:
             return self._evaluated(prompt, split, seed)
         self._server.take()
@@ -205,17 +207,17 @@ class ClassificationTask(Task):
         return replace(evaluation, tables={**evaluation.tables, "usage": taken, "failures": list(usage.failures)[:20]})
 
     def evaluate_many(self, prompts: Sequence[Prompt], split: str, seed: int = 0) -> list[Evaluation]:
-        """The same of several prompts, whose texts a model on this machine reads once for all of them."""
+        """The same for several prompts; a local model reads the texts once for all of them."""
         if self._server is not None:
             return [self.evaluate(prompt, split, seed) for prompt in prompts]
         return self._evaluations(prompts, split, seed)
 
     def evaluation_from(self, score: Score, split: str, seed: int = 0) -> Evaluation | None:
-        """The evaluation by a score's answers, which are the model's own; its calls were the score's."""
+        """The evaluation from a score's answers, without further calls."""
         if not score.answers or score.failures or (self.calibrates and not score.offsets):
             return None
         logs = label_scores.unpack_rows(score.answers, len(self.labels))
-        return replace(self._judged(logs, Measured(score.offsets), split, seed), calls=0)
+        return replace(self._judged(logs, MeasuredOffsets(score.offsets), split, seed), calls=0)
 
     def _evaluated(self, prompt: Prompt, split: str, seed: int) -> Evaluation:
         return self._evaluations([prompt], split, seed)[0]
@@ -226,8 +228,8 @@ class ClassificationTask(Task):
         offsets = self._offsets(prompts, split, answers)
         return [self._judged(logs, own, split, seed) for logs, own in zip(answers, offsets, strict=True)]
 
-    def _judged(self, logs: label_scores.Floats, measured: Measured, split: str, seed: int) -> Evaluation:
-        """The metrics of label log-probabilities [N, C], with the raw figures beside the calibrated ones."""
+    def _judged(self, logs: label_scores.Floats, measured: MeasuredOffsets, split: str, seed: int) -> Evaluation:
+        """The metrics of label log-probabilities [N, C], both raw and calibrated."""
         raw = self.evaluation_of(np.exp(logs), split, seed)
         if not self.calibrates:
             return raw
@@ -241,7 +243,7 @@ class ClassificationTask(Task):
         )
 
     def evaluation_of(self, probabilities: label_scores.Floats, split: str, seed: int = 0) -> Evaluation:
-        """The metrics of label probabilities [N, C], however they were made."""
+        """The metrics of label probabilities [N, C]."""
         targets, classes = self._targets[split], len(self.labels)
         predicted = label_scores.predictions(probabilities, targets)
         table = label_scores.confusion(targets, predicted, classes)
@@ -264,13 +266,13 @@ class ClassificationTask(Task):
         )
 
     def predict(self, prompt: Prompt, texts: Sequence[str]) -> list[tuple[str, dict[str, float]]]:
-        """The likeliest label of each text, and the probability of every label.
+        """The most likely label of each text, and the probability of every label.
 
-        A text without a usable answer is refused rather than given a made-up label.
+        A text without a usable answer is an error.
         """
         for number, text in enumerate(texts, 1):
             if not text.strip():
-                raise SettingError(f"text {number} is empty: there is nothing to label.")
+                raise SettingError(f"text {number} is empty")
         if not texts:
             return []
         if self._server is not None:
@@ -287,28 +289,28 @@ class ClassificationTask(Task):
         return [(self.labels[int(row.argmax())], dict(zip(self.labels, map(float, row), strict=True))) for row in rows]
 
     def calls(self, split: str = "train") -> int:
-        """Sequences that one prompt costs on a split; its offsets are measured with its score on train."""
+        """The number of sequences of one prompt on a split; its offsets are measured with its score on train."""
         self._known(split)
         first = split in ("train", *self.blocks[:1])
         extra = len(CONTENT_FREE) if self.calibration == "content-free" and first else 0
         return (len(self._targets[split]) + extra) * self.model.sequences
 
     def attach(self, meter: Meter) -> bool:
-        """Tell a meter of every request to the server."""
+        """Report every request to the server to a meter."""
         if self._server is None:
             return False
         self._server.client.attach(meter)
         return True
 
     def context(self) -> str:
-        """Labelled examples in the template, up to where a prompt would be written."""
+        """Labelled examples in the template, up to the position of the prompt."""
         prompt, _ = self._manual()
         per_class, seed = self.settings.context_examples, derive(self.settings.split, "context")
         words = self.data.words
         return prompts.context_text(self.data.splits["train"], words, prompt, self.template, per_class, seed)
 
     def baselines(self) -> dict[str, str]:
-        """Hand-written prompts: 'manual', 'instructions' where there is one, 'in-context' where an example fits."""
+        """Hand-written prompts: 'manual', 'instructions' if there is one, 'in-context' if an example fits."""
         prompt, manual = self._manual()
         found = {"manual": prompts.manual_text(prompt, manual, self.template)}
         instruction = self.settings.instruction or (self.data.card.instruction if self.data.card else None)
@@ -327,19 +329,19 @@ class ClassificationTask(Task):
         return found
 
     def tokens(self, prompt: Prompt, split: str = "train") -> tuple[int, int]:
-        """The most tokens in and out that a prompt can take on a split, where they are billed."""
+        """The maximum tokens in and out of a prompt on a split, if they are billed."""
         if self._server is None:
             return 0, 0
         return self._counted(self._server.most_tokens, prompt, split)
 
     def likely_tokens(self, prompt: Prompt, split: str = "train") -> tuple[int, int]:
-        """The tokens in and out that a prompt will take on a split, where they are billed."""
+        """The expected tokens in and out of a prompt on a split, if they are billed."""
         if self._server is None:
             return 0, 0
         return self._counted(self._server.likely_tokens, prompt, split)
 
     def _counted(self, count: Callable[[Frame, Any], tuple[int, int]], prompt: Prompt, split: str) -> tuple[int, int]:
-        """Tokens in and out of all texts that a prompt is asked on, by a way of counting."""
+        """Tokens in and out over all texts of a split, with a counting function."""
         frame, _ = self.framed(prompt.text)
         measured = self.calibration == "content-free" and split in ("train", *self.blocks[:1])
         wanted = [self.inputs(split), *([self._free] if measured else [])]
@@ -347,7 +349,7 @@ class ClassificationTask(Task):
         return sum(one for one, _ in counts), sum(one for _, one in counts)
 
     def differentiable(self) -> SoftView | None:
-        """The view that white-box methods ask for: prompts as vectors at the prompt's place; an API has none."""
+        """The differentiable view for white-box methods: prompts as vectors; None for a remote model."""
         if self._server is not None:
             return None
         from pinprompt.tasks.soft_view import SoftView
@@ -355,7 +357,7 @@ class ClassificationTask(Task):
         return SoftView(self)
 
     def inputs(self, split: str) -> Inputs:
-        """The texts of a split as the model has them."""
+        """The texts of a split in the model's format."""
         self._known(split)
         if split not in self._inputs:
             texts = [self.data.splits[name][row].text for name, row in self.block_rows[split]]
@@ -368,7 +370,7 @@ class ClassificationTask(Task):
         return self._targets[split]
 
     def score_of(self, probabilities: label_scores.Floats, split: str) -> Score:
-        """The task's score of label probabilities [N, C], however they were made, with its details."""
+        """The task's score of label probabilities [N, C], with its details."""
         targets, classes = self._targets[split], len(self.labels)
         predicted = label_scores.predictions(probabilities, targets)
         table = label_scores.confusion(targets, predicted, classes)
@@ -388,11 +390,11 @@ class ClassificationTask(Task):
         return label_models.sent(self, prompt)
 
     def shown_rows(self) -> dict[str, Any]:
-        """The examples as a page can show them beside what each prompt makes of them, and which rows a block has."""
+        """The examples and the rows of each block, for the studio's matrix."""
         return label_models.shown_rows(self)
 
-    def _score(self, logs: label_scores.Floats, measured: Measured, split: str) -> Score:
-        """The score of label log-probabilities [N, C], with the raw figures beside the calibrated ones."""
+    def _score(self, logs: label_scores.Floats, measured: MeasuredOffsets, split: str) -> Score:
+        """The score of label log-probabilities [N, C], with raw and calibrated details."""
         score = self.score_of(probabilities_of(logs, measured.values), split)
         details = dict(score.details)
         if self.calibrates:
@@ -406,8 +408,10 @@ class ClassificationTask(Task):
             offsets=measured.values,
         )
 
-    def _offsets(self, prompts: Sequence[Prompt], split: str, answers: Sequence[label_scores.Floats]) -> list[Measured]:
-        """The label offsets of each prompt, with what it took to measure them."""
+    def _offsets(
+        self, prompts: Sequence[Prompt], split: str, answers: Sequence[label_scores.Floats]
+    ) -> list[MeasuredOffsets]:
+        """The label offsets of each prompt, with the cost of measuring them."""
 
         def ask(unknown: Sequence[Prompt], free: bool) -> list[label_scores.Floats]:
             return self._ask(unknown, self._free if free else self._inputs["train"])
@@ -426,7 +430,7 @@ class ClassificationTask(Task):
         return [found[frame] for frame, _ in framed]
 
     def framed(self, prompt: str) -> tuple[Frame, Template]:
-        """A prompt in its template, which it may bring itself."""
+        """A prompt in its template; a hand-written prompt may have its own."""
         template = whole(prompt, self.model.kind) or self.template
         return template.frame(prompt), template
 
@@ -435,7 +439,7 @@ class ClassificationTask(Task):
         size = len(encoder.ids([frame.around("", mask)[0]])[0]) + max(map(len, self.model.words.ids))
         if size < encoder.window:
             return None
-        return f"the prompt takes {size} tokens, which leaves no room for a text in the window of {encoder.window}"
+        return f"the prompt has {size} tokens, which leaves no room for a text in the window of {encoder.window}"
 
     def _rewards(self, probabilities: label_scores.Floats, split: str) -> label_scores.Floats:
         return self._rewarded(probabilities, self._targets[split])
@@ -465,7 +469,8 @@ class ClassificationTask(Task):
             "data": {
                 name: [[e.text, e.label] for e in rows]
                 for name, rows in sorted(self.data.splits.items())
-                # Offsets come from the training rows, so every calibrated score depends on them; a block has its own.
+                # Offsets are measured on the training rows, so every calibrated score depends on them; a block has its
+                # own.
                 if name in splits or (name == "train" and self.calibration == "batch" and splits[0] in self.splits)
             },
             **{

@@ -1,4 +1,4 @@
-"""Your own task: any function from a prompt's text to a number, or from a list of texts to a list of numbers."""
+"""Custom tasks: any function from a prompt to a number, or from a list of prompts to a list of numbers."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class CustomTask(Task):
     """A function as a task.
 
     A function whose first parameter is annotated as a list (or any sequence but `str`) gets all prompts of a call at
-    once; any other gets one text at a time. `batch=True` or `batch=False` settles it without an annotation.
-    A score that is not a finite number, or an exception on a single prompt, is a recorded failure of that prompt: its
-    score is NaN with a sentence, which the evaluator counts as the worst so far (and refuses where nothing could be
-    scored yet). A batch that raises, or returns the wrong number of scores, raises a TaskError.
+    once; any other gets one text at a time. `batch=True` or `batch=False` overrides the annotation.
+    A score that is not a finite number, or an exception on a single prompt, is recorded as a failure of that prompt:
+    its score is NaN, which the evaluator counts as the worst so far (and rejects if nothing could be scored yet). A
+    batch that raises an exception or returns the wrong number of scores is a TaskError.
     """
 
     name = "custom"
@@ -47,7 +47,7 @@ class CustomTask(Task):
         baselines: dict[str, str] | None = None,
     ) -> None:
         if not callable(function):
-            raise SettingError(f"a task's function must be callable, a {type(function).__name__} was given.")
+            raise SettingError(f"a task's function must be callable; given: {type(function).__name__}")
         self.function, self.stochastic = function, stochastic
         self.batch = takes_a_list(function) if batch is None else batch
         self._calls, self._context, self._baselines = calls_per_prompt, context, dict(baselines or {})
@@ -65,7 +65,7 @@ class CustomTask(Task):
         )
 
     def score(self, prompts: Sequence[Prompt], seeds: Sequence[int] = (), split: str = "train") -> list[Score]:
-        """One score per prompt; see the class for what counts as a failure."""
+        """One score per prompt; see the class for failures."""
         self._check(split)
         if not prompts:
             return []
@@ -80,12 +80,12 @@ class CustomTask(Task):
         return Evaluation(split, {"score": score.value}, rows=1, calls=score.calls)
 
     def calls(self, split: str = "train") -> int:
-        """What the settings say that one prompt costs."""
+        """The number of calls of one prompt, from the settings."""
         self._check(split)
         return self._calls
 
     def context(self) -> str:
-        """The context of the settings."""
+        """The context from the settings."""
         return self._context
 
     def baselines(self) -> dict[str, str]:
@@ -101,7 +101,7 @@ class CustomTask(Task):
             answer = self.function(text)
         except (BudgetSpent, PinpromptError):
             raise
-        except Exception as error:  # whatever a user's function may raise
+        except Exception as error:  # a user's function may raise anything
             return self._failed(f"it raised {type(error).__name__}: {error}", text)
         return self._read(answer, text)
 
@@ -110,10 +110,11 @@ class CustomTask(Task):
             answer = self.function(list(texts))
         except (BudgetSpent, PinpromptError):
             raise
-        except Exception as error:  # whatever a user's function may raise
+        except Exception as error:  # a user's function may raise anything
             raise TaskError(
                 f"the function {self._told} raised {type(error).__name__}: {error} for {len(texts)} prompts, of which "
-                f"the first is {texts[0]!r}. A batch fails as a whole; catch what may happen to one prompt inside."
+                f"the first is {texts[0]!r}. A batch fails as a whole; handle errors of single prompts inside the "
+                "function."
             ) from error
         try:
             values = list(answer)
@@ -124,7 +125,8 @@ class CustomTask(Task):
             ) from None
         if len(values) != len(texts):
             raise TaskError(
-                f"the function {self._told} answered {len(values)} scores for {len(texts)} prompts; one each, in order."
+                f"the function {self._told} answered {len(values)} scores for {len(texts)} prompts; it must return "
+                "one per prompt, in order."
             )
         return [self._read(value, text) for value, text in zip(values, texts, strict=True)]
 
@@ -134,9 +136,9 @@ class CustomTask(Task):
                 raise TypeError
             value = float(answer)
         except (TypeError, ValueError, RuntimeError):
-            return self._failed(f"it answered {answer!r:.60}, which is not a number", text)
+            return self._failed(f"it returned {answer!r:.60}, which is not a number", text)
         if not math.isfinite(value):
-            return self._failed(f"it answered {value}, which is not finite", text)
+            return self._failed(f"it returned {value}, which is not finite", text)
         return Score(value, calls=self._calls)
 
     def _failed(self, what: str, text: str) -> Score:
@@ -156,7 +158,7 @@ def takes_a_list(function: Callable[..., Any]) -> bool:
 
 
 def import_function(place: str) -> Callable[..., Any]:
-    """The function at 'module:name'; modules beside the recipe (in the working folder) are found too."""
+    """The function at 'module:name'; modules in the working folder are found too."""
     module_name, colon, name = place.partition(":")
     if not colon or not module_name or not name:
         raise SettingError(
@@ -187,11 +189,11 @@ def _module(name: str, place: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(error.name + ".")):
             raise SettingError(
-                f"there is no module '{error.name}' for task.function = '{place}'; looked in {here} and in the "
+                f"there is no module '{error.name}' for task.function = '{place}'; searched {here} and the "
                 "installed packages. Run from the folder that holds it, or install it."
             ) from None
         raise SettingError(f"the module '{name}' cannot be imported: {error}.") from error
-    except Exception as error:  # importing runs the user's code
+    except Exception as error:  # importing runs the user's code, which may raise anything
         raise SettingError(f"the module '{name}' cannot be imported: {type(error).__name__}: {error}.") from error
     finally:
         if added and here in sys.path:
@@ -204,7 +206,7 @@ def _told(function: Callable[..., Any]) -> str:
 
 
 def _fingerprint(function: Callable[..., Any], batch: bool) -> str:
-    """The function's name and source: an edited function is another task. What it calls is not looked at."""
+    """The function's name and source: an edited function is another task. Functions that it calls are not included."""
     try:
         source = inspect.getsource(function if inspect.isroutine(function) else type(function))
     except (OSError, TypeError):

@@ -1,4 +1,4 @@
-"""Words for a picture: a prompt's score is the cosine of its embedding and the target's, in an image-text model."""
+"""Words for a picture: a prompt's score is the cosine of its embedding and the picture's, in an image-text model."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pinprompt.values import Evaluation, Prompt, Score
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# After "A picture of" a language model writes a sentence, most of whose words show nothing; after what is said of
-# several kinds of pictures it says the like of many kinds.
+# After "A picture of" a language model writes a sentence with few visual words; after descriptions of several kinds of
+# pictures it writes similar descriptions.
 CONTEXTS = {
     "caption": """\
 A picture and its caption: A red apple on a plate
@@ -47,9 +47,9 @@ A picture in words: piano music object play
 A picture in words: arrow sign symbol up
 A picture in words:""",
 }
-"""What the writer reads before it writes, by style."""
+"""The writer's context, by style."""
 LEAST = -1.0
-"""What a prompt scores that cannot be scored: the least cosine, so that it never wins."""
+"""The score of a prompt that cannot be scored: the lowest cosine."""
 
 
 class InversionTask(Task):
@@ -62,7 +62,7 @@ class InversionTask(Task):
 
     def __init__(self, settings: InversionSettings, clip: Clip, pictures: Sequence[Picture]) -> None:
         self.settings, self.clip, self.pictures = settings, clip, list(pictures)
-        self.chunk = 4 * clip.rows  # the text tower reads several at a time
+        self.chunk = 4 * clip.rows  # the text tower processes several prompts at a time
         if not self.pictures:
             raise SettingError("the inversion task has no picture; name a file, several files, or a folder (images).")
         images = [picture.image for picture in self.pictures]
@@ -73,12 +73,12 @@ class InversionTask(Task):
 
     @classmethod
     def build(cls, settings: InversionSettings, device: str = "cpu") -> InversionTask:
-        """Read the pictures, then load the model; a bad picture is refused before a large model is loaded."""
+        """Read the pictures, then load the model, so that a bad picture is reported before a large model is loaded."""
         pictures = load_pictures(settings.images)
         return cls(settings, load_clip(settings.model, device), pictures)
 
     def check_window(self, length: int) -> None:
-        """Refuse, before a search, prompts of a length that the model's text window cannot hold."""
+        """Raise an error if prompts of this length do not fit into the model's text window."""
         if self.settings.overlong == "refuse":
             self.clip.check_length(length)
 
@@ -106,11 +106,11 @@ class InversionTask(Task):
         return [float((vector * self._target).sum()) for vector in self.clip.text_features(texts)]
 
     def image_similarities(self, images: Sequence[Image]) -> list[float]:
-        """Cosines of other pictures (drawn for a prompt, say) with the target."""
+        """Cosines of other pictures (such as drawings) with the target."""
         return [float((vector * self._target).sum()) for vector in self.clip.image_features(images)]
 
     def evaluate(self, prompt: Prompt, split: str = "train", seed: int = 0) -> Evaluation:
-        """The cosine with the target and, where there are several pictures, with each of them."""
+        """The cosine with the target and, if there are several pictures, with each of them."""
         [score] = self.score([prompt], [seed], split)
         metrics = {"similarity": score.value}
         rows: list[dict[str, Any]] = []
@@ -129,7 +129,7 @@ class InversionTask(Task):
         return Evaluation(split, metrics, rows=len(self.pictures), calls=score.calls, tables=tables)
 
     def without(self, text: str) -> list[dict[str, Any]]:
-        """What each word is worth: the score without it, and how much that is less (one call per word and one more)."""
+        """The contribution of each word: the score without it, and the difference (one call per word and one more)."""
         words = text.split()
         shorter = [" ".join(words[:at] + words[at + 1 :]) for at in range(len(words))]
         whole, *rest = self.similarities([text, *shorter])
@@ -139,36 +139,36 @@ class InversionTask(Task):
         ]
 
     def calls(self, split: str = "train") -> int:
-        """One text through the text tower; the pictures' vectors are there already."""
+        """One call per text; the pictures' vectors are already known."""
         self._check_split(split)
         return 1
 
     def context(self) -> str:
-        """Text after which a description of a picture in the wanted style is likely."""
+        """A context after which a description of a picture in the chosen style is likely."""
         given = self.settings.context
         return CONTEXTS[self.settings.style] if given is None else given
 
     def baselines(self) -> dict[str, str]:
-        """The user's own prompt, where there is one."""
+        """The user's own prompt, if there is one."""
         return {"manual": self.settings.manual} if self.settings.manual else {}
 
     def exhibits(self) -> dict[str, Any]:
-        """What the report shows beside the numbers: the pictures, made small, and the nearest known words."""
+        """For the report: the pictures, scaled down, and the nearest known words."""
         images = [{"name": one.path.name, "data_uri": data_uri(one.image)} for one in self.pictures[:12]]
         return {"images": images, "known_words": self.nearest_words()}
 
     def nearest_words(self, count: int = 12) -> list[dict[str, Any]]:
-        """The single words that the model knows and that are nearest to the target, with their cosines."""
+        """The model's single words that are nearest to the target, with their cosines."""
         best = sorted(self.hints().items(), key=lambda pair: -pair[1])[:count]
         return [{"word": word, "similarity": round(value, 6)} for word, value in best]
 
     def hints(self) -> dict[str, float]:
-        """The cosines of all single words that the model knows; their vectors are the same for every picture."""
+        """The cosines of all single words of the model; their vectors are the same for every picture."""
         words, vectors = self.clip.known_words
         return dict(zip(words, (vectors @ self._target).tolist(), strict=True)) if words else {}
 
     def differentiable(self) -> VectorView:
-        """The white-box view, for PEZ and its like."""
+        """The differentiable view, for white-box methods such as PEZ."""
         return VectorView(self)
 
     def loss_of(self, vectors: Any) -> Any:
@@ -189,7 +189,7 @@ class VectorView:
         self.tokenizer = task.clip.tokenizer
 
     def loss(self, vectors: Any, rows: Sequence[int] = (0,)) -> Any:
-        """One minus the cosine with the target; there is one row, whichever are asked for."""
+        """One minus the cosine with the target; there is only one row."""
         return self._task.loss_of(vectors)
 
     def score_vectors(self, vectors: Any, split: str = "train") -> Score:
@@ -210,19 +210,19 @@ class VectorView:
 
 
 def _notes(clip: Clip, pictures: Sequence[Picture]) -> tuple[str, ...]:
-    """What should be known before a search: the small model cannot see photographs."""
+    """A warning before a search with photographs: the small model does not understand them."""
     seen = [picture.path.name for picture in pictures if looks_photographed(picture.image)]
     if clip.name != EMOJI_CLIP or not seen:
         return ()
     which = seen[0] if len(seen) == 1 else f"{seen[0]} and {len(seen) - 1} more"
     verb = "looks like a photograph" if len(seen) == 1 else "look like photographs"
     return (
-        f"{which} {verb}, and {EMOJI_CLIP} knows drawings of emoji and nothing else: expect words that do not fit. "
+        f"{which} {verb}, and {EMOJI_CLIP} was trained on emoji only: expect poor results. "
         "For photographs name a CLIP or SigLIP model: --model with a hub id (openai/clip-vit-base-patch32) or a folder",
     )
 
 
 def _fingerprint(settings: InversionSettings, clip: Clip, pictures: Sequence[Picture]) -> str:
-    """Changes with the model, the pictures and their order (a mean rounds by it), and how long prompts are treated."""
+    """Changes with the model, the pictures, their order (which affects rounding), and the treatment of long prompts."""
     parts = ["inversion 2", clip.name, clip.revision, settings.overlong, *(picture.sha256 for picture in pictures)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""The model that labels texts: opened here or behind an API, and what reports and other tools show of it."""
+"""The model that labels texts, local or remote, and what reports and other tools show of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pinprompt.tasks.labelled_data import LabelledData
 from pinprompt.tasks.prompts import Template, parse
 from pinprompt.values import Prompt
 
-if TYPE_CHECKING:  # the models bring torch and transformers, which are imported when a task is built
+if TYPE_CHECKING:  # the models import torch and transformers, which are only needed when a task is built
     from pinprompt.models.labels import CausalLabels, MaskedLabels
     from pinprompt.tasks.classification import ClassificationTask
     from pinprompt.tasks.label_scores import Floats, Ints
@@ -34,9 +34,9 @@ def open_label_model(
     contact: bool,
     models: ModelSettings,
 ) -> tuple[LabelledData, Any, Template, str]:
-    """The data with their label words, the model, its template, and what its answers depend on (its revision).
+    """The data with their label words, the model, its template, and its revision, on which its answers depend.
 
-    Without `contact` nothing is sent to a model behind an API.
+    Without `contact` nothing is sent to a remote model.
     """
     if is_remote(settings.model):
         model, template, revision = _open_server(settings, data, remote, contact)
@@ -50,7 +50,7 @@ def open_label_model(
 def manual_of(
     settings: ClassificationSettings, data: LabelledData, template: Template, kind: str
 ) -> tuple[str, Template]:
-    """The hand-written prompt of a task, with the template that it was written for."""
+    """The hand-written prompt of a task, with its template."""
     own = settings.manual
     if own is None and data.card is None:
         own = labelled_data.fitting_prompt(list(data.words.values()), settings.label_column, data.language)
@@ -58,9 +58,9 @@ def manual_of(
 
 
 def _with_words(settings: ClassificationSettings, data: LabelledData, model: Any, template: Template) -> LabelledData:
-    """The data with the best of the proposed label words, by the hand-written prompt on the training rows.
+    """The data with the best of the proposed label words, chosen with the hand-written prompt on the training rows.
 
-    A model behind an API is not asked: its calls belong to the search, and the first proposal is good enough to begin.
+    A remote model is not called for this: the first proposal is used.
     """
     words, tried = dict(data.words), ""
     if model.billed is None:
@@ -75,14 +75,14 @@ def _with_words(settings: ClassificationSettings, data: LabelledData, model: Any
         model.words = model.words_for(template.frame("it"), words)
         tried = f", the best of {len(candidates)} words on {len(rows)} training rows"
     pairs = ", ".join(f"{label}={word}" for label, word in words.items())
-    note = f"label words by the labels' names: {pairs}{tried}; --word label=word sets your own"
+    note = f"label words from the labels' names: {pairs}{tried}; set your own with --word label=word"
     return replace(data, words=words, notes=(*data.notes, note), proposed={})
 
 
 def _open_server(
     settings: ClassificationSettings, data: LabelledData, remote: RemoteSettings, contact: bool
 ) -> tuple[Any, Template, str]:
-    """A task model behind an API, with the template that fits it and what its answers depend on."""
+    """A remote task model, with its template and revision."""
     template = parse(settings.template or prompts.default_template(data.card, "causal"), "causal", settings.spacing)
     server = open_classifier(settings.model, remote, data.words, contact)
     return server, template, server.revision
@@ -91,7 +91,7 @@ def _open_server(
 def _open_model(
     settings: ClassificationSettings, data: LabelledData, device: str, models: ModelSettings
 ) -> tuple[Any, Template, str]:
-    """A task model on this machine, with the template that fits it and what its answers depend on."""
+    """A local task model, with its template and revision."""
     from pinprompt.models import loading, sources
 
     kind = settings.model_kind if settings.model_kind != "auto" else sources.kind_of(settings.model)
@@ -107,7 +107,7 @@ def _open_model(
     if kind == "masked":
         from pinprompt.models.labels import MaskedLabels
 
-        # A dataset's published way of writing its words counts with its published template only.
+        # A dataset's published word format only applies with its published template.
         published = data.card is not None and not settings.words and source == data.card.template(kind)
         spaced = data.card.spaced if published and data.card is not None else None
         lm, tokenizer = loading.load_masked_lm(settings.model, device, precision=models.precision)
@@ -125,7 +125,7 @@ def _open_model(
     return model, template, sources.resolve(settings.model).revision
 
 
-_SHOWN = 5  # examples right, and as many wrong, that a report shows
+_SHOWN = 5  # number of correct, and of wrong, examples in a report
 
 
 def sent(task: ClassificationTask, prompt: Prompt) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def sent(task: ClassificationTask, prompt: Prompt) -> dict[str, Any]:
 
 
 def shown_rows(task: ClassificationTask) -> dict[str, Any]:
-    """The examples as a page can show them beside what each prompt makes of them, and which rows a block has."""
+    """The examples and the rows of each block, for the studio's matrix."""
     splits: list[str] = [split for split in ("train", "dev") if split in task.splits]
     places = [(split, row) for split in splits for row in range(len(task.targets(split)))]
     at = {place: number for number, place in enumerate(places)}
@@ -176,7 +176,7 @@ def shown_rows(task: ClassificationTask) -> dict[str, Any]:
 
 
 def examples(task: ClassificationTask, probabilities: Floats, predicted: Ints, split: str) -> list[dict[str, Any]]:
-    """A few rows of a split that were labelled right, then a few that were labelled wrong."""
+    """A few rows of a split with correct labels, then a few with wrong ones."""
     rows, targets = task.data.splits[split], task.targets(split)
     right = [row for row in range(len(rows)) if predicted[row] == targets[row]]
     wrong = [row for row in range(len(rows)) if predicted[row] != targets[row]]
@@ -192,10 +192,10 @@ def examples(task: ClassificationTask, probabilities: Floats, predicted: Ints, s
 
 
 def displayed(task: ClassificationTask) -> list[str]:
-    """The labels as people read them."""
+    """The labels for display."""
     return [_display(task, label) for label in task.labels]
 
 
 def _display(task: ClassificationTask, label: str) -> str:
-    """A label as people read it: its word, where the label itself is only a number."""
+    """A label for display: its word if the label itself is only a number."""
     return task.data.words[label] if label.lstrip("-").isdigit() else label

@@ -1,9 +1,8 @@
-"""From a model's log-probabilities of labels to numbers: calibrated, the paper's reward, and the metrics of a report.
+"""Scores from label log-probabilities: calibration, the paper's reward, and the metrics of a report.
 
-Calibration measures once what a prompt makes likely whatever the text says, and takes it away again. `offsets` are one
-number per class, in logarithms, with a mean of 0. A label's calibrated log-probability is its raw one less its offset.
-With the offsets of a batch of texts the calibrated log-probabilities of that batch average to those of the prior:
-without one, no class is ahead before a text is read.
+Calibration removes a prompt's bias towards certain labels. `offsets` are one log-probability per class, with a mean of
+0; a label's calibrated log-probability is its raw one minus its offset. With the offsets of a batch of texts, the
+calibrated log-probabilities of that batch average to those of the prior (by default uniform).
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ RESAMPLES = 2000
 def gaps(probabilities: Floats, labels: Ints) -> Floats:
     """p(true class) - max p(other class) per row.
 
-    The true class is masked by its index: a tie is a gap of 0, not (as when equal values are masked) a win.
+    The true class is masked by its index, so a tie is a gap of 0 (masking equal values would make it a win).
     """
     rows = np.arange(len(labels))
     others = probabilities.copy()
@@ -37,24 +36,24 @@ def gaps(probabilities: Floats, labels: Ints) -> Floats:
 
 
 def gap_reward(probabilities: Floats, labels: Ints, wrong: float, right: float) -> Floats:
-    """The paper's piecewise reward per row: the gap times `right` where it is positive, times `wrong` elsewhere."""
+    """The paper's piecewise reward per row: the gap times `right` if it is positive, otherwise times `wrong`."""
     found = gaps(probabilities, labels)
     return np.where(found > 0, right * found, wrong * found)
 
 
 def correct(probabilities: Floats, labels: Ints) -> NDArray[np.bool_]:
-    """Which rows are right: the true class is strictly the likeliest, so that a tie is not counted."""
+    """Which rows are correct: the true class is strictly the most likely, so a tie does not count."""
     return gaps(probabilities, labels) > 0
 
 
 def log_likelihood(probabilities: Floats, labels: Ints) -> Floats:
-    """log p(true class) per row; finite, since a probability that underflows is taken as the smallest double."""
+    """log p(true class) per row; finite, since a probability that underflows is replaced by the smallest double."""
     chosen = probabilities[np.arange(len(labels)), labels]
     return np.log(np.maximum(chosen, np.finfo(np.float64).tiny))
 
 
 def predictions(probabilities: Floats, labels: Ints) -> Ints:
-    """The likeliest class per row; where the true class is tied with another, the other (as in `correct`)."""
+    """The most likely class per row; if the true class is tied with another, the other (as in `correct`)."""
     chosen = probabilities.argmax(axis=1)
     tied = (gaps(probabilities, labels) == 0) & (chosen == labels)
     others = probabilities.copy()
@@ -64,14 +63,14 @@ def predictions(probabilities: Floats, labels: Ints) -> Ints:
 
 def packed(probabilities: Floats, predicted: Ints) -> str:
     """Probabilities [N, C] as two hex digits each (times 254), with the predicted class strictly the largest."""
-    # A soft prompt that diverged gives NaN, which has no integer: shown as no probability.
+    # A diverged soft prompt gives NaN, which has no integer value: shown as 0.
     levels = np.rint(254 * np.clip(np.nan_to_num(probabilities), 0.0, 1.0)).astype(np.int64)
     places = np.arange(len(levels))
     chosen = levels[places, predicted]
     levels[places, predicted] = -1
     rivals = levels.max(axis=1)
     levels[places, predicted] = np.maximum(chosen, np.minimum(rivals + 1, 254))
-    # A rival at the very top leaves no room above it.
+    # Another class at the maximum must be lowered.
     full = (levels == 254) & (np.arange(levels.shape[1])[None, :] != predicted[:, None])
     levels[full] = 253
     return bytes(levels.astype(np.uint8).ravel()).hex()
@@ -90,21 +89,21 @@ def accuracy(table: Ints) -> float:
 
 
 def macro_f1(table: Ints) -> float:
-    """The mean over classes of F1; a class that is neither there nor predicted counts as 0."""
+    """The mean over classes of F1; a class that neither occurs nor is predicted counts as 0."""
     hits = np.diag(table).astype(np.float64)
     sums = table.sum(axis=0) + table.sum(axis=1)
     return float(np.mean(np.divide(2 * hits, sums, out=np.zeros_like(hits), where=sums > 0)))
 
 
 def balanced_accuracy(table: Ints) -> float:
-    """The mean over the classes that are there of the share that is labelled right."""
+    """The mean recall over the classes that occur."""
     rows = table.sum(axis=1)
     there = rows > 0
     return float(np.mean(np.diag(table)[there] / rows[there])) if there.any() else 0.0
 
 
 def label_entropy(table: Ints) -> float:
-    """The entropy (natural logarithm) of the predicted labels: 0 where all rows get the same one."""
+    """The entropy (natural logarithm) of the predicted labels: 0 if all rows get the same one."""
     shares = table.sum(axis=0) / max(1, table.sum())
     return float(-sum(share * np.log(share) for share in shares if share > 0)) + 0.0
 
@@ -116,7 +115,7 @@ def intervals(
     if not len(labels):
         return dict.fromkeys(metrics, (0.0, 0.0))
     cells = labels * classes + predicted
-    # A resample of rows is a multinomial draw of the table's cells: the same distribution, without drawing rows.
+    # Resampling rows is a multinomial draw of the table's cells: the same distribution, without drawing rows.
     shares = np.bincount(cells, minlength=classes * classes) / len(cells)
     drawn = np.random.default_rng(seed).multinomial(len(cells), shares, size=RESAMPLES)
     found = {}
@@ -128,23 +127,23 @@ def intervals(
 
 
 CONTENT_FREE = ("N/A", "", "[MASK]")
-"""Texts without content, to see what a prompt makes likely by itself."""
+"""Content-free texts, to measure the bias of a prompt."""
 FEW_ROWS, FEW_PER_CLASS = 16, 4
-"""With fewer training rows than these, the offsets of a batch are too uncertain to be used without a warning."""
+"""With fewer training rows, the offsets of a batch are so uncertain that a warning is printed."""
 DIGITS = 6
-"""Decimals of an offset. Rounded where they are measured, so that a stored offset is the very one that was used."""
+"""Decimals of an offset, rounded when measured, so that a stored offset equals the one used."""
 
 
 @dataclass(frozen=True)
-class Measured:
-    """The label offsets of a prompt, and the calls that it took to measure them."""
+class MeasuredOffsets:
+    """The label offsets of a prompt, and the calls used to measure them."""
 
     values: tuple[float, ...]
     calls: int = 0
 
 
 class Calibrator:
-    """The label offsets of prompts: a prompt's own, measured on its answers to training rows, or asked for once."""
+    """Label offsets of prompts: given with the prompt, measured on its answers to training rows, or requested once."""
 
     def __init__(
         self, settings: ClassificationSettings, labels: Sequence[str], graded: bool, targets: Mapping[str, Ints]
@@ -154,7 +153,7 @@ class Calibrator:
         self.prior = prior_of(settings.prior, labels)
         self._given_prior, self._labels, self._targets = bool(settings.prior), tuple(labels), targets
         self._known: dict[str, tuple[float, ...]] = {}
-        """Offsets by prompt text that were not given and had to be asked for."""
+        """Offsets by prompt text that were not given and had to be requested."""
 
     def offsets(
         self,
@@ -164,21 +163,21 @@ class Calibrator:
         block: bool,
         ask: Callable[[Sequence[Prompt], bool], list[Floats]],
         sequences: int,
-    ) -> list[Measured]:
+    ) -> list[MeasuredOffsets]:
         """The offsets of each prompt; `answers` are label log-probabilities [N, C] of a split, or of a block of rows.
 
-        `ask` gives those of texts without content, or else of the training rows; a row costs `sequences` calls.
+        `ask` returns those of content-free texts or of the training rows; a row costs `sequences` calls.
         """
         if self.kind == "none":
-            return [Measured(())] * len(prompts)
+            return [MeasuredOffsets(())] * len(prompts)
         for prompt in prompts:
             if prompt.offsets and len(prompt.offsets) != len(self._labels):
                 raise SettingError(
-                    f"the prompt has {len(prompt.offsets)} label offsets, and the task has {len(self._labels)} labels"
+                    f"the prompt has {len(prompt.offsets)} label offsets, but the task has {len(self._labels)} labels"
                 )
         unknown = [prompt for prompt in prompts if not prompt.offsets]
         if unknown and split != "train" and all(prompt.text in self._known for prompt in unknown):
-            return [Measured(prompt.offsets or self._known[prompt.text]) for prompt in prompts]
+            return [MeasuredOffsets(prompt.offsets or self._known[prompt.text]) for prompt in prompts]
         if self.kind == "content-free":
             calls = len(CONTENT_FREE)
             values = [content_free_offsets(logs, self.prior) for logs in ask(unknown, True)]
@@ -195,15 +194,15 @@ class Calibrator:
         vectors = [tuple(map(float, one)) for one in values]
         if split != "train" and not block:
             self._known |= {prompt.text: vector for prompt, vector in zip(unknown, vectors, strict=True)}
-        measured = iter(Measured(vector, calls * sequences) for vector in vectors)
-        return [Measured(prompt.offsets) if prompt.offsets else next(measured) for prompt in prompts]
+        measured = iter(MeasuredOffsets(vector, calls * sequences) for vector in vectors)
+        return [MeasuredOffsets(prompt.offsets) if prompt.offsets else next(measured) for prompt in prompts]
 
     def of_batch(self, logs: Floats, labels: Ints) -> tuple[float, ...]:
-        """The offsets that the label log-probabilities [N, C] of rows with these labels give."""
+        """The offsets from the label log-probabilities [N, C] of rows with these labels."""
         return tuple(map(float, batch_offsets(logs, labels, self.prior)))
 
     def facts(self, offsets: Sequence[float]) -> dict[str, Any]:
-        """How a prompt's labels were calibrated, as result.json has it."""
+        """The calibration of a prompt, as in result.json."""
         return {
             "kind": self.kind,
             "offsets": dict(zip(self._labels, offsets, strict=True)),
@@ -212,13 +211,13 @@ class Calibrator:
         }
 
     def notes(self) -> list[str]:
-        """What a reader should know of the calibration."""
+        """Notes about the calibration."""
         if self.asked == "none":
             if self._given_prior:
                 raise SettingError("task.prior needs task.calibrate: set it to batch or content-free")
             return []
         if self.kind == "none":
-            return ["the task model gives no log-probabilities, so labels are not calibrated"]
+            return ["the task model returns no log-probabilities, so labels are not calibrated"]
         few = few_rows(self._targets["train"], len(self._labels)) if self.kind == "batch" and self._trained else None
         return [few] if few else []
 
@@ -228,7 +227,7 @@ class Calibrator:
 
 
 def prior_of(given: Mapping[str, float], labels: Sequence[str]) -> Floats:
-    """Shares of the classes [C] from numbers that a user gave (they need not sum to 1); none: all the same."""
+    """Shares of the classes [C] from given weights (which need not sum to 1); none: all equal."""
     if not given:
         return np.full(len(labels), 1 / len(labels))
     named = {label.strip(): share for label, share in given.items()}
@@ -245,10 +244,10 @@ def prior_of(given: Mapping[str, float], labels: Sequence[str]) -> Floats:
 
 
 def batch_offsets(logs: Floats, labels: Ints, prior: Floats) -> Floats:
-    """Offsets [C] from the label log-probabilities [N, C] of the training rows: their mean, less the log prior.
+    """Offsets [C] from the label log-probabilities [N, C] of the training rows: their mean minus the log prior.
 
-    Every class weighs the same, however many rows it has: otherwise the share of a class among the rows would be taken
-    for a liking of the prompt. Where classes have equally many rows this is the mean over rows (arXiv 2309.17249).
+    Every class has the same weight, however many rows it has: otherwise the share of a class among the rows would be
+    mistaken for a bias of the prompt. For balanced classes this is the mean over rows (arXiv 2309.17249).
     """
     counts = np.bincount(labels, minlength=logs.shape[1]).astype(np.float64)
     weights = 1 / counts[labels]
@@ -257,13 +256,13 @@ def batch_offsets(logs: Floats, labels: Ints, prior: Floats) -> Floats:
 
 
 def content_free_offsets(logs: Floats, prior: Floats) -> Floats:
-    """Offsets [C] from the label log-probabilities [n, C] of texts without content: the log of the mean probability."""
+    """Offsets [C] from the label log-probabilities [n, C] of content-free texts: the log of the mean probability."""
     mean = np.maximum(np.exp(logs).mean(axis=0), np.finfo(np.float64).tiny)
     return _centred(np.log(mean) - np.log(prior))
 
 
 def probabilities_of(logs: Floats, offsets: Sequence[float]) -> Floats:
-    """Label probabilities [N, C], calibrated where there are offsets."""
+    """Label probabilities [N, C], calibrated if there are offsets."""
     return calibrated(logs, offsets) if offsets else np.exp(logs)
 
 
@@ -275,7 +274,7 @@ def calibrated(logs: Floats, offsets: Floats | Sequence[float]) -> Floats:
 
 
 def few_rows(labels: Ints, classes: int) -> str | None:
-    """A sentence where the training rows are too few for offsets that can be relied on."""
+    """A warning if there are too few training rows for reliable offsets."""
     least = int(np.bincount(labels, minlength=classes).min())
     if len(labels) >= FEW_ROWS and least >= FEW_PER_CLASS:
         return None
@@ -296,4 +295,4 @@ def unpack_rows(answers: bytes, classes: int) -> Floats:
 
 
 def _centred(offsets: Floats) -> Floats:
-    return np.asarray(np.round(offsets - offsets.mean(), DIGITS) + 0.0)  # + 0.0 makes a negative zero a plain one
+    return np.asarray(np.round(offsets - offsets.mean(), DIGITS) + 0.0)  # + 0.0 turns -0.0 into 0.0

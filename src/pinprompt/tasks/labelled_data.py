@@ -1,8 +1,8 @@
-"""The labelled examples of a classification task, and the words that stand for their labels.
+"""The labelled examples of a classification task, and their label words.
 
-Examples are found, split and checked before any model is asked anything. Label words that nobody gave are proposed by
-the names of the labels, and the choice among them is made on the training rows. A word is proposed only where the name
-says something: 'pos', 'billing_issue', '1' to '5' as stars; never for 'A' or 0.
+Examples are read, split and checked before any model is called. If no label words are given, candidates are derived
+from the names of the labels and chosen on the training rows. This needs meaningful names: 'pos', 'billing_issue', '1'
+to '5' as stars; not 'A' or 0.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from pinprompt.values import derive
 
 @dataclass(frozen=True)
 class LabelledData:
-    """Examples by split, the label words in the order of the classes, and remarks that a reader should know."""
+    """Examples by split, the label words in the order of the classes, and notes."""
 
     splits: Mapping[str, list[Example]]
     words: Mapping[str, str]
     card: DatasetCard | None
     notes: tuple[str, ...]
     proposed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Where the user gave no label words: several for each label, to be tried on the training rows."""
+    """If no label words were given: candidates for each label, to be tried on the training rows."""
 
     @cached_property
     def language(self) -> str:
-        """The language of the training texts; those of the catalogue are English."""
+        """The language of the training texts; built-in datasets are English."""
         return "en" if self.card is not None else guess([row.text for row in self.splits.get("train", ())])
 
 
 def load_data(settings: ClassificationSettings) -> LabelledData:
-    """The data that the settings name: a dataset of the catalogue, or the user's own files."""
+    """The data of the settings: a built-in dataset, or the user's own files."""
     if settings.dataset is not None and settings.train is not None:
         raise SettingError(
             f"both a dataset ('{settings.dataset}') and a training file ('{settings.train}') are given; give one."
@@ -64,7 +64,7 @@ def load_data(settings: ClassificationSettings) -> LabelledData:
         splits, notes, paths = _own_files(settings, words)
     else:
         raise SettingError(
-            "no data: name a dataset of the catalogue (dataset = 'sst-2', with data = 'FOLDER'), or give a file of "
+            "no data: name a built-in dataset (dataset = 'sst-2', with data = 'FOLDER'), or give a file of "
             "labelled examples (train = 'reviews.csv', text_column, label_column, words)."
         )
     check_labels(splits["train"], list(words), paths["train"])
@@ -93,7 +93,7 @@ def with_test(data: LabelledData, path: str, text_column: str, label_column: str
 
 
 def without_rows(settings: ClassificationSettings) -> LabelledData:
-    """The label words alone, for labelling texts with a prompt that was found: no file is read."""
+    """The label words only, for labelling texts with a run's prompt; no file is read."""
     card, words = _card_and_words(settings)
     return LabelledData({}, words, card, ())
 
@@ -105,10 +105,10 @@ def _card_and_words(settings: ClassificationSettings) -> tuple[DatasetCard | Non
 
 
 def _drawn(rows: list[Example], count: int) -> list[Example]:
-    """`count` rows in their order, each class with its share; the same draw for every split, so that runs compare."""
+    """`count` rows in their order, stratified by class; the same draw for every split, so that runs are comparable."""
     chooser = random.Random(derive(0, "test-rows"))
     order = chooser.sample(range(len(rows)), len(rows))
-    # A row's rank within its class, as a share of the class: taking the lowest keeps the classes' proportions.
+    # A row's rank within its class as a share of the class: taking the lowest keeps the class proportions.
     sizes, seen = Counter(row.label for row in rows), Counter[str]()
     ranks = []
     for place in order:
@@ -143,31 +143,32 @@ def _own_files(
         rare, _ = min(Counter(example.label for example in train).items(), key=lambda item: item[1])
         line = next(example.line for example in train if example.label == rare)
         raise DataError(
-            f"the label '{rare}' has one example only, and dev is split off train; add examples or give a dev file",
+            f"the label '{rare}' has only one example, and dev is split off train; add examples or give a dev file",
             path=settings.train,
             line=line,
         )
     if shots < settings.shots:
-        notes.append(f"{shots} examples per class in train and dev: the file has no more ({settings.shots} asked for)")
+        notes.append(f"{shots} examples per class in train and dev: the file has no more ({settings.shots} requested)")
     try:
         chosen, dev, rest = k_shot(train, shots, settings.split)
     except DataError as error:
         raise DataError(str(error), path=settings.train) from None
     if not test and rest:
-        notes.append("test is what train and dev leave of the training file")
+        notes.append("test is the rest of the training file after train and dev")
         test = rest
     return {"train": chosen, "dev": dev, "test": test}, notes, paths
 
 
 def _proposed(settings: ClassificationSettings) -> dict[str, tuple[str, ...]]:
-    """Label words from the labels' names, or a refusal where these say nothing."""
+    """Label words from the labels' names, or an error if the names are not meaningful."""
     assert settings.train is not None
     rows = read_examples(settings.train, settings.text_column, settings.label_column)
     labels = sorted({row.label for row in rows})
     found = proposed(labels, guess([row.text for row in rows]))
     if not found:
         raise SettingError(
-            f"no label words: '{settings.train}' has the labels {', '.join(labels[:8])}; say which word a model would "
+            f"no label words: '{settings.train}' has the labels {', '.join(labels[:8])}; give a word that the model "
+            "would "
             f'say for each, such as words = {{"{labels[0]}": "terrible", ...}} (--word {labels[0]}=terrible).'
         )
     return found
@@ -197,7 +198,7 @@ def _check_known(examples: Sequence[Example], labels: Sequence[str], path: objec
 
 
 def blocks_of_rows(targets: Mapping[str, Ints], classes: int, first: int) -> dict[str, list[tuple[str, int]]]:
-    """Blocks by name: rows of train, then of dev, classes in turn; the total doubles until a split is used up."""
+    """Blocks by name: rows of train, then of dev, alternating between classes; sizes double within a split."""
     size = -(-first // classes) * classes
     blocks: dict[str, list[tuple[str, int]]] = {}
     for split in ("train", "dev"):
@@ -248,9 +249,9 @@ _NAMELESS = frozenset((
 
 
 def proposed(labels: Sequence[str], language: str = "en") -> dict[str, tuple[str, ...]]:
-    """Words for each label, the likeliest first; empty where the name of one label says nothing.
+    """Candidate words for each label, the most likely first; empty if the name of a label is not meaningful.
 
-    Words of praise and blame are those of the texts' language, where it is known.
+    Words for positive and negative are in the texts' language, if it is known.
     """
     names = [label.strip() for label in labels]
     if set(names) == set(STARS):
@@ -281,7 +282,7 @@ def _words(label: str, language: str) -> tuple[str, ...]:
         return opinions.get(name, (name, parts[0]) if parts[0] != name and parts[0].lower() == name else (name,))
     telling = [part for part in lower if part not in _FILLERS and len(part) > 2]
     if "." in label or "/" in label:
-        telling.reverse()  # from the general to the special: the last part says most
+        telling.reverse()  # from general to specific: the last part is the most informative
     whole = [" ".join(lower)] if len(lower) <= 3 else []
     return tuple(dict.fromkeys([*telling[:2], *whole]))[:_MOST]
 
@@ -289,10 +290,10 @@ def _words(label: str, language: str) -> tuple[str, ...]:
 def chosen(
     candidates: Mapping[str, Sequence[str]], words: Sequence[str], logs: Floats, targets: Ints
 ) -> dict[str, str]:
-    """One word for each label: those with which the training rows' labels are likeliest, calibrated.
+    """One word for each label: those that make the training rows' labels most likely after calibration.
 
-    `logs` [N, W] are the log-probabilities of `words` behind every training row. From the first word of each label on,
-    one label's word is changed at a time while that helps; words of different labels stay different.
+    `logs` [N, W] are the log-probabilities of `words` after every training row. Starting from the first word of each
+    label, one label's word is changed at a time while that helps; different labels have different words.
     """
     place = {word: number for number, word in enumerate(words)}
     labels = list(candidates)
@@ -319,7 +320,7 @@ def chosen(
 
 
 def fitting_prompt(words: Sequence[str], label_column: str, language: str = "en") -> str:
-    """A hand-written prompt for label words: what people would write in front of them, in the texts' language."""
+    """A hand-written prompt for label words, in the texts' language."""
     lower = {word.lower() for word in words}
     known = LANGUAGES.get(language, LANGUAGES["en"])
     if lower <= FEELINGS:

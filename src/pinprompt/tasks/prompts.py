@@ -1,6 +1,6 @@
-"""Hand-written prompts to compare with, and the context that makes likely tokens likely for the task.
+"""Templates, hand-written prompts to compare with, and the writer's context.
 
-A baseline that is not in the place of a found prompt is a whole template (see `templates.whole`), so that it is
+A hand-written prompt that does not fit into the prompt's place is a template of its own (see `whole`), so that it is
 scored, paid for and reported like any other prompt.
 """
 
@@ -17,7 +17,7 @@ from pinprompt.data.examples import Example
 from pinprompt.errors import SettingError, did_you_mean
 from pinprompt.models.label_text import Frame
 
-# Templates: the places of text, prompt and mask. Parsed once, filled by joining, never by a format string.
+# Templates: the positions of text, prompt and mask. Parsed once and filled by joining, never by a format string.
 
 FIELDS = ("text", "prompt", "mask")
 _FIELD = re.compile(r"\{(\w*)\}")
@@ -33,10 +33,10 @@ class Template:
     spacing: Spacing = "single"
 
     def frame(self, prompt: str) -> Frame:
-        """What surrounds the text for this prompt, and where the mask goes.
+        """The text before and after the input for this prompt, and the position of the mask.
 
-        With single spacing a prompt's own outer spaces are dropped, and an empty prompt leaves no gap: a written
-        prompt mostly begins with a space, and the template has one already. Literal spacing inserts it as it is.
+        With single spacing a prompt's outer spaces are dropped, and an empty prompt leaves no gap: a written prompt
+        usually starts with a space, which the template already has. Literal spacing inserts it unchanged.
         """
         sides = {"before": "", "after": ""}
         side, mask, pending = "before", None, False
@@ -54,7 +54,7 @@ class Template:
                             pending = True
                             continue
                     if pending and piece.startswith(" "):
-                        # The spaces on both sides of an empty prompt become one, or none where it came first.
+                        # The spaces on both sides of an empty prompt become one, or none at the start.
                         sides[side] = sides[side].rstrip(" ")
                         piece = piece if sides[side] or side == "after" or mask else piece.lstrip(" ")
                     pending = False
@@ -64,7 +64,7 @@ class Template:
         return Frame(sides["before"], sides["after"], mask)
 
     def fill(self, text: str, prompt: str, word: str = "") -> str:
-        """The template as a person would read it, with a word in the mask's place (or at the end, without a mask)."""
+        """The filled template with a word in the mask's place (or at the end, without a mask)."""
         frame = self.frame(prompt)
         whole, _ = frame.around(text, word) if frame.mask else (frame.around(text)[0], 0)
         if frame.mask is None and word:
@@ -84,21 +84,21 @@ class Template:
 
 
 def parse(source: str, kind: str, spacing: Spacing = "single") -> Template:
-    """A template for a 'masked' or a 'causal' model, or a sentence that says what is wrong with it."""
+    """A template for a 'masked' or a 'causal' model; a SettingError if it is invalid."""
     template = _parse(source, spacing)
     names = [name for name, _ in template.parts if name]
     for name in ("text", "prompt"):
         if names.count(name) != 1:
             raise SettingError(
-                f"the template '{source}' must hold {{{name}}} exactly once; it has {names.count(name)}."
+                f"the template '{source}' must contain {{{name}}} exactly once; it has {names.count(name)}."
             )
     return _for_kind(template, names, kind)
 
 
 def whole(prompt: str, kind: str) -> Template | None:
-    """The template that a prompt is by itself, if it is one: a hand-written prompt may surround its text.
+    """The prompt as a template, if it is one: a hand-written prompt may surround its text.
 
-    Such a prompt holds `{text}` once, and `{mask}` where the model needs one; any other prompt is plain text.
+    Such a prompt contains `{text}` once, and `{mask}` if the model needs one; any other prompt is plain text.
     """
     if prompt.count("{text}") != 1 or "{prompt}" in prompt:
         return None
@@ -110,7 +110,7 @@ def whole(prompt: str, kind: str) -> Template | None:
 
 
 def _parse(source: str, spacing: Spacing, *, others: bool = False) -> Template:
-    """The parts of a template; `others` keeps unknown words in braces as they are, as a text may hold them."""
+    """The parts of a template; `others` keeps unknown words in braces, which a text may contain."""
     parts: list[tuple[str, str]] = []
     end = 0
     for found in _FIELD.finditer(source):
@@ -135,7 +135,8 @@ def _for_kind(template: Template, names: list[str], kind: str) -> Template:
     if kind == "masked":
         if masks != 1:
             raise SettingError(
-                f"the template '{template.source}' must hold {{mask}} exactly once for a masked model; it has {masks}. "
+                f"the template '{template.source}' must contain {{mask}} exactly once for a masked model; it has "
+                f"{masks}. "
                 "The usual one is '{text} {prompt} {mask} .'."
             )
         return template
@@ -151,7 +152,7 @@ def _for_kind(template: Template, names: list[str], kind: str) -> Template:
 
 
 def _ending_bare(template: Template) -> Template:
-    """The template without spaces at its end: the word that follows brings its own."""
+    """The template without trailing spaces: the next word has a leading space."""
     name, literal = template.parts[-1]
     bare = literal.rstrip(" ")
     if name or literal == bare:
@@ -159,11 +160,11 @@ def _ending_bare(template: Template) -> Template:
     return Template(template.source, (*template.parts[:-1], *([("", bare)] if bare else [])), template.spacing)
 
 
-_CONTEXT_WORDS = 60  # of each example's text; more would crowd out the examples
+_CONTEXT_WORDS = 60  # maximum characters of each example's text
 
 
 def default_template(card: DatasetCard | None, kind: str) -> str:
-    """The template of found prompts for a dataset and a kind of model."""
+    """The default template for a dataset and a kind of model."""
     if card is not None:
         return card.template(kind)
     return MASKED if kind == "masked" else CAUSAL
@@ -174,24 +175,24 @@ def manual_prompt(card: DatasetCard | None, template: Template, kind: str, own: 
     if own is not None or card is None:
         return own or "", template
     prompt, source = card.manual(kind)
-    # A user's own template replaces the dataset's, unless the hand-written prompt has a place of its own.
+    # A user's template replaces the dataset's, unless the hand-written prompt is a template itself.
     if source == card.template(kind):
         return prompt, template
     return prompt, parse(source, kind)
 
 
 def manual_text(prompt: str, manual: Template, template: Template) -> str:
-    """The hand-written prompt as one that the task can score."""
+    """The hand-written prompt as a prompt that the task can score."""
     return prompt if manual == template else opened(manual, prompt)
 
 
 def opened(template: Template, prompt: str, before: str = "") -> str:
-    """A template with the prompt filled in and the text left open: a whole template."""
+    """A template with the prompt filled in and the text left open."""
     return before + template.fill("{text}", prompt, "{mask}" if ("mask", "") in template.parts else "")
 
 
 def instructions_text(instruction: str, prompt: str, manual: Template, kind: str) -> str:
-    """The instruction before the text. A causal model needs the hand-written prompt too, to be asked for a word."""
+    """The instruction before the text. A causal model also needs the hand-written prompt."""
     if kind == "masked":
         return f"{instruction} {{text}} {{mask}} ."
     return opened(manual, prompt, instruction + " ")
@@ -205,7 +206,7 @@ def in_context_text(
     seed: int,
     fits: Callable[[str], bool],
 ) -> str | None:
-    """One random example per class in random order before the text, as many as fit; None where none does."""
+    """One random example per class in random order before the text, as many as fit; None if none does."""
     chooser = random.Random(seed)
     usable = [example for example in examples if not any(f"{{{field}}}" in example.text for field in FIELDS)]
     drawn = []
@@ -241,7 +242,7 @@ def context_text(
 
 
 def _stop(template: Template) -> str:
-    """A full stop after an example, unless the template brings one or ends with the text's own."""
+    """A full stop after an example, unless the template or the text ends with one."""
     return "" if template.parts[-1][0] == "text" or template.fill("x", "x", "x").endswith(".") else "."
 
 

@@ -1,4 +1,4 @@
-"""The contract of a task as code, for people who write their own."""
+"""The task protocol and its checker."""
 
 from __future__ import annotations
 
@@ -13,156 +13,156 @@ from typing import Any, Protocol, cast, runtime_checkable
 from pinprompt.errors import TaskError
 from pinprompt.values import Evaluation, Meter, Prompt, Score
 
-# What a task promises. A task turns prompt text into scores; it never sees how the prompt was written.
+# The protocol. A task turns prompt texts into scores; it does not see how a prompt was written.
 
 SPLITS = ("train", "dev", "test")
 
 
 @runtime_checkable
 class BareTask(Protocol):
-    """What every task must have; `check_task` is the same contract as code."""
+    """The required members of a task; `check_task` checks them."""
 
     name: str
     stochastic: bool
-    """True where the same prompt may score differently twice; such scores are never memoised by default."""
+    """Whether the same prompt may get different scores; such scores are not kept across runs by default."""
     fingerprint: str
     """Changes whenever a score could: model and revision, template, label words, data, reward."""
     splits: tuple[str, ...]
-    """The splits that can be scored; 'train' always, 'dev' and 'test' where there is data for them."""
+    """The splits that can be scored: always 'train', and 'dev' and 'test' if there is data for them."""
     primary: str
-    """The metric of `evaluate` that decides which prompt is better, for people."""
+    """The primary metric of `evaluate`."""
 
     def score(self, prompts: Sequence[Prompt], seeds: Sequence[int], split: str = "train") -> list[Score]:
         """One score per prompt, in order, higher is better.
 
         A prompt's score never depends on the other prompts of the call. `seeds` has one seed per prompt, for
-        stochastic tasks. One example that fails is recorded in `Score.failures`; an exception means that nothing
-        can be scored.
+        stochastic tasks. Failures of single examples are recorded in `Score.failures`; an exception means that
+        nothing can be scored.
         """
 
     def evaluate(self, prompt: Prompt, split: str, seed: int = 0) -> Evaluation:
-        """The metrics that people read, on one split."""
+        """The metrics of a prompt on one split."""
 
     def calls(self, split: str = "train") -> int:
-        """The most model calls that one prompt costs on a split; what a budget reserves."""
+        """The maximum number of model calls of one prompt on a split, which a budget reserves."""
 
     def context(self) -> str:
-        """Text that makes likely tokens likely for this task (template, examples); '' where there is none."""
+        """A context for the writer (template, examples), after which useful tokens are likely; '' if there is none."""
 
     def baselines(self) -> dict[str, str]:
-        """Hand-written prompts to compare with: 'manual', 'instructions', 'in-context' where they exist."""
+        """Hand-written prompts to compare with: 'manual', 'instructions', 'in-context', if they exist."""
 
 
 @runtime_checkable
 class Task(BareTask, Protocol):
-    """What the rest of pinprompt may ask of a task: the contract, and members with defaults.
+    """The full task protocol: required members, and optional members with defaults.
 
-    Subclass it to inherit the defaults. A task that has only the members of `BareTask` is given them by `complete`.
+    Subclass it to inherit the defaults. `complete` adds them to a task that only has the members of `BareTask`.
     """
 
     notes: Sequence[str] = ()
-    """What a reader should know of data and model, one sentence each."""
+    """Notes about data and model, one sentence each."""
     chunk: int = 1
-    """Prompts that are best scored together. One at a time is kept, and the clock looked at, after every prompt."""
+    """Number of prompts to score together. With 1, the score is stored and the clock checked after every prompt."""
     billed: str | None = None
-    """The model's name in `budget.prices`; None where no model is paid for."""
+    """The model's name in `budget.prices`; None if the model is not billed."""
     fingerprints: Mapping[str, str] = MappingProxyType({})
-    """One per split, where a score on a split depends on less than the whole task; `fingerprint` for the others."""
+    """A fingerprint per split, if a score on it depends on less than the whole task; otherwise `fingerprint`."""
     calibrates: bool = False
-    """True where a score on dev or test needs the prompt's `offsets`, which its score on train has."""
+    """Whether scores on dev and test need the prompt's `offsets`, which come from its score on train."""
 
     language: str = "en"
-    """What prompts should be written in: a code of `data/language.py`, or a language's name."""
+    """The language of prompts: a code of `data/language.py`, or a language's name."""
 
     def check_window(self, length: int) -> None:
-        """Raise a SettingError where prompts of `length` tokens cannot be scored; called before anything is spent."""
+        """Raise a SettingError if prompts of `length` tokens cannot be scored; called before the search."""
         return
 
     def tokens(self, prompt: Prompt, split: str = "train") -> tuple[int, int]:
-        """The most tokens in and out that a score can take; (0, 0) where nobody counts tokens.
+        """The maximum tokens in and out of a score; (0, 0) if tokens are not counted.
 
-        What it did take goes to `Score.details` (`tokens_in`, `tokens_out`) and `Evaluation.tables["usage"]`.
+        The actual numbers go to `Score.details` (`tokens_in`, `tokens_out`) and `Evaluation.tables["usage"]`.
         """
         return 0, 0
 
     def likely_tokens(self, prompt: Prompt, split: str = "train") -> tuple[int, int]:
-        """The tokens in and out that a score will take, as far as that can be told; for estimates."""
+        """The expected tokens in and out of a score, for estimates."""
         return self.tokens(prompt, split)
 
     def evaluation_cost(self, prompt: Prompt, split: str) -> tuple[int, int, int]:
-        """Calls, tokens in and tokens out of an evaluation, at the most; what a budget reserves."""
+        """Maximum calls, tokens in and tokens out of an evaluation, which a budget reserves."""
         return self.calls(split), *self.tokens(prompt, split)
 
     def attach(self, meter: Meter) -> bool:
-        """Tell the meter of every request from now on; False where requests are not counted one by one."""
+        """Report every request to the meter from now on; returns False if requests are not counted individually."""
         return False
 
     def judges(self) -> dict[str, str]:
-        """Who judges what, for results and comparisons: runs with other judges are never mixed."""
+        """The judges, for results and comparisons: runs with different judges are not comparable."""
         return {}
 
     def exhibits(self) -> dict[str, Any]:
-        """Further entries of result.json, such as the pictures that words are searched for."""
+        """Further entries of result.json, such as the target pictures."""
         return {}
 
     def sent(self, prompt: Prompt) -> dict[str, Any]:
-        """What is sent to the model for a text, as `sent` in result.json; {} where nothing is known of it."""
+        """What is sent to the model for a text, as `sent` in result.json; {} if not known."""
         return {}
 
     def shown_rows(self) -> dict[str, Any]:
-        """The training examples as rows.json has them, for the studio; {} where there is nothing to show."""
+        """The content of rows.json (the training examples), for the studio; {} if there is none."""
         return {}
 
     def kept_judges(self) -> dict[str, Any]:
-        """What using the answer needs in place of the data, as judges.json has it; {} where nothing is needed."""
+        """The content of judges.json, which replaces the data when the prompt is used; {} if not needed."""
         return {}
 
     def differentiable(self) -> Differentiable | None:
-        """The view that white-box methods need; None for a black box."""
+        """The differentiable view for white-box methods; None for a black box."""
         return None
 
     def evaluate_many(self, prompts: Sequence[Prompt], split: str, seed: int = 0) -> list[Evaluation]:
-        """`evaluate` of several prompts, for tasks that do it faster together; each as if it were evaluated alone."""
+        """`evaluate` for several prompts, for tasks that do this faster; the results are the same as one by one."""
         return [self.evaluate(prompt, split, seed) for prompt in prompts]
 
     def evaluation_from(self, score: Score, split: str, seed: int = 0) -> Evaluation | None:
-        """The evaluation that follows from a score of the same split, at no further call; None where none does."""
+        """The evaluation that follows from a score on the same split, without further calls; None if there is none."""
         return None
 
     def row_values(self, score: Score, split: str) -> list[float]:
-        """What each example of a split adds to a score that this task gave (their mean is the score); [] if unknown."""
+        """The value of each example in a score (their mean is the score); [] if unknown."""
         return []
 
     blocks: tuple[str, ...] = ()
-    """Names of parts of train and dev that can be scored one after the other; () where only whole splits can.
+    """Names of blocks of train and dev that can be scored separately; () if only whole splits can.
 
     They are disjoint, those of train come first, and together they are train and dev."""
 
     def pooled(self, scores: Sequence[Score]) -> list[float]:
-        """What each row is worth by the scores of a prompt on the first blocks, in order; their mean ranks prompts."""
+        """The value of each row, from the scores of a prompt on the first blocks; their mean ranks prompts."""
         return [score.value for score in scores]
 
     def whole_splits(self, scores: Sequence[Score]) -> dict[str, Score]:
-        """The scores on train and dev that follow from those of a prompt on the first blocks, at no further call."""
+        """The scores on train and dev that follow from those on the first blocks, without further calls."""
         return {}
 
     def answers(self) -> tuple[str, ...]:
-        """Words that the task model may say right after a prompt; () where there are none."""
+        """Words that the task model may say right after a prompt; () if there are none."""
         return ()
 
     def drafts(self) -> tuple[str, ...]:
-        """Prompts that people would write for this task, for a search to start from; () where there are none."""
+        """Common prompts for this task, for a search to start from; () if there are none."""
         return ()
 
     def hints(self) -> Mapping[str, float]:
-        """Single words with what each would score alone, where many can be had at once; {} where they cannot.
+        """The scores of single words, if many can be computed at once; {} otherwise.
 
         Each word counts as one call for the method that uses them."""
         return {}
 
 
 def spans(count: int, size: int) -> list[tuple[int, int]]:
-    """Rows 0 to `count` in blocks (begin, end): `size` rows first, then as many as there were before."""
+    """Rows 0 to `count` in blocks (begin, end): first `size` rows, then blocks that double the total."""
     found, begin = [], 0
     while begin < count:
         end = min(begin + max(size, begin), count)
@@ -172,7 +172,7 @@ def spans(count: int, size: int) -> list[tuple[int, int]]:
 
 
 def blocks_of(task: Task) -> tuple[str, ...]:
-    """The blocks of a task, or its splits that may choose where it has none."""
+    """The blocks of a task, or its train and dev splits if it has none."""
     return task.blocks or tuple(split for split in ("train", "dev") if split in task.splits)
 
 
@@ -190,7 +190,7 @@ class _Defaults(Task):
 
 
 class _Completed:
-    """A user's task, with the defaults of the members that it leaves out."""
+    """A user's task with defaults for missing members."""
 
     def __init__(self, task: BareTask) -> None:
         self._task = task
@@ -201,7 +201,7 @@ class _Completed:
         except AttributeError:
             if name not in OPTIONAL:
                 raise
-            if name in ("evaluate_many", "evaluation_cost", "likely_tokens"):  # their defaults ask the task itself
+            if name in ("evaluate_many", "evaluation_cost", "likely_tokens"):  # their defaults call the task itself
                 return partial(getattr(Task, name), self)
             return getattr(_DEFAULTS, name)
 
@@ -210,12 +210,12 @@ _DEFAULTS = _Defaults()  # type: ignore[abstract]  # only the members with defau
 
 
 def complete(task: Any) -> Task:
-    """The task itself if it has every member, else one that has the defaults of those that are missing."""
+    """The task itself if it has every member, otherwise a wrapper with defaults for the missing ones."""
     return task if isinstance(task, Task) else cast(Task, _Completed(task))
 
 
 class Differentiable(Protocol):
-    """The view that white-box methods ask for with `task.differentiable()`; a black box has none.
+    """The view returned by `task.differentiable()`, for white-box methods; a black box has none.
 
     Prompts are vectors at the prompt's position in the task model's own input space.
     """
@@ -239,10 +239,10 @@ _PROMPTS = ("It was", "The answer is", "In one word:")
 
 
 def check_task(task: Any, prompts: Sequence[str] = _PROMPTS, *, seed: int = 0, raise_error: bool = True) -> list[str]:
-    """Try a task against its contract on a few prompts; every breach is a sentence.
+    """Check on a few prompts that a task satisfies the protocol.
 
     Scores each prompt a few times and evaluates one per split, so it costs model calls. With `raise_error` (the
-    default) breaches are raised as one TaskError; otherwise they are returned, and an empty list means none.
+    default) violations are raised as one TaskError; otherwise they are returned as a list of sentences.
     """
     findings = _shape(task)
     if not findings:
@@ -255,7 +255,7 @@ def check_task(task: Any, prompts: Sequence[str] = _PROMPTS, *, seed: int = 0, r
             *_extras(task, given[0]),
         ]
     if findings and raise_error:
-        raise TaskError("the task breaks its contract:\n" + "\n".join(f"- {finding}" for finding in findings))
+        raise TaskError("the task violates its protocol:\n" + "\n".join(f"- {finding}" for finding in findings))
     return findings
 
 
@@ -285,7 +285,7 @@ def _scores(task: Task, prompts: list[Prompt], seed: int) -> list[str]:
     seeds = [seed + place for place in range(len(prompts))]
     found: list[str] = []
     ready = prompts
-    """The prompts with what their scores on train measured of them."""
+    """The prompts with the offsets from their scores on train."""
     for split in sorted(task.splits, key=lambda split: split != "train"):
         calls: int | None = task.calls(split)
         if not isinstance(calls, int) or isinstance(calls, bool) or calls < 0:
@@ -293,7 +293,7 @@ def _scores(task: Task, prompts: list[Prompt], seed: int) -> list[str]:
             calls = None
         try:
             scores = task.score(prompts if split == "train" else ready, seeds, split)
-        except Exception as error:  # the task is what is being tried
+        except Exception as error:  # the task may raise anything
             found.append(f"score raised {type(error).__name__} on '{split}': {error}")
             continue
         if not isinstance(scores, list) or len(scores) != len(prompts):
@@ -325,12 +325,12 @@ def _score(prompt: Prompt, score: Any, calls: int | None, split: str) -> list[st
     elif not isinstance(score.value, int | float) or not math.isfinite(score.value):
         found.append(f"{what} is {score.value!r}, which is not a finite number")
     if calls is not None and score.calls > calls:
-        found.append(f"{what} says {score.calls} calls, more than the {calls} that calls('{split}') promises at most")
+        found.append(f"{what} says {score.calls} calls, more than the {calls} that calls('{split}') declares")
     return found
 
 
 def _independence(task: Task, prompts: list[Prompt], seeds: list[int]) -> list[str]:
-    """A prompt alone, in another order and a second time must score as it did; for any task, given the same seeds."""
+    """A prompt must get the same score alone, in another order and a second time, given the same seeds."""
     together = task.score(prompts, seeds, "train")
     again = task.score(prompts, seeds, "train")
     turned = task.score(prompts[::-1], seeds[::-1], "train")[::-1]
@@ -357,7 +357,7 @@ def _evaluations(task: Task, prompt: Prompt, seed: int) -> list[str]:
     for split in task.splits:
         try:
             answer = task.evaluate(prompt, split, seed)
-        except Exception as error:  # the task is what is being tried
+        except Exception as error:  # the task may raise anything
             found.append(f"evaluate raised {type(error).__name__} on '{split}': {error}")
             continue
         if not isinstance(answer, Evaluation):
@@ -381,7 +381,7 @@ def _words(task: Task) -> list[str]:
 
 
 def _extras(task: Task, prompt: Prompt) -> list[str]:
-    """The members that a task may leave out, where it has them."""
+    """Check the optional members that a task has."""
     found = []
     if isinstance(task.notes, str) or not all(isinstance(note, str) for note in task.notes):
         found.append(f"'notes' must be a list of sentences, it is {task.notes!r:.80}")

@@ -1,7 +1,7 @@
-"""Rewrites and their worth: the model that writes them, the judges of a run, and the numbers of style transfer.
+"""Rewrites: the model that writes them, the judges of a run, and the metrics of style transfer.
 
-A rewriter works on single texts with the judges that a run kept, without the run's texts. Content, style (one judge for
-the search, another for the report) and fluency are judged; the metrics are pure arithmetic on those judgements.
+A rewriter works on single texts with the judges stored in a run, without the run's texts. There are judges for content,
+style (one for the search, another for the report) and fluency; the metrics are computed from their judgements.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from pinprompt.values import derive
 
 
 class Rewrite(NamedTuple):
-    """An output with what judges say of it, in percent; `score` is what it is worth by `task.reward`."""
+    """An output with the judges' values in percent; `score` is its score by `task.reward`."""
 
     text: str
     content: float
@@ -58,7 +58,7 @@ class Rewrite(NamedTuple):
 
 @dataclass
 class Rewriter:
-    """A model that writes, and the judges that order what it wrote."""
+    """A model that rewrites texts, and the judges that rank its outputs."""
 
     generator: Generator
     content: ContentJudge
@@ -68,12 +68,12 @@ class Rewriter:
     notes: tuple[str, ...] = ()
 
     def rewrite(self, prompt: str, text: str, n: int = 1, seed: int = 0) -> list[Rewrite]:
-        """The n best distinct rewrites of a text, out of `samples` (or n) outputs; fewer where there are fewer.
+        """The n best distinct rewrites of a text, out of `samples` (or n) outputs; fewer if there are fewer.
 
-        An output that repeats the text comes after all that change it.
+        An unchanged copy of the text comes last.
         """
         if not text.strip():
-            raise SettingError("there is nothing to rewrite: the text is empty")
+            raise SettingError("the text to rewrite is empty")
         (made,) = self.generator.sample([Request(prompt, text, max(n, self.samples), derive(seed, "rewrite"))])
         distinct = [one for one in dict.fromkeys(made.texts) if one]
         if not distinct:
@@ -88,7 +88,7 @@ class Rewriter:
 
 
 def unchanged(text: str, rewrite: str) -> bool:
-    """True where a rewrite differs from the text in case, spaces or quotes at the most."""
+    """Whether a rewrite differs from the text at most in case, spaces or quotes."""
     return _bare(text) == _bare(rewrite)
 
 
@@ -97,7 +97,7 @@ def _bare(text: str) -> str:
 
 
 def local_generator(settings: StyleTransferSettings, model: Any, tokenizer: Any, lower: bool) -> Generator:
-    """The task model of this machine as a writer of rewrites."""
+    """A local task model as a generator of rewrites."""
     return Generator(
         model,
         tokenizer,
@@ -111,7 +111,7 @@ def local_generator(settings: StyleTransferSettings, model: Any, tokenizer: Any,
 
 
 def open_server(settings: StyleTransferSettings, lower: bool, remote: RemoteSettings, contact: bool) -> RemoteGenerator:
-    """A model behind an API with the interface of `Generator`; it is asked how it writes unless without `contact`."""
+    """A remote model with the interface of `Generator`; with `contact` the server is probed."""
     server = RemoteGenerator(
         open_client(settings.model, remote),
         template=settings.template,
@@ -142,12 +142,12 @@ def kept_rewriter(
 TRAINED = "trained"
 PERPLEXITY = "perplexity"
 CALIBRATION = 100
-"""Target texts that the perplexity of a fluent text is measured on."""
+"""Maximum number of target texts for measuring the perplexity of fluent texts."""
 
 
 @dataclass
 class StyleJudges:
-    """The judges of one run, and what they are, for the report."""
+    """The judges of one run, and their names for the report."""
 
     content: ContentJudge
     reference: ContentJudge
@@ -162,13 +162,13 @@ class StyleJudges:
 
     @property
     def fluency(self) -> FluencyJudge:
-        """Made when it is first asked: the search does without it."""
+        """Created on first use: the search does not need it."""
         if self._fluency is None:
             self._fluency = self.acceptability or PerplexityFluency.calibrated(self.lm, self.texts)
         return self._fluency
 
     def names(self) -> dict[str, str]:
-        """Who judged what. Numbers of runs whose judges differ are not comparable."""
+        """The judges by name. Runs with different judges are not comparable."""
         return {
             "content": self.content.name,
             "references": self.reference.name,
@@ -182,9 +182,9 @@ class StyleJudges:
 def build_judges(
     settings: StyleTransferSettings, data: StyleData, device: str, task_lm: LanguageModel | None
 ) -> StyleJudges:
-    """Load and train the judges; the report's style judge too, so that a refusal comes before the search.
+    """Load and train the judges, including the report's style judge, so that an error comes before the search.
 
-    A task model that tells no probabilities (`task_lm` is None) leaves perplexity to `settings.fluency_model`.
+    If the task model gives no probabilities (`task_lm` is None), perplexity is computed by `settings.fluency_model`.
     """
     encoder = _encoder(settings, device)
     first, second = data.halves
@@ -193,7 +193,7 @@ def build_judges(
     if settings.fluency_model is not None:
         lm = LanguageModel(*load_causal_lm(settings.fluency_model, device), name=_named(settings.fluency_model))
     if lm is None:
-        raise SettingError("a model behind an API gives no perplexity; name a local one as task.fluency_model")
+        raise SettingError("a remote model gives no perplexity; set task.fluency_model to a local model")
     read = Embedding(_layer(encoder, settings.style_layer))
     search = _style(settings, data, settings.style, settings.style_label, known, read, first, device)
     wide = Together([read, Words()])
@@ -252,7 +252,7 @@ def _encoder(settings: StyleTransferSettings, device: str) -> Encoder:
 
 
 def _layer(encoder: Encoder, layer: int) -> Encoder:
-    """The same encoder read at another layer; vectors of the last layer are shared by all judges."""
+    """The same encoder with another layer; vectors of the last layer are shared by all judges."""
     if layer == -1:
         return encoder
     return Encoder(encoder.model, encoder.tokenizer, name=f"{encoder.name} layer {layer}", layer=layer)
@@ -298,7 +298,7 @@ def _classifier(name: str, device: str, known: dict[str, Classifier]) -> Classif
 
 
 def _named(name: str) -> str:
-    """A model's name with its revision: judges of one name and different weights are different judges."""
+    """A model's name with its revision: judges with different weights are different judges."""
     return f"{name}@{resolve(name).revision[:8]}"
 
 
@@ -306,23 +306,23 @@ _RESAMPLES = 1000
 
 
 def joint(content: float, style: float) -> float:
-    """What one output is worth, 0 to 100: the mean of content and style (each 0 to 1), as the released code has it.
+    """The score of one output, 0 to 100: the mean of content and style (each 0 to 1), as in the released code.
 
-    The paper's text says their sum; a factor of two is the reward scale's business.
+    The paper has their sum; the factor of two belongs to the reward scale.
     """
     return 50.0 * (content + style)
 
 
 def gain(content: float, style: float, before: float) -> float:
-    """What one output is worth, 0 to 100: its content times what its style gains over that of the source.
+    """The score of one output, 0 to 100: its content times its gain in style over the source.
 
-    A copy gains nothing, whatever the judge thinks of the source, and a text of another content keeps nothing.
+    A copy scores 0, whatever the judge says about the source, and so does a text with other content.
     """
     return 100.0 * content * max(0.0, style - before)
 
 
 def best_of_blocks(values: Sequence[float], blocks: int) -> tuple[float, list[int]]:
-    """The mean over consecutive blocks of the best value of each, and their places."""
+    """The mean of the best value of each consecutive block, and their positions."""
     if not values or len(values) % blocks:
         raise ValueError(f"{len(values)} values cannot be cut into {blocks} equal blocks")
     size = len(values) // blocks
@@ -333,8 +333,8 @@ def best_of_blocks(values: Sequence[float], blocks: int) -> tuple[float, list[in
 def corpus(content: Sequence[float], style: Sequence[float], fluent: Sequence[float]) -> dict[str, float]:
     """Content, style, fluency, J and GM in percent, over one output per source.
 
-    J is the mean of the three sentence by sentence multiplied; GM the geometric mean of the three corpus scores.
-    `style` and `fluent` are 0 or 1 as published (predicted or not), `content` is between.
+    J is the mean over sentences of the product of the three; GM is the geometric mean of the three corpus scores.
+    `style` and `fluent` are 0 or 1 as published (predicted or not), `content` is between 0 and 1.
     """
     c, s, f = (np.asarray(part, dtype=np.float64) for part in (content, style, fluent))
     means = [100 * float(part.mean()) for part in (c, s, f)]
@@ -369,7 +369,7 @@ def mean_intervals(values: Mapping[str, Sequence[float]], seed: int) -> dict[str
 
 
 def sentence_bleu(texts: Sequence[str], references: Sequence[str]) -> list[float] | None:
-    """Sentence BLEU of each text against its reference, 0 to 100; None where sacrebleu is not installed."""
+    """Sentence BLEU of each text against its reference, 0 to 100; None if sacrebleu is not installed."""
     try:
         import sacrebleu
     except ImportError:

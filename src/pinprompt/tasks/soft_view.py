@@ -1,4 +1,4 @@
-"""Classification with a prompt of vectors: what soft prompts, AutoPrompt and PEZ ask for."""
+"""The differentiable view of a classification task, for soft prompts, AutoPrompt and PEZ."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class SoftView:
     def __init__(self, task: ClassificationTask) -> None:
         if not task.model.words.single:
             raise SettingError(
-                "methods that use gradients need label words of one token each; choose other words (strict_words says "
-                "which are longer)."
+                "methods that use gradients need label words of one token each; choose other words (strict_words "
+                "lists longer ones)."
             )
         self.task, self.model = task, task.model
         self.tokenizer = task.model.tokenizer
         self.label_words = tuple(task.data.words.values())
-        """What the classes are called, for methods that keep these words out of prompts, or begin with them."""
+        """The label words, for methods that exclude them from prompts or start with them."""
         embed = task.model.model.get_input_embeddings()
-        # Some models scale what they look up, so that the table itself is not what the first layer sees.
+        # Some models scale their embeddings, so that the table itself is not the input of the first layer.
         plain = type(embed) is torch.nn.Embedding
         with torch.no_grad():
             every = torch.arange(embed.weight.shape[0], device=embed.weight.device)
@@ -52,7 +52,7 @@ class SoftView:
         return self.task.score_of(self._probabilities(vectors, split), split)
 
     def evaluate_vectors(self, vectors: Any, split: str, seed: int = 0) -> Evaluation:
-        """The task's metrics of prompt vectors, as of any prompt (and without calibration)."""
+        """The task's metrics of prompt vectors (without calibration)."""
         return self.task.evaluation_of(self._probabilities(vectors, split), split, seed)
 
     def _probabilities(self, vectors: Any, split: str) -> Floats:
@@ -73,7 +73,7 @@ class SoftView:
         return self.model.vector_logits(vectors, sides, skips)
 
     def _sides(self, text: str, vectors: int) -> tuple[list[int], list[int], int]:
-        """The ids to the left and right of the prompt, the text cut where all would not fit; masks before the mask."""
+        """The ids to the left and right of the prompt, with the text truncated to fit; masks before the mask."""
         encoder, mask = self.model.encoder, self.model.mask_token
         room = encoder.window - vectors
         size = None

@@ -1,4 +1,4 @@
-"""The texts of a style-transfer run: what is rewritten in each split, and what the judges learn from."""
+"""The texts of a style-transfer run: the texts to rewrite in each split, and the judges' training texts."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from pinprompt.values import derive
 
 T = TypeVar("T")
 LEAST_TEXTS = 50
-"""Texts of each style that are enough: two fifths to rewrite, two halves of the rest for two judges."""
+"""Minimum number of texts per style: two fifths to rewrite, two halves of the rest for two judges."""
 HELD_OUT = 100
-"""The most test texts that are held out of a source file."""
+"""Maximum number of test texts held out from a source file."""
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,13 @@ class StyleData:
 
     sources: Mapping[str, tuple[str, ...]]
     references: tuple[str, ...]
-    """Human rewrites of the test texts, or nothing."""
+    """Human rewrites of the test texts, if any."""
     halves: tuple[tuple[list[str], list[str]], tuple[list[str], list[str]]]
     """(source texts, target texts) for the judge of the search, and for the judge of the report."""
     styles: tuple[str, str]
     """Names of the source and the target style."""
     label: str
-    """The target's number among the styles, as classifiers that were trained on such data number it."""
+    """The target's label number in classifiers that were trained on such data."""
     manual: str
     instruction: str
     lower: bool
@@ -49,10 +49,10 @@ class StyleData:
 
 
 def style_data(settings: StyleTransferSettings) -> StyleData:
-    """Read what the settings name, and draw the parts by `settings.split`."""
+    """Read the data of the settings, and draw the parts by `settings.split`."""
     if settings.dataset is not None:
         if settings.source or settings.target:
-            raise SettingError("a dataset and source or target files were both given: name one or the other")
+            raise SettingError("give either a dataset or source and target files, not both")
         return _of_catalogue(settings, settings.dataset)
     if not settings.source or not settings.target:
         raise SettingError(
@@ -91,7 +91,7 @@ def _of_catalogue(settings: StyleTransferSettings, name: str) -> StyleData:
 
 
 def _parts(card: StyleCard, folder: Path | None) -> list[str]:
-    """The parts to learn from: a package has train, a published folder dev too, a smaller copy may hold dev alone."""
+    """The splits to use: a package has train, a published folder also dev, a smaller copy may only have dev."""
     if folder is None:
         return ["train"]
     place = folder / card.name if (folder / card.name).is_dir() else folder
@@ -143,7 +143,7 @@ def _divide(
     lower: bool,
     notes: tuple[str, ...] = (),
 ) -> StyleData:
-    """Draw the parts: texts to rewrite first, then two halves for the judges, who see none of the former."""
+    """Draw the parts: first the texts to rewrite, then two halves of the rest for the judges."""
     taken = set(test or ())
     lines = _drawn([line for line in dict.fromkeys(source) if line not in taken], settings.split, "source")
     wanted = _drawn(list(dict.fromkeys(target)), settings.split, "target")
@@ -153,8 +153,8 @@ def _divide(
             "judges and leave texts to search and to choose on (2 with style judges that are named)",
             path=settings.source or settings.data,
         )
-    few = max(1, len(lines) // 5)  # of a short file no part takes more than a fifth
-    # To draw from, all that may be taken; every method but Q-learning takes the first `sources` of them.
+    few = max(1, len(lines) // 5)  # in a short file no part takes more than a fifth
+    # The pool to draw from; every method except Q-learning takes the first `sources` of them.
     train = few if settings.draw == "step" else min(settings.sources, few)
     dev = min(settings.dev_sources, few)
     held = min(settings.test_sources or HELD_OUT, few) if test is None and len(lines) > 2 else 0

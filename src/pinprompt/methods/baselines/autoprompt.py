@@ -15,11 +15,11 @@ from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.recipe.sections import AutoPromptSettings, Constraints
 from pinprompt.values import Prompt, Score
 
-_TRIES = 50  # tokens looked at for each candidate wanted, where constraints refuse many
+_TRIES = 50  # tokens considered per candidate, since constraints reject many
 
 
 def autoprompt(search: Search, settings: AutoPromptSettings) -> Outcome:
-    """Exchange tokens until the steps or the budget end; prompts are scored as texts, and the best on dev are kept."""
+    """Replace tokens until the steps or the budget end; prompts are scored as texts, and the best on dev are kept."""
     run = _Run(search, settings)
     book = run.book
     for step in range(run.resume(), settings.steps):
@@ -43,7 +43,7 @@ def autoprompt(search: Search, settings: AutoPromptSettings) -> Outcome:
 
 
 def first_order(embeddings: Tensor, gradient: Tensor, token: int) -> Tensor:
-    """How much the loss changes, to first order, if another token takes a token's place: (e_w - e_token) . g, [V]."""
+    """First-order change of the loss if a token is replaced by another: (e_w - e_token) . g, [V]."""
     products: Tensor = embeddings.float() @ gradient.float()
     return products - products[token]
 
@@ -60,7 +60,7 @@ class _Run:
         self.book = Book(search, "autoprompt")
         self.gradients = Gradients(search, self.view)
         mask = getattr(self.view.tokenizer, "mask_token_id", None)
-        # A mask is a placeholder for a word; constraints on the whole text could not hold meanwhile.
+        # A mask is a placeholder for a word; constraints on the whole text cannot be satisfied yet.
         banned = {name: getattr(policy.constraints, name) for name in ("banned", "banned_file", "stable")}
         free = policy.constraints == Constraints(**banned)
         self.mask: int | None = mask if settings.init == "mask" and free else None
@@ -77,7 +77,7 @@ class _Run:
         return losses / seen, total / seen
 
     def exchanges(self, gradient: Tensor, place: int) -> Iterator[tuple[int, ...]]:
-        """Prompts with another token at a place, the most promising first, as far as they keep the constraints."""
+        """Prompts with another token at a position that satisfy the constraints, the most promising first."""
         change = first_order(self.space.embeddings, gradient[place], self.ids[place])
         tries = min(len(change), _TRIES * self.settings.candidates)
         usable = self.space.vocabulary.tokens.whole.copy()
@@ -89,13 +89,13 @@ class _Run:
                 yield ids
 
     def chosen(self, candidates: list[tuple[int, ...]], scores: list[Score]) -> tuple[int, ...]:
-        """The best candidate where it is better than the prompt as it is (the first score), else that prompt."""
+        """The best candidate if it is better than the current prompt (the first score), else the current prompt."""
         merits = [self._merit(score) for score in scores]
         best = max(range(len(merits)), key=lambda place: (merits[place], -place))
         return self.ids if best == 0 else candidates[best - 1]
 
     def prompt(self, ids: tuple[int, ...]) -> Prompt:
-        """A prompt as the task gets it: text, since the ids are not the policy's."""
+        """A prompt for the task: text only, since the ids are not the policy's."""
         return Prompt(self.space.text(ids))
 
     def resume(self) -> int:
@@ -108,7 +108,7 @@ class _Run:
         return self.book.step
 
     def finish(self, stopped: str) -> Outcome:
-        """Return the best; prompts with masks left in them only where there is no other."""
+        """Return the best prompts; those with masks only if there are no others."""
         self.book.save()
         found = self.book.best(len(self.book))
         sign = str(self.view.tokenizer.mask_token)

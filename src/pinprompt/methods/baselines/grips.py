@@ -1,4 +1,4 @@
-"""GrIPS: an instruction is edited phrase by phrase (delete, swap, paraphrase, put back) as long as that helps."""
+"""GrIPS: edits an instruction phrase by phrase (delete, swap, paraphrase, restore) as long as the score improves."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from pinprompt.policy.writer import Writer
 from pinprompt.recipe.sections import Constraints, GripsSettings
 from pinprompt.values import Prompt, Score
 
-# The user's constraints on a prompt that is made of text, not of tokens.
+# The user's constraints for prompts that are text, not tokens.
 
 
 class TextRules:
-    """Says which constraint a text breaks.
+    """Checks the constraints on a text.
 
-    Constraints on tokens (whole_words, stable) do not apply to a text that nobody wrote token by token; no_repeats is
-    about its words.
+    Constraints on tokens (whole_words, stable) do not apply to a text that was not written token by token; no_repeats
+    applies to its words.
     """
 
     def __init__(self, constraints: Constraints) -> None:
@@ -39,12 +39,12 @@ class TextRules:
         self._required = [Word(word, (), ()) for word in constraints.required]
 
     def broken(self, text: str) -> str | None:
-        """Which constraint a text breaks, as the end of a sentence; None where it keeps them all."""
+        """The violated constraint, as the end of a sentence; None if the text satisfies all."""
         rules = self.constraints
         if not text.strip():
             return "it is empty"
         if phrase := self._phrases.found(text):
-            return f"it holds the banned {phrase!r}"
+            return f"it contains the banned {phrase!r}"
         if self._pattern is not None and self._pattern.found(text):
             return "it matches constraints.banned_pattern"
         for word in self._required:
@@ -53,19 +53,19 @@ class TextRules:
         if rules.max_chars is not None and len(text) > rules.max_chars:
             return f"it has {len(text)} characters, where constraints.max_chars is {rules.max_chars}"
         if rules.charset == "ascii" and not text.isascii():
-            return "it holds characters beyond ASCII (constraints.charset)"
+            return "it contains characters outside ASCII (constraints.charset)"
         if rules.charset == "letters" and not text.replace(" ", "").isalpha():
-            return "it holds more than letters and spaces (constraints.charset)"
+            return "it contains more than letters and spaces (constraints.charset)"
         words = re.findall(r"\w+", text.lower())
         if rules.no_repeats and len(set(words)) < len(words):
             return "it repeats a word (constraints.no_repeats)"
         return None
 
 
-# What rewrites a phrase for GrIPS: the policy LM by default, a sequence-to-sequence model, or the user's function.
+# Paraphrasers: the policy LM by default, a sequence-to-sequence model, or the user's function.
 
 Paraphraser = Callable[[str, int, torch.Generator], list[str]]
-"""From a phrase, how many rewritings are wanted, and a random stream, to rewritings (fewer where there are fewer)."""
+"""A function of a phrase, the number of paraphrases and a random stream that returns at most that many paraphrases."""
 
 PARAPHRASERS = ("writer", "pegasus", "seq2seq:MODEL", "module:function")
 
@@ -100,13 +100,13 @@ def paraphraser_named(name: str, writer: Callable[[], Writer], device: str) -> P
 
 
 class ByWriter:
-    """The policy LM samples the end of a line whose beginning is the phrase, up to the closing quote."""
+    """The policy LM completes a line that starts with the phrase, up to the closing quote."""
 
     def __init__(self, backbone: Backbone, temperature: float = 0.9, top: int = 40) -> None:
         self.backbone, self.temperature, self.top = backbone, temperature, top
 
     def __call__(self, phrase: str, count: int, random: torch.Generator) -> list[str]:
-        """Different rewritings among `count` samples."""
+        """Distinct paraphrases among `count` samples."""
         spare = phrase.replace('"', "'").strip()
         texts = self._sample(_CONTEXT.replace("{phrase}", spare), count, 2 * len(spare.split()) + 12, random)
         whole = [text.split('"')[0].strip() for text in texts if '"' in text]
@@ -114,7 +114,7 @@ class ByWriter:
         return list(dict.fromkeys(usable))
 
     def _sample(self, context: str, count: int, most: int, random: torch.Generator) -> list[str]:
-        """Continuations, all rows together at one shape; every number is drawn up front for all rows and steps."""
+        """Continuations, all rows together with a fixed shape; all random numbers are drawn in advance."""
         backbone = self.backbone
         start = backbone.start(context)
         room = getattr(backbone.config, "max_position_embeddings", None)
@@ -145,17 +145,17 @@ class ByWriter:
 
 
 _LEAST = -1e9
-_TRIES = 20  # draws of a candidate before a step makes do with fewer
+_TRIES = 20  # attempts per candidate before a step continues with fewer
 
 
 @dataclass(frozen=True)
 class Draft:
-    """The part of a prompt that is edited, as pieces; `tail` is the rest, from the first place for an input on."""
+    """The edited part of a prompt, as pieces; `tail` is the rest, from the first placeholder on."""
 
     pieces: tuple[str, ...]
     tail: str = ""
     deleted: tuple[str, ...] = field(default=(), compare=False)
-    """Pieces that were deleted on the way here, which `add` may put back."""
+    """Deleted pieces, which `add` may restore."""
 
     @property
     def head(self) -> str:
@@ -167,7 +167,7 @@ class Draft:
 
 
 def grips(search: Search, settings: GripsSettings) -> Outcome:
-    """Edit, score, keep what is better, until the steps, the patience or the budget end."""
+    """Edit, score and keep improvements, until the steps, the patience or the budget end."""
     run = _Run(search, settings)
     book = run.book
     try:
@@ -187,7 +187,7 @@ def grips(search: Search, settings: GripsSettings) -> Outcome:
 
 
 def merit_of(score: Score, entropy_weight: float) -> float:
-    """What GrIPS climbs: 100 x balanced accuracy + 10 x entropy of the predicted labels; else the task's own score."""
+    """GrIPS's objective: 100 x balanced accuracy + 10 x entropy of the predicted labels; else the task's score."""
     if "balanced_accuracy" not in score.details:
         return score.value
     return round(100 * score.details["balanced_accuracy"], 2) + entropy_weight * score.details["label_entropy"]
@@ -236,7 +236,7 @@ class _Run:
         return list(found.values())
 
     def edited(self, draft: Draft) -> Draft:
-        """One random edit; the draft itself where that edit finds nothing to do."""
+        """One random edit; the draft itself if the edit does not apply."""
         possible = [name for name in self.settings.operations if name != "add" or draft.deleted]
         if not possible:
             return draft
@@ -259,7 +259,7 @@ class _Run:
         return draft
 
     def merit(self, draft: Draft, score: Score) -> float:
-        """The measure that is climbed, booked so that the best by it are handed over."""
+        """The objective, recorded so that the best prompts by it become candidates."""
         said = "balanced_accuracy" in score.details
         if self.classes != said and not score.failures:
             raise TaskError(
@@ -268,12 +268,12 @@ class _Run:
             )
         merit = merit_of(score, self.settings.entropy_weight)
         if self.classes and not said:
-            merit = _LEAST  # nothing could be scored, so that there are no labels to look at
+            merit = _LEAST  # nothing could be scored, so there are no labels
         self.book.rank(Prompt(draft.text), merit)
         return merit
 
     def accept(self, step: int, drafts: list[Draft], merits: list[float]) -> None:
-        """Continue from the best candidate where it is better, or (annealing) by chance where it is worse."""
+        """Continue from the best candidate if it is better, or (annealing) with some probability if it is worse."""
         best = max(range(len(drafts)), key=lambda place: (merits[place], -place), default=None)
         if best is None:
             self.failures += 1
@@ -300,12 +300,12 @@ class _Run:
         self.book.remember(step, state)
 
     def _start(self) -> Draft:
-        """The hand-written prompt to edit: its words up to the first place for an input, which stay as they are."""
+        """The hand-written prompt to edit, up to the first placeholder; the rest is kept."""
         known = self.search.task.baselines()
         name = self.settings.start if self.settings.start in known else "manual"
         if name not in known:
             raise SettingError(
-                f"grips edits a hand-written prompt, and the task '{self.search.task.name}' has none; give it one "
+                f"grips edits a hand-written prompt, but the task '{self.search.task.name}' has none; give it one "
                 "(task.instruction or task.manual)"
             )
         text = known[name].strip()
@@ -318,13 +318,13 @@ class _Run:
             )
         if why := self.rules.broken(" ".join(pieces)):
             raise SettingError(
-                f"the prompt that grips starts from breaks a constraint: {why}. Loosen it, or give another instruction "
-                f"(it is {text[:80]!r})"
+                f"the prompt that grips starts from violates a constraint: {why}. Loosen it, or give another "
+                f"instruction (it is {text[:80]!r})"
             )
         return Draft(pieces, tail)
 
     def _other_words(self, phrase: str) -> str:
-        """A rewriting of a phrase, one of several at random, with the phrase's own mark at its end."""
+        """A random paraphrase of a phrase, with the phrase's own final punctuation."""
         if self._paraphraser is None:
             self._paraphraser = paraphraser_named(self.settings.paraphraser, self.search.writer, self.search.device)
         marks = re.search(r"[\s,.;:!?]*$", phrase)

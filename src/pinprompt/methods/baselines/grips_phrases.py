@@ -1,4 +1,4 @@
-"""The phrases that GrIPS edits: where a prompt is cut (chunker or parser), and other words for a phrase."""
+"""The phrases that GrIPS edits: splitting a prompt (chunker or parser), and paraphrases by a seq2seq model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pinprompt.errors import ModelError, SettingError
 from pinprompt.models import loading
 
 Chunker = Callable[[str], list[str]]
-"""From a text to its pieces in order; joined by spaces they are the text but for its white space."""
+"""A function from a text to its pieces in order; joined by spaces they give the text, except for white space."""
 
 PARSERS = ("chunker", "supar:crf-con-en", "module:function")
 
@@ -22,13 +22,13 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Words that open a phrase: a new piece begins before them.
+# Words that start a phrase: a new piece begins before them.
 _OPENERS = _words(
     """about above after against among and around as at because before below between but by during for from if in
     into nor of on or over so than that through to toward towards under unless until upon when where whether which
     while who whom whose with within without"""
 )
-# Words that a verb group is made of; together with the verb after them they are one piece.
+# Auxiliary words; together with the verb after them they are one piece.
 _AUXILIARIES = _words(
     """am are be been being can could did do does had has have is may might must need shall should was were will
     would please"""
@@ -36,7 +36,7 @@ _AUXILIARIES = _words(
 _DETERMINERS = _words(
     "a an the this that these those my your his her its our their each every some any no all one two three"
 )
-_LONGEST = 6  # words in a piece of ours; a longer one would hold several ideas
+_LONGEST = 6  # maximum words in a piece
 
 
 def chunker_named(name: str, level: str = "phrase") -> Chunker:
@@ -64,7 +64,7 @@ def sentences(text: str) -> list[str]:
 def phrases(text: str) -> list[str]:
     """Pieces that read like noun and verb phrases, by punctuation and function words.
 
-    A piece ends at punctuation, before a word that opens a phrase (prepositions, conjunctions), before a determiner
+    A piece ends at punctuation, before a word that starts a phrase (prepositions, conjunctions), before a determiner
     that has a piece before it, and around a verb group that an auxiliary shows. Quoted text stays whole.
     """
     pieces: list[list[str]] = [[]]
@@ -97,7 +97,7 @@ def constituents(tree: Any) -> list[str]:
     if isinstance(tree, str):
         return [tree]
     children = list(tree)
-    # A part-of-speech tag over one word; its phrase, if it has one, was asked before.
+    # A part-of-speech tag over one word; its phrase, if any, was handled before.
     if len(children) == 1 and isinstance(children[0], str):
         return [children[0]]
     inner = [child for child in children if not isinstance(child, str)]
@@ -153,7 +153,7 @@ def _supar(model: str) -> Chunker:
 
 
 def joined_to(text: str, pieces: list[str]) -> list[str]:
-    """Pieces of a parser as the text has them: with its own spaces, and its marks at the word before them."""
+    """A parser's pieces as in the text: with its spaces, and punctuation attached to the word before."""
     found: list[str] = []
     end = 0
     for piece in pieces:
@@ -163,18 +163,18 @@ def joined_to(text: str, pieces: list[str]) -> list[str]:
             continue
         gap = text[end : match.start()]
         if found and not gap and not text[match.start()].isspace():
-            found[-1] += match.group()  # a comma, or the rest of a word that the parser cut
+            found[-1] += match.group()  # a comma, or the rest of a word that the parser split
         else:
             found.append(match.group())
         end = match.end()
     return found
 
 
-# Other words for a phrase, by a sequence-to-sequence model such as the PEGASUS that GrIPS was published with.
+# Paraphrases by a sequence-to-sequence model such as PEGASUS, which GrIPS was published with.
 
 
 PEGASUS = "tuner007/pegasus_paraphrase"
-_LONGEST_TOKENS = 60  # tokens of a phrase, and of what is written for it: the published setting
+_LONGEST_TOKENS = 60  # maximum tokens of a phrase and of its paraphrase, as published
 
 
 class Seq2SeqParaphraser:
@@ -194,7 +194,7 @@ class Seq2SeqParaphraser:
 
     @torch.no_grad()
     def __call__(self, phrase: str, count: int, random: torch.Generator) -> list[str]:
-        """The `count` likeliest rewritings that a beam of that width finds; nothing is random here."""
+        """The `count` most likely paraphrases of a beam search of that width; deterministic."""
         given = self.tokenizer([phrase], truncation=True, max_length=_LONGEST_TOKENS, return_tensors="pt")
         given = {name: tensor.to(self.model.device) for name, tensor in given.items() if name != "token_type_ids"}
         written = self.model.generate(

@@ -1,4 +1,4 @@
-"""PEZ, Algorithm 1 of its paper: the gradient at the nearest words moves vectors that stay continuous."""
+"""PEZ, Algorithm 1 of its paper: the gradient at the nearest words is applied to continuous vectors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def pez(search: Search, settings: PezSettings) -> Outcome:
     book = run.book
     try:
         for step in range(run.begin(), settings.steps):
-            # P' = Proj_E(P): the nearest words, from left to right where the constraints tie them together.
+            # P' = Proj_E(P): the nearest words, from left to right if the constraints couple them.
             ids = run.space.project(run.descent.vectors)
             projected = run.space.vectors(ids)
             # g = grad_P' L(P', minibatch).
@@ -42,7 +42,7 @@ def pez(search: Search, settings: PezSettings) -> Outcome:
 
 
 def _adafactor(vectors: list[Tensor], lr: float, weight_decay: float) -> torch.optim.Optimizer:
-    """Adafactor at a fixed rate, as published; torch's own always shrinks its steps with time."""
+    """Adafactor with a fixed learning rate, as published; torch's own version always decreases it."""
     from transformers.optimization import Adafactor
 
     fixed = {"scale_parameter": False, "relative_step": False, "warmup_init": False}
@@ -89,25 +89,25 @@ class _Run:
         return self.book.step
 
     def minibatch(self) -> list[int]:
-        """The next training rows of a round; a new round begins where one ends."""
+        """The next training rows of an epoch; a new epoch starts when one ends."""
         if not self.queue:
             self.queue = list(rounds(self.view.rows("train"), self.settings.batch, self.book.random))
         rows, self.queue = self.queue[0], self.queue[1:]
         return rows
 
     def note(self, ids: tuple[int, ...], loss: float) -> None:
-        """Between two scorings the prompt of the least loss waits to be scored too."""
+        """Keep the prompt with the lowest loss since the last scoring, to be scored too."""
         self.losses.append(loss)
         if self.least is None or loss < self.least[0]:
             self.least = (loss, list(ids))
 
     def score(self, step: int, ids: tuple[int, ...] = ()) -> None:
-        """Score the projected prompt and the waiting one as the texts that they are, on dev too where there is one."""
+        """Score the projected prompt and the one with the lowest loss as texts, also on dev if there is one."""
         waiting = [tuple(self.least[1])] if self.least else []
         texts = dict.fromkeys(self.space.text(some) for some in (ids, *waiting) if some)
         values: list[float] = []
         for prompt in map(Prompt, texts):
-            # A text that was scored before is not scored again.
+            # Texts that were scored before are not scored again.
             known = self.book.mean_of(prompt)
             values.append(self.book.score([prompt])[0].value if known is None else known)
             self.book.score_on_dev(prompt)
@@ -129,7 +129,7 @@ class _Run:
         self.book.remember(step, state, self.descent.state())
 
     def finish(self, stopped: str, problem: str = "") -> Outcome:
-        """Score the waiting prompt from the reserved calls, and return the best."""
+        """Score the prompt with the lowest loss from the reserved calls, and return the best."""
         self.book.save()
         if self.held is not None:
             self.search.evaluator.budget.release(self.held)

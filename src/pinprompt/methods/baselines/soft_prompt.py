@@ -1,4 +1,4 @@
-"""Soft prompt tuning: vectors at the prompt's place, trained by gradient. The answer is a tensor, never a text."""
+"""Soft prompt tuning: vectors in the prompt's place, trained by gradient descent. The answer is a tensor."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FILE = "vectors.safetensors"
 
 
 def soft_prompt(search: Search, settings: SoftPromptSettings) -> Outcome:
-    """Train until the epochs or the budget end; the vectors that did best on dev are saved in the run's folder."""
+    """Train until the epochs or the budget end; the best vectors on dev are saved in the run folder."""
     run = _Run(search, settings, settings.vectors or search.policy.length)
     stopped, problem = "finished", ""
     try:
@@ -43,7 +43,7 @@ def soft_prompt(search: Search, settings: SoftPromptSettings) -> Outcome:
 
 @dataclass
 class _Best:
-    """The vectors that did best so far, with their scores."""
+    """The best vectors so far, with their scores."""
 
     vectors: Tensor
     epoch: int
@@ -71,11 +71,11 @@ class _Run:
         self._whole = (self.now(), self.losses)
 
     def now(self) -> Tensor:
-        """A copy of the vectors as they are."""
+        """A copy of the current vectors."""
         return self.descent.vectors.detach().clone()
 
     def begin(self) -> None:
-        """Resume from a checkpoint, or score the vectors as they start; reserve the cost of scoring the end."""
+        """Resume from a checkpoint, or score the initial vectors; reserve the cost of the final scoring."""
         resumed = self.book.resume()
         if resumed is not None:
             state, tensors = resumed
@@ -90,7 +90,7 @@ class _Run:
         self.held = self.search.evaluator.budget.reserve(self._price())
 
     def train(self) -> bool:
-        """One round over the training rows; False where the loss is no longer finite."""
+        """One epoch; returns False if the loss is no longer finite."""
         for rows in rounds(self.view.rows("train"), self.settings.batch, self.book.random):
             loss, gradient = self.gradients(self.descent.vectors, rows)
             if not finite(loss, gradient):
@@ -100,7 +100,7 @@ class _Run:
         return True
 
     def measure(self, epoch: int) -> None:
-        """The task's own scores of the vectors as they are; the best on dev is kept."""
+        """Score the current vectors on the task; the best on dev are kept."""
         self.search.evaluator.charge(self._price())
         score = self.view.score_vectors(self.descent.vectors, "train").value
         dev = self.view.score_vectors(self.descent.vectors, "dev").value if "dev" in self.search.task.splits else None
@@ -125,13 +125,13 @@ class _Run:
         self._whole = (self.now(), list(self.losses))
 
     def finish(self, stopped: str, problem: str) -> Outcome:
-        """Score the end of the last whole epoch, save the best vectors, and measure them for the report."""
+        """Score the vectors after the last complete epoch, save the best vectors, and evaluate them for the report."""
         self.book.save()
         if self.held is not None:
             self.search.evaluator.budget.release(self.held)
         steps = self.book.step
         vectors, losses = self._whole
-        if losses:  # epochs that were trained but not scored yet; not possible once the minutes are used up
+        if losses:  # epochs that are not scored yet; not possible once the minutes are used up
             with contextlib.suppress(BudgetSpent):
                 self.descent.place(vectors)
                 self.losses = losses
@@ -152,7 +152,7 @@ class _Run:
         return Outcome([], stopped, steps, extras | self._report(steps))
 
     def _report(self, step: int) -> dict[str, Any]:
-        """The metrics that people read, counted beside the budget, as the caller does for prompts of text."""
+        """The metrics for the report, charged to the report as for text prompts."""
         assert self.best is not None
         found: dict[str, Any] = {}
         held_out = [split for split in self.search.task.splits if split in ("dev", "test")]
@@ -174,7 +174,7 @@ class _Run:
 
 
 def start(view: Differentiable, count: int, init: str, random: torch.Generator) -> Tensor:
-    """Vectors [n, d] to begin with: of random tokens, or normal with the spread that the tokens' vectors have."""
+    """Initial vectors [n, d]: of random tokens, or normally distributed with the tokens' standard deviation."""
     embeddings: Tensor = view.embeddings.detach().float()
     if init == "random":
         noise = torch.randn(count, embeddings.shape[1], generator=random)
@@ -185,6 +185,6 @@ def start(view: Differentiable, count: int, init: str, random: torch.Generator) 
 
 
 def save_vectors(search: Search, vectors: Tensor) -> None:
-    """The tensor file of the run's folder, replaced atomically; anything that reads safetensors can read it."""
+    """Write the safetensors file of the run folder, atomically."""
     about = {"what": "prompt vectors [n, d] in the task model's input space", "task": search.task.fingerprint}
     write_tensors(search.folder / FILE, {"prompt": vectors}, about)

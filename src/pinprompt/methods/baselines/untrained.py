@@ -1,4 +1,4 @@
-"""Baselines that learn nothing: hand-written prompts, samples of the frozen LM, and beam search over it."""
+"""Baselines that learn nothing: hand-written prompts, samples from the frozen LM, and beam search over it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def answer(search: Search, name: str) -> Outcome:
     return Outcome([Candidate(prompt, name, score.value)], "finished", steps=1)
 
 
-# Random search: the frozen LM itself writes prompts, under the same filter and constraints; nothing is learnt.
+# Random search: the frozen LM writes prompts with the same filter and constraints; nothing is learnt.
 
 
 def random_search(search: Search, settings: RandomSettings) -> Outcome:
@@ -67,15 +67,15 @@ def random_search(search: Search, settings: RandomSettings) -> Outcome:
     return book.finish("finished", settings.finalists)
 
 
-# Beam search over the frozen LM: its likeliest prompts under the same constraints, with wider and wider beams.
+# Beam search over the frozen LM: its most likely prompts under the same constraints, doubling the width.
 
 
-_PASSES = 4  # of the writer at a time: a whole beam's rows by the vocabulary would not fit into memory
-_ROUNDS = 32  # doublings after which any vocabulary is used up
+_PASSES = 4  # rows at a time: a whole beam times the vocabulary would not fit into memory
+_ROUNDS = 32  # number of doublings after which any vocabulary is exhausted
 
 
 def beam(search: Search, settings: BeamSettings) -> Outcome:
-    """Score the finished beams, likeliest first, and widen, until the prompts or the budget end."""
+    """Score the finished beams, most likely first, and widen the beam, until the prompts or the budget end."""
     book = Book(search, "beam")
     state, _ = book.resume() or ({"round": 0, "done": 0}, {})
     writer, step = search.writer(), book.step
@@ -87,7 +87,7 @@ def beam(search: Search, settings: BeamSettings) -> Outcome:
             part: dict[str, Prompt] = {}
             room = min(settings.batch, settings.prompts - len(book))
             while done < len(prompts) and len(part) < room:
-                # A wider beam holds most of the narrower one; what was scored then is not asked for again.
+                # A wider beam contains most of the narrower one; known scores are not computed again.
                 if book.mean_of(prompts[done]) is None:
                     part.setdefault(prompts[done].text, prompts[done])
                 done += 1
@@ -110,9 +110,9 @@ def beam(search: Search, settings: BeamSettings) -> Outcome:
 
 
 def beams(writer: Writer, width: int) -> list[Prefix]:
-    """The `width` best whole prompts that a beam of that width finds, likeliest first.
+    """The `width` best complete prompts of a beam search of that width, most likely first.
 
-    Fewer where there are no more; ties are broken by the rank of the prefix.
+    Fewer if there are no more; ties are broken by the rank of the prefix.
     """
     level: list[tuple[Prefix, float]] = [((), 0.0)]
     for _ in range(writer.length):
@@ -124,14 +124,14 @@ def beams(writer: Writer, width: int) -> list[Prefix]:
                 for token, logprob in zip(best.indices.tolist(), best.values.tolist(), strict=True)
                 if logprob > float("-inf")
             ]
-            if len(grown) > 4 * width:  # the sort is stable, so cutting early leaves the order as it is
+            if len(grown) > 4 * width:  # the sort is stable, so truncating early keeps the order
                 grown = sorted(grown, key=lambda pair: -pair[1])[:width]
         level = sorted(grown, key=lambda pair: -pair[1])[:width]
     return [prefix for prefix, _ in level]
 
 
 def _continuations(writer: Writer, level: list[tuple[Prefix, float]]) -> Iterator[tuple[Prefix, float, torch.Tensor]]:
-    """Each prefix with its log-probability and those of what may follow it, [V] in float64."""
+    """Each prefix with its log-probability and those of the allowed next tokens, [V] in float64."""
     size = _PASSES * writer.rows
     for first in range(0, len(level), size):
         part = level[first : first + size]

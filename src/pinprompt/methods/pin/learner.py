@@ -1,7 +1,7 @@
-"""The update of Algorithm 1: targets from the slow copy, one gradient step on psi, the slow copy follows.
+"""The update of Algorithm 1: targets from the slow copy, one gradient step on psi, update of the slow copy.
 
-Nothing here has the size of the vocabulary and a gradient at once: Q of the taken token is one row of the head
-(saving 1), values of next prefixes are computed once per distinct prefix and without a graph (savings 2 and 4).
+No tensor has both the size of the vocabulary and a gradient: Q of the chosen token is one row of the head, and values
+of next prefixes are computed once per distinct prefix and without a graph (docs/method.md, "Exact savings").
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from pinprompt.recipe.sections import QLearningSettings
 
 
 class ActionSets(Sequence[Any]):
-    """The action sets of many prefixes, fetched a few at a time, since all at once may not fit in memory.
+    """The action sets of many prefixes, loaded a few at a time, since all at once may not fit in memory.
 
-    Each is a mask of what may be chosen (packed where the tree has it), or a prior over it.
+    Each is a mask of the allowed tokens (packed if it comes from the tree), or a prior over them.
     """
 
     def __init__(self, prefixes: list[Prefix], sets: Callable[[list[Prefix]], Any]) -> None:
@@ -42,7 +42,7 @@ class ActionSets(Sequence[Any]):
 
 @dataclass(frozen=True)
 class Update:
-    """What one gradient step showed."""
+    """Statistics of one gradient step."""
 
     loss: float
     q_min: float
@@ -60,13 +60,13 @@ class Learner:
         self.reset()
 
     def restart(self, seed: int) -> None:
-        """Start again with newly drawn weights."""
+        """Restart with new random weights."""
         old = self.writer.psi
         self.writer.psi = Adapter(old.inner.in_features, old.inner.out_features, seed).to(old.inner.weight.device)
         self.reset()
 
     def reset(self) -> None:
-        """Take psi as it is in the writer: theta' <- theta, a new optimiser."""
+        """Start from the writer's psi: theta' <- theta, a new optimiser."""
         self.slow = self.writer.psi.slow_copy()
         self.optimiser = torch.optim.Adam(self.writer.psi.parameters(), lr=self.settings.learning_rate)
 
@@ -138,7 +138,7 @@ class Learner:
         return ActionSets(prefixes, sets), None
 
     def state(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps: psi, its slow copy and Adam's moments."""
+        """The state for a checkpoint: psi, its slow copy and Adam's moments."""
         tensors = {f"psi.{name}": tensor for name, tensor in self.writer.psi.state_dict().items()}
         tensors |= {f"slow.{name}": tensor for name, tensor in self.slow.state_dict().items()}
         moments = self.optimiser.state_dict()["state"]
@@ -162,7 +162,7 @@ class Learner:
 
 
 def distinct_prefixes(ids: Tensor) -> tuple[list[Prefix], Tensor]:
-    """The distinct prefixes z_{0:t-1} of episodes [B, L], and the place of each in that list: [B, L]."""
+    """The distinct prefixes z_{0:t-1} of episodes [B, L], and the index of each in that list: [B, L]."""
     known: dict[Prefix, int] = {}
     place = [[known.setdefault(tuple(row[:t]), len(known)) for t in range(len(row))] for row in ids.tolist()]
     return list(known), torch.tensor(place)

@@ -1,4 +1,4 @@
-"""Algorithm 1 of the paper, for the whole RL family: write, score, remember, learn."""
+"""Algorithm 1 of the paper, for all Q-learning methods: write, score, store, learn."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def search_prompts(search: Search, settings: QLearningSettings) -> Outcome:
                     explore=settings.explore,
                 )
             # Observe R(y(z, x)) from the task model.
-            # Each prompt tells the task its step and place, for tasks that draw new inputs at each step.
+            # Each prompt carries its step and position, for tasks that draw new inputs at each step.
             prompts = [replace(prompt, draw=(step, place)) for place, prompt in enumerate(written.prompts)]
             with book.phase("score"):
                 scores, paths = run.score(prompts)
@@ -61,7 +61,7 @@ def search_prompts(search: Search, settings: QLearningSettings) -> Outcome:
 
 
 class _Run:
-    """What changes while Algorithm 1 runs, beside the book: theta and theta', D, and the greedy prompts."""
+    """The state of Algorithm 1 besides the book: theta and theta', D, and the greedy prompts."""
 
     def __init__(self, search: Search, settings: QLearningSettings) -> None:
         self.search, self.settings = search, settings
@@ -92,7 +92,7 @@ class _Run:
         self.restarts, self.stale, self.updates = state["restarts"], state["stale"], state.get("updates", 0)
         for row in self.book.rows():
             if "reward" not in row:
-                continue  # the beginning of a prompt, where each token is rewarded
+                continue  # a prefix of a prompt, if each token is rewarded
             self._drop_repeats()
             self.replay.add([Episode(tuple(row["ids"]), row["score"], row["reward"], tuple(row.get("path", ())))])
             self.scored += 1
@@ -106,7 +106,7 @@ class _Run:
         self.book.remember(step, state, self.learner.state)
 
     def score(self, prompts: list[Prompt]) -> tuple[list[Score], list[tuple[float, ...]]]:
-        """The scores of prompts and, where each token is rewarded, those of all their beginnings."""
+        """The scores of prompts and, if each token is rewarded, those of all their prefixes."""
         if not self.by_prefix:
             return self.book.score(prompts), [()] * len(prompts)
         beginnings = [
@@ -128,7 +128,7 @@ class _Run:
         ]
         notes: list[dict[str, Any]] = []
         for episode in episodes:
-            # The beginnings were scored before the prompt itself, and are no episodes.
+            # Prefixes were scored before the prompt itself, and are not episodes.
             notes += [{} for _ in episode.path[1:]]
             notes.append({"reward": episode.reward, **({"path": episode.path} if episode.path else {})})
         self.book.annotate(notes)
@@ -159,7 +159,7 @@ class _Run:
         return results
 
     def try_greedy(self, step: int) -> None:
-        """Score the greedy prompt, on dev too where there is a dev split; dev decides in the end."""
+        """Score the greedy prompt, also on dev if there is a dev split."""
         prompt, dev = self.writer.greedy(entropy=self.settings.entropy)[0], None
         with self.book.phase("score"):
             score = self.book.score_whole(prompt)
@@ -170,11 +170,11 @@ class _Run:
         self.search.emit(Event("greedy", step, {"prompt": prompt.text, "score": score, "dev": dev}))
 
     def collapsed(self) -> bool:
-        """True after `patience` steps in a row without one new prompt."""
+        """Whether there was no new prompt for `patience` steps in a row."""
         return self.stale >= self.settings.patience
 
     def restart(self, step: int) -> None:
-        """Start again from a fresh psi; the book stays, and the replay but for its repeats."""
+        """Restart with a new psi; the book is kept, and the replay without repeats."""
         self.restarts.append(self.scored)
         self.stale = 0
         self._drop_repeats()
@@ -182,12 +182,12 @@ class _Run:
         self.search.emit(Event("restart", step, {"reason": f"no new prompt for {self.settings.patience} steps"}))
 
     def _drop_repeats(self) -> None:
-        """The replay as a restart leaves it, if one came after as many prompts as there are now."""
+        """Repeat the effect of a restart on the replay, if there was one after this number of prompts."""
         if self.scored in self.restarts:
             self.replay.drop_repeats()
 
     def tell(self, step: int, scores: list[Score], support: list[float], updates: list[Update]) -> None:
-        """Emit what this step showed: the book's facts, and what the learner saw."""
+        """Emit the event of this step: the book's facts and the learner's statistics."""
         learned: dict[str, Any] = {"loss": None}
         if updates:
             learned = {

@@ -1,4 +1,4 @@
-"""The replay D of Algorithm 1: a ring of episodes, and the best of all time where asked, sampled uniformly."""
+"""The replay buffer D of Algorithm 1: a ring of episodes, optionally with the best of all time, sampled uniformly."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch import Tensor
 
 from pinprompt.values import Episode, Score
 
-# From raw scores to rewards: a z-score among comparable scores, then the scale 1/alpha.
+# From raw scores to rewards: a z-score over comparable scores, then the scale 1/alpha.
 
 EPSILON = 1e-4
 """Added to the standard deviation, as published, so that equal scores give reward 0 instead of a division by zero."""
 
 INPUT = "input/"
-"""Keys of `Score.details` that hold a prompt's values on one input: `input/<name>`, or `input/<name>/<n>` for each."""
+"""Prefix of the keys of `Score.details` with a prompt's values on one input: `input/<name>` or `input/<name>/<n>`."""
 
 
 def z_scores(values: Sequence[float]) -> list[float]:
@@ -56,14 +56,14 @@ def normalise(scores: Sequence[Score], how: Literal["batch", "input", "none"]) -
 class Replay:
     """Ids and scores of the last `capacity` episodes; states live in the tree of prefixes, not here.
 
-    The `best` best of the dropped episodes are kept as well, each once.
+    The `best` best of the dropped episodes are also kept, each once.
     """
 
     def __init__(self, capacity: int, length: int, best: int = 0, paths: bool = False) -> None:
         self.capacity = capacity
         self.best = best
         self.paths = paths
-        """Whether episodes have the scores of their beginnings, so that each token has a reward."""
+        """Whether episodes have the scores of their prefixes, so that each token has a reward."""
         self._kept: dict[tuple[int, ...], Episode] = {}
         self._ids = torch.empty(0, length, dtype=torch.long)
         self._scores = torch.empty(0, dtype=torch.float64)
@@ -75,7 +75,7 @@ class Replay:
         return min(self._added, self.capacity)
 
     def add(self, episodes: list[Episode]) -> None:
-        """Add episodes; beyond the capacity each takes the place of the oldest."""
+        """Add episodes; beyond the capacity each replaces the oldest."""
         for episode in episodes:
             place = self._added % self.capacity
             if place >= len(self._ids):
@@ -94,7 +94,7 @@ class Replay:
 
         Rewards are those of the step that wrote the prompt (as published), or z-scored again over the whole
         replay, so that old and new episodes are comparable. Where episodes have paths, rewards are [B, L]:
-        what each token added to the score, on the same scale; the empty prompt counts as 0.
+        the gain in score of each token, on the same scale; the empty prompt counts as 0.
         """
         if not len(self):
             raise ValueError("the replay is empty")
@@ -118,9 +118,9 @@ class Replay:
         return ids[rows], rewards.float()
 
     def drop_repeats(self) -> None:
-        """Keep each prompt once, as it was first met: a collapsed policy fills the ring with copies of one prompt.
+        """Keep each prompt once, its first copy: a collapsed policy fills the ring with copies of one prompt.
 
-        The first copy stays, since the reward of a prompt that was scored among its own copies says nothing.
+        The first copy is kept, since the reward of a prompt that was scored among its own copies is meaningless.
         """
         start = self._added % self.capacity if self._added > self.capacity else 0
         places = [(start + age) % self.capacity for age in range(len(self))]
@@ -133,7 +133,7 @@ class Replay:
         self._added = len(rows)
 
     def _retire(self, place: int) -> None:
-        """Drop the episode at a place; if it is among the best that were dropped, keep it outside the ring."""
+        """Drop the episode at a position; if it is among the best dropped ones, keep it outside the ring."""
         if not self.best:
             return
         ids = tuple(self._ids[place].tolist())

@@ -78,7 +78,7 @@ function tell(events) {
     ticker.textContent = `Step ${step.step + 1}${calls}`;
   } else if (last.event === "evaluating") ticker.textContent = `Evaluating the ${last.name} prompt on ${last.split}`;
   else if (last.event === "problem") ticker.textContent = `It could not continue: ${last.reason}`;
-  else if (last.event === "end") ticker.textContent = "Writing down the result";
+  else if (last.event === "end") ticker.textContent = "Writing the result";
 }
 
 function hearJobs(jobs) {
