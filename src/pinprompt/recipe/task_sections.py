@@ -129,7 +129,7 @@ class StyleTransferSettings(Section):
     model: str = Field("facebook/opt-125m", description="The task model: hub id, folder, .gguf, alias or remote:name.")
     template: str = Field(
         '{prompt} "{text}" "',
-        description="Template with {prompt} and {text}; it ends with an opening quote. Not used by prompts with {text}.",
+        description="Template with {prompt} and {text}, ending with an opening quote; prompts with {text} do without.",
     )
     top_k: int = Field(10, ge=1, description="The task model samples from this many most likely tokens.")
     temperature: float = Field(1.0, gt=0, description="Sampling temperature of the task model.")
