@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +14,7 @@ from torch import Tensor
 
 from pinprompt.errors import PinpromptError
 from pinprompt.maths import entropy
-from pinprompt.maths.state_values import kept_value, mask_rows, pack, taken, unpack
+from pinprompt.maths.state_values import AT_ONCE, kept_value, mask_rows, pack, taken, unpack
 
 torch.set_num_threads(1)
 
@@ -109,21 +112,45 @@ def test_no_states_have_no_values() -> None:
     assert kept_value(torch.empty(0, 8, dtype=torch.float64), head, [], "tsallis").shape == (0,)
 
 
-def test_the_product_is_only_as_tall_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_product_is_only_as_tall_as_asked_and_each_runs_the_blocks() -> None:
     hat_e, head, mask = made()
     shapes = []
-    mm = torch.mm
 
-    def spy(a: Tensor, b: Tensor, **kwargs: Tensor) -> Tensor:
-        shapes.append((*a.shape, b.shape[-1]))
-        return mm(a, b, **kwargs)
+    def product(part: Tensor) -> Tensor:
+        shapes.append(tuple(part.shape))
+        return part @ head.T
 
-    monkeypatch.setattr(torch, "mm", spy)
-    kept_value(hat_e, head, mask, "tsallis", rows=4)
-    assert shapes == [(4, 8, 203)] * 3
+    def backwards(work: Any, blocks: Sequence[Any]) -> list[Tensor]:
+        return [work(block) for block in reversed(blocks)][::-1]
+
+    plain = kept_value(hat_e, head, mask, "tsallis", rows=4)
+    assert torch.equal(kept_value(hat_e, head, mask, "tsallis", rows=4, product=product, each=backwards), plain)
+    assert shapes == [(4, 8)] * 3
     shapes.clear()
-    kept_value(hat_e, head, mask, "tsallis")
-    assert shapes == [(128, 8, 203)]
+    kept_value(hat_e, head, mask, "tsallis", product=product)
+    assert shapes == [(128, 8)]
+
+
+def test_what_many_states_keep_is_loaded_a_few_blocks_at_a_time() -> None:
+    hat_e, head, mask = made(n=40)
+    loaded: list[int] = []
+
+    class Lazy(Sequence[Tensor]):
+        def __len__(self) -> int:
+            return 40
+
+        def __getitem__(self, index: Any) -> Any:
+            loaded.append(index.start)
+            return mask[index]
+
+    def watched(work: Any, blocks: Sequence[Any]) -> list[Tensor]:
+        assert len(blocks) <= AT_ONCE
+        assert len(loaded) * 2 <= blocks[-1][1], "no block is loaded before its turn"
+        return [work(block) for block in blocks]
+
+    found = kept_value(hat_e, head, Lazy(), "tsallis", rows=2, each=watched)
+    assert torch.equal(found, kept_value(hat_e, head, mask, "tsallis", rows=2))
+    assert loaded == list(range(0, 40, 2))
 
 
 def test_a_mask_for_every_state() -> None:

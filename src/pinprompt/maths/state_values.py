@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +15,10 @@ from pinprompt.maths import entropy as entropies
 # Q of taken tokens and values of many states, without a tensor of states x vocabulary.
 
 Masks = Tensor | Sequence[Tensor] | None
+_Block = tuple[int, int, Tensor | list[entropies.Prior] | None]
+"""The first state of a block, the first after it, and what its states keep: packed bits, priors, or everything."""
+AT_ONCE = 8
+"""Blocks whose kept tokens are loaded together."""
 
 
 def taken(hat_e: Tensor, head: Tensor, actions: Tensor) -> Tensor:
@@ -35,6 +39,8 @@ def kept_value(
     rows: int = 128,
     bias: float = 0.0,
     priors: Sequence[entropies.Prior] | None = None,
+    product: Callable[[Tensor], Tensor] | None = None,
+    each: Callable[[Callable[[_Block], Tensor], Sequence[_Block]], Iterable[Tensor]] = map,
 ) -> Tensor:
     """The value of each state over the tokens it keeps, `rows` states at a time, without a gradient.
 
@@ -45,30 +51,39 @@ def kept_value(
     values are relative to those, and they say what is kept.
 
     Every product has `rows` rows, the last one padded: on a CPU a state's value then never depends on which states
-    it is computed with. The only tensor as wide as the vocabulary is one of `rows` rows, used again and again.
+    it is computed with. No tensor has more than `rows` rows as wide as the vocabulary. `product` replaces hat_e W^T,
+    and `each` runs the blocks of rows, where somebody can do either faster.
     """
     count, size = len(hat_e), len(head)
     if masks is not None and len(masks) != count:
         raise PinpromptError(f"{count} states need {count} masks of kept tokens: got {len(masks)}.")
-    values = hat_e.new_empty(count)
-    z = hat_e.new_empty(rows, size)
-    with torch.no_grad():
-        for start in range(0, count, rows):
-            stop = min(start + rows, count)
-            part = hat_e[start:stop].detach()
-            if len(part) < rows:
-                part = torch.cat([part, part.new_zeros(rows - len(part), part.shape[-1])])
-            torch.mm(part, head.T, out=z)
-            # V(z + b) = V(z) + b for both entropies, so the bias need not touch every token.
-            if priors is not None:
-                some = [*priors[start:stop], *[priors[stop - 1]] * (rows - (stop - start))]
-                values[start:stop] = entropies.values(z, some, entropy)[: stop - start] + bias
-                continue
-            kept = z[: stop - start]
-            if masks is not None:
-                kept += _penalties(_bits(masks, start, stop), size, z)
-            values[start:stop] = entropies.value(kept, entropy) + bias
-    return values
+
+    def given(start: int) -> _Block:
+        stop = min(start + rows, count)
+        if priors is not None:
+            return start, stop, [*priors[start:stop], *[priors[stop - 1]] * (rows - (stop - start))]
+        return start, stop, None if masks is None else _bits(masks, start, stop)
+
+    @torch.no_grad()
+    def block(some: _Block) -> Tensor:
+        start, stop, kept = some
+        part = hat_e[start:stop].detach()
+        if len(part) < rows:
+            part = torch.cat([part, part.new_zeros(rows - len(part), part.shape[-1])])
+        z = part @ head.T if product is None else product(part)
+        # V(z + b) = V(z) + b for both entropies, so the bias need not touch every token.
+        if isinstance(kept, list):
+            return entropies.values(z, kept, entropy)[: stop - start] + bias
+        z = z[: stop - start]
+        if kept is not None:
+            z += _penalties(kept, size, z)
+        return entropies.value(z, entropy) + bias
+
+    values = [hat_e.new_empty(0)]
+    for first in range(0, count, rows * AT_ONCE):
+        # What is kept is loaded here and not by `each`: it may come from somewhere that only one thread may use.
+        values += each(block, [given(start) for start in range(first, min(first + rows * AT_ONCE, count), rows)])
+    return torch.cat(values)
 
 
 def pack(mask: Tensor) -> Tensor:

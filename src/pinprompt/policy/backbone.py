@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import tokenizers
@@ -23,6 +23,8 @@ from pinprompt.models.passes import side_by_side
 from pinprompt.policy.words import Mask
 from pinprompt.values import derive
 
+T = TypeVar("T")
+R = TypeVar("R")
 CACHED_FROM = 5000
 """Tokens of a vocabulary from which their texts are kept in the cache."""
 BLOCK = 2048
@@ -159,6 +161,10 @@ class Backbone:
             torch.mm(states, self.head[part].T, out=found[:, part])
         return found
 
+    def side_by_side(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """`models.passes.side_by_side` on this model's device."""
+        return side_by_side(work, items, self.device)
+
     @torch.no_grad()
     def logprobs(self, states: Tensor) -> Tensor:
         """The LM's log-probabilities [n, V], with the cap or scale that some models put on their logits."""
@@ -181,13 +187,13 @@ class Backbone:
     def perplexities(self, texts: Sequence[str]) -> list[float]:
         """The perplexity of each text, read by itself, several texts side by side."""
         with self._packed_layers:
-            found = side_by_side(self._likelihoods, texts, self.device)
+            found = self.side_by_side(self._likelihoods, texts)
         return [float((-logprobs.mean()).exp()) for _, logprobs in found]
 
     def likelihoods(self, text: str) -> tuple[Tensor, Tensor]:
         """The tokens of a text that the model predicts after its opening token, [t], and their log-probabilities."""
         with self._packed_layers:
-            return side_by_side(self._likelihoods, [text], self.device)[0]
+            return self.side_by_side(self._likelihoods, [text])[0]
 
     @torch.no_grad()
     def _likelihoods(self, text: str) -> tuple[Tensor, Tensor]:

@@ -10,6 +10,7 @@ import torch
 from tests.house.tiny import make_lm
 
 from pinprompt.errors import TaskError
+from pinprompt.maths.state_values import kept_value
 from pinprompt.methods.pin.learner import ActionSets, Learner, distinct_prefixes
 from pinprompt.policy.writer import Writer
 from pinprompt.recipe.sections import PolicySettings, QLearningSettings
@@ -126,6 +127,23 @@ def test_the_slow_copy_follows_after_the_update(folder: Path) -> None:
     learner.update(ids, rewards)
     for old, slow, fast in zip(before, learner.slow.parameters(), writer.psi.parameters(), strict=True):
         assert torch.allclose(slow, 0.75 * old + 0.25 * fast, atol=1e-6)
+
+
+def test_values_have_the_same_bits_with_any_number_of_threads(folder: Path) -> None:
+    writer, _, ids, _ = made(folder)
+    prefixes, _ = distinct_prefixes(ids)
+    states, packed, backbone = writer.tree.states(prefixes), writer.tree.packed(prefixes), writer.backbone
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            how: Any = {"rows": 2, "product": backbone.over_vocabulary, "each": backbone.side_by_side}
+            found.append(kept_value(states, backbone.head, packed, "tsallis", **how))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
 
 
 def test_gradients_are_clipped(folder: Path) -> None:

@@ -126,9 +126,12 @@ class Learner:
     @torch.no_grad()
     def _slow_values(self, e: Tensor, prefixes: list[Prefix]) -> Tensor:
         """V of the slow copy at each prefix, [N]."""
-        head, bias = self.writer.backbone.head, self.settings.logit_bias
+        backbone, bias = self.writer.backbone, self.settings.logit_bias
         masks, priors = self._action_sets(prefixes)
-        return kept_value(self.slow(e), head, masks, self.settings.entropy, bias=bias, priors=priors)
+        return kept_value(
+            self.slow(e), backbone.head, masks, self.settings.entropy, bias=bias, priors=priors,
+            product=backbone.over_vocabulary, each=backbone.side_by_side,
+        )  # fmt: skip
 
     def _action_sets(self, prefixes: list[Prefix]) -> tuple[ActionSets | None, ActionSets | None]:
         """Which tokens count in a value: masks of what the filter keeps or of all that may be written, or priors."""
