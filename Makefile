@@ -1,13 +1,13 @@
-# One door for everything. Each target makes and fills .venv first; nothing else needs to be set up.
+# Each target first creates .venv and installs what it needs; no other setup is required.
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
-# Where a CPU build of torch lies as a wheel: without it, the lock file would hold gigabytes of CUDA.
+# Where to find a CPU build of torch: without it, the lock file would contain gigabytes of CUDA packages.
 FIND_LINKS := $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS))
 # Two workers with one thread each: two torch processes with two threads each are many times slower on two cores.
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n 2 --dist loadfile
 
-# Instructions that other processors have; a processor that has no such choice (ARM) takes no notice.
+# Instruction sets of other processors; ignored on processors without this choice (ARM).
 CPUS := avx2 default
 
 .PHONY: demo test test-cpus test-exports soak soak-short check format lint types security bandit audit bench notebook docs dist lock coverage mutation clean
@@ -18,7 +18,7 @@ demo: .venv/core.done
 test: .venv/dev.done
 	$(TEST)
 
-# What learns has to learn on every processor: torch, oneDNN and MKL are held to older instructions.
+# Learning tests must pass on every processor: torch, oneDNN and MKL are restricted to older instruction sets.
 test-cpus: .venv/dev.done
 	@failed=""; for cpu in $(CPUS); do \
 	  case $$cpu in avx2) onednn=AVX2 mkl=AVX2;; *) onednn=SSE41 mkl=SSE4_2;; esac; \
@@ -28,8 +28,8 @@ test-cpus: .venv/dev.done
 	done; \
 	if [ -n "$$failed" ]; then echo "learning tests failed with:$$failed"; exit 1; fi
 
-# What `pinprompt export` writes, read by the real tools. Each has a folder of its own: promptfoo needs Node, and dspy
-# wants older versions of packages that pinprompt needs.
+# Loads the files of `pinprompt export` with the real tools. Each has its own folder: promptfoo needs Node, and dspy
+# needs older versions of packages that pinprompt uses.
 test-exports: .venv/dev.done
 	npm install --no-audit --no-fund --silent --prefix build/promptfoo promptfoo@0.121
 	test -x build/dspy/bin/python || $(PYTHON) -m venv build/dspy
@@ -37,14 +37,14 @@ test-exports: .venv/dev.done
 	PROMPTFOO=build/promptfoo/node_modules/.bin/promptfoo DSPY_PYTHON=build/dspy/bin/python \
 	  $(TEST) -n 0 -rs tests/cli/test_exports.py
 
-# Random kills and random damage to every file, for half an hour or so on two cores; CI runs the short form.
+# Random kills and random damage to every file, about half an hour on two cores; CI runs the short version.
 soak: .venv/dev.done
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python tools/soak.py --kills 1000 --damages 1000 --ray 3
 
 soak-short: .venv/dev.done
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python tools/soak.py --minutes 2
 
-# The audit comes last, so that what it could not ask is the last line that is read.
+# The audit comes last, so that its message is the last line if it could not run.
 check: lint types bandit test
 	@$(BIN)/python tools/audit.py; code=$$?; \
 	if [ $$code = 3 ]; then echo "make check: everything else passed; KNOWN VULNERABILITIES WERE NOT CHECKED (make audit)"; \
@@ -69,11 +69,11 @@ bandit: .venv/dev.done
 audit: .venv/dev.done
 	$(BIN)/python tools/audit.py
 
-# Every bench in a process of its own; writes the tables of docs/benchmarks.md. A quarter of an hour on two quiet cores.
+# Runs every benchmark in its own process and writes the tables of docs/benchmarks.md; 15 minutes on two idle cores.
 bench: .venv/dev.done
 	$(BIN)/python tools/benchmarks.py
 
-# Executes the notebook of examples/ with the real model and keeps its outputs; a few minutes.
+# Executes the notebook of examples/ with the real model and stores its outputs; takes a few minutes.
 notebook: .venv/dev.done
 	$(BIN)/python tools/execute_notebook.py
 	$(BIN)/python tools/make_docs.py
@@ -83,21 +83,21 @@ docs: .venv/dev.done
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "the site: build/site/index.html"
 
-# Wheel and sdist, checked, and the wheel tried in a fresh environment (fetches torch into it).
+# Builds and checks wheel and sdist, and tries the wheel in a fresh environment (downloads torch).
 dist: .venv/dev.done
 	$(BIN)/python tools/dist.py
 
-# The whole suite, then the figure of each room that must have 95 % (exit code 1 where one has not).
+# Runs the whole suite, then prints the coverage of each package that must have 95 % (exit code 1 if one has less).
 coverage: .venv/dev.done
 	@mkdir -p build
 	$(TEST) --cov=pinprompt --cov-branch --cov-report=term-missing:skip-covered --cov-report=json:build/coverage.json
 	$(BIN)/python tools/coverage_rooms.py build/coverage.json 95
 
-# An hour or so on two cores; `.venv/bin/python tools/mutation.py replay` takes one file.
+# About an hour on two cores; `.venv/bin/python tools/mutation.py replay` checks one file.
 mutation: .venv/dev.done
 	$(BIN)/python tools/mutation.py --jobs 2 --min 85
 
-# torch first and exactly, so that pip takes the CPU build where one is at hand. With LOCKED=1 everything else has the
+# torch first, by exact version, so that pip uses the CPU build if one is available. With LOCKED=1 everything else has the
 # versions and hashes of requirements/ci.txt (Python 3.11); torch is not in it, since its builds differ by machine.
 .venv/core.done: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

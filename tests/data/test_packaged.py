@@ -43,7 +43,7 @@ def test_ratings_become_labels_and_what_is_between_is_left_out(folder: Path) -> 
 
 def test_a_line_that_is_no_rating_is_named(folder: Path) -> None:
     (folder / "tweets_GroundTruth.txt").write_text("1\t2.0\tfine\n2\tmuch\tbroken\n")
-    with pytest.raises(DataError, match=r"tweets_GroundTruth.txt:2: a line must hold an id, a number and a text"):
+    with pytest.raises(DataError, match=r"tweets_GroundTruth.txt:2: a line must have an id, a number and a text"):
         PILES["vader-tweets"]()
 
 
@@ -121,7 +121,7 @@ def test_a_style_pair_needs_no_folder(folder: Path) -> None:
     assert [len(part) for part in parts[:3]] == [3, 4, 10]
     assert sum(map(len, parts)) == len(set.union(*parts))
     assert all(int(text.split()[1]) % 2 == 0 for texts in data.sources.values() for text in texts)
-    with pytest.raises(SettingError, match=r"'yelp' are read from a folder"):
+    with pytest.raises(SettingError, match=r"'yelp' need a folder"):
         style_data(StyleTransferSettings(dataset="yelp"))
 
 

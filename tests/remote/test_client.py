@@ -313,7 +313,7 @@ def test_the_key_is_in_nothing_that_leaves(monkeypatch: pytest.MonkeyPatch, capf
 def test_odd_keys_are_refused_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
     for odd in ("two words", "line\nbreak-secret", "schlüssel-secret"):
         monkeypatch.setenv("CANARY_KEY", odd)
-        with pytest.raises(SettingError, match="CANARY_KEY does not hold a key") as caught:
+        with pytest.raises(SettingError, match="CANARY_KEY does not contain a valid key") as caught:
             client("http://127.0.0.1:9/v1")
         assert odd not in str(caught.value)
 

@@ -159,7 +159,7 @@ def test_a_generator_finds_out_how_a_server_writes() -> None:
             assert sorted(body["seed"] for _, body, _ in server.seen[again:]) == sorted(seeds)
     with (
         serving(lambda *_: refuse(400, "go away")) as server,
-        pytest.raises(ModelError, match=r"wrote nothing for 'small': the server answered 400: go away"),
+        pytest.raises(ModelError, match=r"returned no text for 'small': the server answered 400: go away"),
     ):
         RemoteGenerator(connect(server.url)).probe(2)
 

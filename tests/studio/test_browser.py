@@ -75,7 +75,7 @@ def test_from_a_dropped_table_to_the_found_prompt(tab: Any, studio: Studio, tiny
     assert tab.locator("text=Run it again").count() == 1  # the page is the report to its end
     assert int(re.findall(r"\d+", tab.locator("#matrix-count").inner_text())[-1]) >= 32  # train, and what dev was asked
     with tab.expect_download() as download:
-        tab.click("text=Report, one file")
+        tab.click("text=Report (HTML)")
     report = Path(download.value.path()).read_text("utf-8")
     assert result["prompt"].strip() in report
     assert "nothing is fetched" in report
@@ -103,7 +103,7 @@ def test_the_default_search_fills_the_matrix_block_by_block(
 
 def test_problems_in_a_table_are_named_with_their_line(tab: Any, studio: Studio) -> None:
     tab.goto(studio.url + "new")
-    tab.click("text=Paste instead")
+    tab.click("text=Paste a table")
     tab.fill("#pasted", "text,label\nfine,1\n,0\nbad,0\n")
     tab.click("#use-pasted")
     tab.wait_for_selector("#table-problems li")
@@ -113,7 +113,7 @@ def test_problems_in_a_table_are_named_with_their_line(tab: Any, studio: Studio)
     tab.click("#use-pasted")
     until(tab, "document.querySelectorAll('#table-problems li').length === 0")
     tab.wait_for_selector("#problem:not([hidden])")
-    assert "Which word would a model say for '0'" in tab.locator("#problem").inner_text()
+    assert "The label '0' has no word" in tab.locator("#problem").inner_text()
 
 
 def test_a_search_grows_stops_and_goes_on(tab: Any, studio: Studio, tiny: Path, tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_two_tabs_see_the_same_and_one_search_waits(tab: Any, studio: Studio, ti
     other = tab.context.new_page()
     fill_in(other, studio, tiny, data)
     begin(other, "second")
-    other.wait_for_selector("text=Waiting in line")
+    other.wait_for_selector("text=Queued")
     third = tab.context.new_page()
     third.goto(studio.url + "run/first")
     third.wait_for_selector("#state.running")

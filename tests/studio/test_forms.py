@@ -55,7 +55,7 @@ def test_what_is_pasted_is_known_for_what_it_is(tmp_path: Path, content: str, su
         ('text,label\na,1\n"b,0\n', 3, "not CSV"),
         ("text\na\nb\n", 1, "needs two columns"),
         ("text,label\na,1\nb,1\n", None, "All rows have the label '1'"),
-        ("text,label\na,1\nb,1\nc,0\n", None, "The label '0' has one row only"),
+        ("text,label\na,1\nb,1\nc,0\n", None, "The label '0' has only one row"),
         ("text,label\n", None, "no examples"),
     ],
 )

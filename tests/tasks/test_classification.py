@@ -67,7 +67,7 @@ def test_keeps_its_contract(folder: Path, model: str) -> None:
     assert task.splits == ("train", "dev", "test")
     assert (task.calls("train"), task.calls("test")) == (4, 2)
     assert check_task(task, [prompt.text for prompt in PROMPTS]) == []
-    assert any("left" in note or "leave" in note for note in task.notes)
+    assert any("rest of the training file" in note for note in task.notes)
 
 
 @pytest.mark.parametrize("model", ["llama", "roberta"])
@@ -213,7 +213,7 @@ def test_non_ascii(folder: Path) -> None:
         ("text,label\na,x\n,y\n", {}, "bad.csv:3: the text is empty"),
         ("txt,label\na,x\nb,y\n", {}, "bad.csv:1: there is no column 'text'"),
         ("text,label\na,x\nb,y\n", {"words": {}}, "no label words"),
-        ("text,label\na,x\nb,y\nc,y\n", {}, "bad.csv:2: the label 'x' has one example only"),
+        ("text,label\na,x\nb,y\nc,y\n", {}, "bad.csv:2: the label 'x' has only one example"),
         ("text,label\na,x\nb,x\nc,y\nd,y\n", {"words": {"x": "great", "y": "great"}}, "the same word"),
         ("text,label\na,x\nb,x\nc,y\nd,y\n", {"template": "{mask} {prompt} {text}"}, "only says what comes next"),
         ("text,label\na,x\nb,x\nc,y\nd,y\n", {"dataset": "sst-2"}, "give one"),

@@ -118,7 +118,7 @@ def test_long_prompts_fail_alone_and_never_win(task: InversionTask) -> None:
     fine, failed = task.score(prompts("a dog", long), [0, 0])
     assert not fine.failures
     assert failed.value == -1.0
-    assert "text window holds 48" in failed.failures[0]
+    assert "text window has 48" in failed.failures[0]
     assert "text window" in task.evaluate(Prompt(long), "train").tables["failures"][0]
     with pytest.raises(SettingError, match="--length"):
         task.check_window(64)

@@ -22,7 +22,7 @@ FUNCTION_WORDS = frozenset(
     )
 )  # fmt: skip
 """Function words, which a text may need several times."""
-_MARKS = frozenset('.,:;!?-&()"')  # a single letter that people write as a word
+_MARKS = frozenset('.,:;!?-&()"')  # a single punctuation mark is normal, so it is not counted
 
 
 @functools.cache

@@ -224,7 +224,7 @@ async def _take(studio: Studio, request: Request) -> Response:
     folder = studio.shelf.path(run)
     name = "run" if run == "." else folder.name
     if what == "report":
-        # Generated anew: an HTML file in a run folder may be untrusted.
+        # Generated again: an HTML file in a run folder may be untrusted.
         content = (await run_in_threadpool(lambda: report.render(read_run(folder)))).encode()
         return _download(content, f"{name}-report.html", "text/html; charset=utf-8")
     if what in TOOLS:

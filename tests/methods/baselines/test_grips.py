@@ -273,7 +273,7 @@ def test_what_a_text_breaks(rules: dict[str, Any], text: str, why: str) -> None:
 def test_bad_input(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="has none"):
         run(method(), WordTask(len), tmp_path / "none")
-    with pytest.raises(SettingError, match=r"starts from breaks a constraint: it holds the banned 'two'"):
+    with pytest.raises(SettingError, match=r"starts from violates a constraint: it contains the banned 'two'"):
         run(method({"banned": ["two"]}), WordTask(len, "one two"), tmp_path / "banned")
     with pytest.raises(SettingError, match="no phrase to edit"):
         run(method(), WordTask(len, "{text} {mask}"), tmp_path / "empty")
