@@ -136,3 +136,25 @@ def test_rewrites_by_a_model_on_this_machine() -> None:
 def test_rewrites_by_a_model_behind_an_api() -> None:
     with serving(rewriter) as server:
         compare(styles("--calls", 400, *on(server)))
+
+
+def test_a_race_with_few_calls_asks_for_the_other_rows_in_its_report() -> None:
+    with serving(labeller) as server:
+        asked = tickets("--calls", 100, *on(server))
+        figures, spent = call(*asked, "--estimate"), call(*asked, "--out", "run")["spent"]
+    # The race sees 9 of 48 rows, so train and dev are read again for the found prompt and for the hand-written one.
+    words = figures["report_calls"] - 2 * 48 - 2 * 24  # the found prompt less a word, on the 24 rows of train
+    assert words % 24 == 0
+    assert words >= 24
+    together = spent["search"]["calls"] + spent["report"]["calls"]
+    assert figures["total_calls"] == pytest.approx(together, rel=NEAR)
+
+
+def test_without_a_report_only_the_found_prompt_is_evaluated() -> None:
+    with serving(labeller) as server:
+        for calls, more in ((100, 48), (600, 0)):  # with 600 the race has seen every row of train and dev
+            asked = tickets("--calls", calls, "--no-report", *on(server))
+            figures, run = call(*asked, "--estimate"), call(*asked, "--out", f"run-{calls}")
+            assert figures["report_calls"] == run["report_calls"] == more
+        said = CliRunner().invoke(app, [*map(str, asked), "--estimate"]).stdout
+    assert "about 0 for the evaluation of the found prompt" in " ".join(said.split())

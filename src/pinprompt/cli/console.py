@@ -30,7 +30,10 @@ from pinprompt.run import consent
 Run = Annotated[Path, typer.Argument(help="A run folder, or a zip file of one where it is only read.")]
 Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold run folders.")]
 NoReport = Annotated[
-    bool, typer.Option("--no-report", help="End with the found prompt: no test, no comparison, no report.html.")
+    bool,
+    typer.Option(
+        "--no-report", help="End with the found prompt and its dev score: no test, comparison or report.html."
+    ),
 ]
 TestRows = Annotated[int | None, typer.Option("--test-rows", min=1, help="Report on at most N test rows.")]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Root of all randomness.")]

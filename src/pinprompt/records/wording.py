@@ -114,7 +114,8 @@ def spending(result: Any) -> list[tuple[str, str]]:
     search, report = _count(spent, "search", "calls"), _count(spent, "report", "calls")
     if search is None or report is None:
         return []
-    found = [("calls", f"{search + report:,} ({search:,} search, {report:,} report)")]
+    after = "evaluation of the found prompt" if mapping(result).get("reported") is False else "report"
+    found = [("calls", f"{search + report:,} ({search:,} search, {report:,} {after})")]
     sent, lost = _count(spent, "sent", "calls"), _count(spent, "sent", "lost")
     if sent is not None and (sent != search + report or lost):
         found.append(("calls really sent", f"{sent:,}" + (f", {lost:,} of them lost" if lost else "")))

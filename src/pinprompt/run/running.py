@@ -66,7 +66,9 @@ class Result:
             value = (facts or {}).get(str(self.data.get("primary")))
             if isinstance(value, float):
                 rows.append((f"{self.data['primary']} on {split}", f"{value:.3f} ({(facts or {}).get('rows')} rows)"))
-        rows += [("calls", f"{self.calls:,}"), ("report", str(self.report))]
+        rows.append(("calls", f"{self.calls:,}"))
+        if self.data.get("reported", True):
+            rows.append(("report", str(self.report)))
         cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows)
         return f"<table>{cells}</table>"
 
