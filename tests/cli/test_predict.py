@@ -63,6 +63,8 @@ def test_other_formats_stdin_and_frames_say_the_same(run: Path, tmp_path: Path) 
     assert [row["label"] for row in by_column] == expected  # the column of the run's own data
     piped = json.loads(call(*words, "--input", "-", stdin="\n".join(texts)).stdout)["predictions"]
     assert [row["label"] for row in piped] == expected
+    dashed = json.loads(call(*words, "-", stdin="\n".join(texts)).stdout)["predictions"]
+    assert dashed == told  # a dash is stdin, not a text
     found = pinprompt.predict_table(run, pd.DataFrame({"id": [1, 2, 3], "review": texts}))
     assert found.labels == expected
     assert [row["id"] for row in found.rows] == [1, 2, 3]
