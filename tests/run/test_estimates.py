@@ -141,13 +141,22 @@ def test_rewrites_by_a_model_behind_an_api() -> None:
 def test_a_race_with_few_calls_asks_for_the_other_rows_in_its_report() -> None:
     with serving(labeller) as server:
         asked = tickets("--calls", 100, *on(server))
-        figures, spent = call(*asked, "--estimate"), call(*asked, "--out", "run")["spent"]
+        figures, run = call(*asked, "--estimate"), call(*asked, "--out", "run")
+    spent = run["spent"]
     # The race sees 9 of 48 rows, so train and dev are read again for the found prompt and for the hand-written one.
     words = figures["report_calls"] - 2 * 48 - 2 * 24  # the found prompt less a word, on the 24 rows of train
     assert words % 24 == 0
     assert words >= 24
     together = spent["search"]["calls"] + spent["report"]["calls"]
     assert figures["total_calls"] == pytest.approx(together, rel=NEAR)
+    # What a word is worth is the difference of two scores on the same rows, those of train.
+    with open("run/prompts.csv", encoding="utf-8", newline="") as file:
+        on_train = {row["prompt"]: row["train"] for row in csv.DictReader(file)}
+    words = run["prompt"].split()
+    assert len(words) == len(run["tokens"]) > 1
+    for place, part in enumerate(run["tokens"]):
+        assert part["score_with"] == float(on_train[run["prompt"]]) != run["score"]
+        assert part["score_without"] == float(on_train[" ".join(words[:place] + words[place + 1 :])])
 
 
 def test_without_a_report_only_the_found_prompt_is_evaluated() -> None:

@@ -56,6 +56,9 @@ class Evaluator(Protocol):
     def evaluate_all(self, prompts: list[Prompt], split: str) -> list[Evaluation]:
         """The same of several prompts together, which a task may do faster."""
 
+    def known(self, prompt: Prompt, split: str) -> Score | None:
+        """The latest score of a prompt on a split; None where there is none, and nothing is asked."""
+
     def derive(self, prompt: Prompt, scores: list[Score]) -> None:
         """Make known what a prompt's scores on the first blocks of rows say of whole splits."""
 

@@ -243,8 +243,7 @@ BEFORE, AFTER = ("source", "before", "text", "input"), ("rewrite", "after", "out
 
 def tokens(record: RunRecord) -> list[Part] | None:
     """What each token is worth: its Q beside its runners-up, and what the prompt scores without it."""
-    score = number(record.result.get("score"))
-    found = []
+    found, usual = [], None if record.result.get("method") == "race" else record.result.get("score")
     for place, raw in enumerate(sequence(record.result.get("tokens"))[:128]):
         if not isinstance(raw, dict):
             continue
@@ -253,6 +252,7 @@ def tokens(record: RunRecord) -> list[Part] | None:
         for pair in sequence(raw.get("runners_up"))[:5]:
             if isinstance(pair, list) and len(pair) == 2:
                 rivals.append((token(pair[0]), number(pair[1])))
+        score = number(raw.get("score_with", usual))
         worth = None if score is None or without is None else score - without
         known = [value for value in [q, *(value for _, value in rivals)] if value is not None]
         bars = [(token(raw.get("token", "")), q, True), *((name, value, False) for name, value in rivals)]
@@ -278,7 +278,7 @@ def tokens(record: RunRecord) -> list[Part] | None:
                 ],
             }
         )
-    return found or None
+    return found if any(one["worth"] or one["bars"] for one in found) else None
 
 
 def _odds(raw: dict[str, Any]) -> str:

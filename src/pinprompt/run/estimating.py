@@ -158,14 +158,13 @@ def _report(recipe: Recipe, task: Task, reported: bool = True) -> list[_Asked]:
     words = _words(recipe)
     found = Prompt(" ".join(WORDS[place % len(WORDS)] for place in range(words)))
     asked = []
-    if reported:
-        planned = report_plan(recipe, task, found, min(PARTS, words))
-    else:
-        planned = [(found, split, True) for split in task.splits if split not in ("train", "test")]
-        planned = planned or [(found, "train", True)]
     in_full = _in_full(recipe, task)
-    if task.calibrates and not in_full:
-        planned.append((found, "train", False))
+    planned = report_plan(recipe, task, found, min(PARTS, words))
+    if recipe.method == "race" and in_full:
+        planned.pop()
+    if not reported:
+        left = [(found, split, True) for split in task.splits if split not in ("train", "test")]
+        planned = (left or [(found, "train", True)]) + ([] if in_full or not task.calibrates else planned[-1:])
     for prompt, split, evaluation in planned:
         scored = in_full and (prompt is found or recipe.method == "race")
         if scored and (
@@ -362,7 +361,9 @@ def report_plan(recipe: Recipe, task: Task, found: Prompt, parts: int) -> list[t
     hand = [Prompt(text) for text in hand_written(recipe, task).values()]
     splits = [split for split in task.splits if split != "train"] or ["train"]
     asked = [(prompt, split, True) for prompt in (found, *hand) for split in splits]
-    return asked + [(prompt, "train", False) for prompt in [found] * parts + (hand if task.calibrates else [])]
+    shorter = [found] * parts + (hand if task.calibrates else [])
+    whole = [found] if recipe.method == "race" else []  # it may have been chosen by a part of the rows
+    return asked + [(prompt, "train", False) for prompt in shorter + whole]
 
 
 def report_cost(recipe: Recipe, task: Task) -> tuple[int, int, int]:

@@ -207,6 +207,10 @@ class Evaluator:
         """Every distinct prompt in order of appearance, with its mean score per split (for prompts.csv)."""
         return self._table.rows((*self.task.splits, *self.task.blocks))
 
+    def known(self, prompt: Prompt, split: str) -> Score | None:
+        """The latest score of a prompt on a split; None where there is none, and nothing is asked."""
+        return self._table.get(split, prompt.text)
+
     def derive(self, prompt: Prompt, scores: list[Score]) -> None:
         """Enter what the scores of a prompt on the first blocks say of whole splits, so that nobody asks for it."""
         self._begin("train")
