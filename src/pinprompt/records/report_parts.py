@@ -134,12 +134,12 @@ def scores(record: RunRecord) -> Part | None:
                 rows.append({"name": label, "prompt": text(prompt or "", 300).strip(" "), "cells": cells})
         count = next((number(metrics.get("rows")) for _, _, metrics in measured if metrics.get("rows")), None)
         if names and rows:
-            inverted = record.result.get("task") == "inversion"
-            about = [] if count is None or inverted else [f"{plain(count)} row{'s' if count != 1 else ''}"]
+            task = record.result.get("task")  # neither pictures nor what a function looks at are rows
+            about = [] if count is None or task in ("inversion", "custom") else [f"{plain(count)} rows"]
             if any(interval for row in rows for _, interval in row["cells"]):
                 about.append("in brackets the 95 % interval")
             titles = [title(text(name, 40)) for name in names]
-            said = where(split, record.result.get("task"), count if inverted else None)
+            said = where(split, task, count if task == "inversion" else None)
             tables.append({"where": said.capitalize(), "names": titles, "rows": rows, "about": "; ".join(about)})
     if not tables:
         return None
@@ -458,7 +458,7 @@ def curves(record: RunRecord) -> list[Part]:
         if (calls := number(event.get("calls"))) is not None and (score := number(event.get("score_mean"))) is not None
     ]
     found = [
-        ("Score against calls", "Score of each step's prompts on the training examples.",
+        ("Score against calls", "Score of the prompts of each step, as the search saw it.",
          line_chart([Series("best so far", best), Series("mean of the step", mean)], title="Score against calls", x="calls", y="score")),  # noqa: E501
         ("Score against time", "The best score so far, by the clock.",
          line_chart([Series("best so far", clock)], title="Score against time", x="minutes", y="score")),

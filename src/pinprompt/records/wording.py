@@ -38,6 +38,8 @@ def where(split: str, task: object = "", rows: float | None = None) -> str:
     """What was measured, as people say it behind a metric's name: 'on test (500 rows)', 'to the picture'."""
     if task == "inversion":  # its pictures are no sample of anything
         return "to the picture" if rows is None or rows == 1 else f"to the {plain(rows)} pictures"
+    if task == "custom":  # a function has no rows of its own
+        return "by the function"
     said = "on the training examples" if split == "train" else f"on {split}"
     return said + ("" if rows is None else f" ({plain(rows)} row{'' if rows == 1 else 's'})")
 

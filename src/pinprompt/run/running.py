@@ -122,6 +122,8 @@ def result_of(folder: Path) -> Result:
     if changed:
         raise RunError(f"{folder}: {changed[0]} Resume the run to write it again.")
     data = read_run(folder, prompts=False).result
+    if not data and not (folder / "result.json").exists():
+        raise RunError(f"{folder} has no answer yet: its run did not end; `pinprompt resume {folder}` continues it")
     for name, kinds in RESULT.items():
         if name not in data:
             raise RunError(f"{folder / 'result.json'} lacks '{name}'; run it again with --force")
@@ -467,8 +469,7 @@ def _tokens(recipe: Recipe, search: Search, found: Candidate, writer: Callable[[
     """What each part of the prompt is worth: the score on train with and without it, and its Q where it was written."""
     prompt, whole = found.prompt, found.score
     if recipe.method == "race" or recipe.scoring.choose == "rows":  # chosen by other rows than those of train alone
-        known = search.evaluator.known(prompt, "train") or search.evaluator.score([prompt], report=True)[0]
-        whole = known.value
+        whole = (search.evaluator.known(prompt, "train") or search.evaluator.score([prompt], report=True)[0]).value
     if METHODS[recipe.method].kind == "rl" and 1 <= len(prompt.ids) <= PARTS:
         parts = writer().explain(prompt, recipe.q_learning.entropy)
         rest = [writer().prompt(prompt.ids[:place] + prompt.ids[place + 1 :]).text for place in range(len(prompt.ids))]
