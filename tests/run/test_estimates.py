@@ -7,6 +7,7 @@ import json
 import shutil
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from small_aliases import DATA, make_home
 from typer.testing import CliRunner
 
 from pinprompt.cli import app
+from pinprompt.recipe import recipe as recipes
+from pinprompt.run import estimating
 
 LABELS = ("billing", "delivery", "account")
 NEAR = 0.25
@@ -167,3 +170,21 @@ def test_without_a_report_only_the_found_prompt_is_evaluated() -> None:
             assert figures["report_calls"] == run["report_calls"] == more
         said = CliRunner().invoke(app, [*map(str, asked), "--estimate"]).stdout
     assert "about 0 for the evaluation of the found prompt" in " ".join(said.split())
+
+
+def test_guided_reads_a_prefix_once_for_all_of_its_continuations(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=0.0)
+
+    class Writer:
+        length = 8
+
+        def lm_continue(self, prefixes: list[Any], lengths: list[int], random: Any) -> None:
+            clock.now += len(prefixes)  # a prompt takes a second
+
+    monkeypatch.setattr(estimating.time, "perf_counter", lambda: clock.now)
+    monkeypatch.setattr(estimating.build, "build_writer", lambda *_: Writer())
+    task: Any = SimpleNamespace(calls=lambda split: 1)
+    tree: dict[str, Any] = {"task": {"kind": "inversion", "images": ["sun.png"]}, "guided": {"tokens": 50}}
+    for method, prompts in (("guided", 20), ("random", 1000)):
+        recipe = recipes.resolve({**tree, "method": method})
+        assert estimating._writing(recipe, task, "cpu", 1000) == estimating.PROBES + prompts

@@ -308,6 +308,8 @@ def _writing(recipe: Recipe, task: Task, device: str, calls: int) -> float:
         writer.lm_continue([()] * count, [min(_words(recipe) + 1, length)] * count, random)
         taken.append(time.perf_counter() - started)
     prompts = calls / max(1, task.calls("train"))
+    if recipe.method == "guided":
+        prompts /= recipe.guided.tokens  # a prefix is read once for all of its continuations
     if recipe.method == "race":
         from pinprompt.methods.race import plan
 
