@@ -60,6 +60,20 @@ def test_it_fits_predicts_and_scores(estimator: Any, tmp_path: Path) -> None:
     assert fitted.predict(pd.DataFrame({"t": TEXTS})).tolist() == fitted.predict(TEXTS).tolist()
 
 
+def test_a_fit_that_keeps_no_folder_pays_for_no_report(estimator: Any, tmp_path: Path) -> None:
+    alone = clone(estimator).fit(TEXTS, LABELS)
+    kept = clone(estimator).set_params(out=tmp_path / "run").fit(TEXTS, LABELS)
+    assert alone.result_["report_calls"] < kept.result_["report_calls"]
+    assert alone.result_["test"] is None
+    assert (tmp_path / "run" / "report.html").is_file()
+    np.testing.assert_array_equal(alone.predict_proba(TEXTS), kept.predict_proba(TEXTS))
+
+
+def test_one_class_is_refused_by_its_name(estimator: Any) -> None:
+    with pytest.raises(ValueError, match=r"one class .*pos"):
+        estimator.fit(TEXTS, ["pos"] * len(TEXTS))
+
+
 def test_it_is_cloned_and_pickled(estimator: Any) -> None:
     numbers = [int(label == "pos") for label in LABELS]
     fitted = clone(estimator).set_params(words={0: "terrible", 1: "great"}).fit(TEXTS, numbers)

@@ -171,15 +171,22 @@ def _listed(path: Path) -> dict[str, Any]:
 def estimate(
     subject: Subject, *, method: str | None = None, profile: str | None = None, calls: int | None = None,
     minutes: float | None = None, settings: Mapping[str, Any] | None = None, device: str | None = None,
-    threads: int | None = None,
+    threads: int | None = None, report: bool = True, unread: Sequence[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
-    """The maximum cost of `tune` with the same arguments: calls, tokens, money and minutes."""
+    """What `tune` with the same arguments would spend: calls, tokens, money and minutes.
+
+    Files elsewhere that a recipe file names are not read before you agree to them (docs/responsible-use.md), nor are
+    those in `unread`; the figures are then those of the plan alone.
+    """
     from pinprompt.run.estimating import estimate as estimate_run
 
     build.set_threads(threads)
     chosen = {"method": method, "profile": profile}
-    recipe, task = _recipe_and_task(subject, _over(chosen, {"calls": calls, "minutes": minutes}, settings))
-    return estimate_run(recipe, device, task=task)
+    over = _over(chosen, {"calls": calls, "minutes": minutes}, settings)
+    recipe, task = _recipe_and_task(subject, over)
+    if isinstance(subject, str | Path):
+        unread = [*unread, *consent.unread(recipe, subject, over)]
+    return estimate_run(recipe, device, task=task, report=report, unread=unread)
 
 
 def sweep(

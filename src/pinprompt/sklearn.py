@@ -54,6 +54,7 @@ class _PromptEstimator(BaseEstimator):  # type: ignore[misc]
                 device=self.device,
                 threads=self.threads,
                 force=True,
+                report=self.out is not None,
             )
             paths = [found.folder / name for name in _FILES]
             self.files_ = {path.name: path.read_text("utf-8") for path in paths if path.is_file()}
@@ -104,7 +105,8 @@ class PromptClassifier(ClassifierMixin, _PromptEstimator):  # type: ignore[misc]
     method, profile, calls, minutes, seed, settings, device, threads
         As in `pinprompt.tune`.
     out : path or None
-        Where to keep the run folder (an earlier run in it is deleted); None keeps only the answer.
+        Keep the run folder there, with a report (an earlier run in it is removed); None keeps only the answer, and
+        saves the calls of a report.
 
     Attributes
     ----------
@@ -144,7 +146,9 @@ class PromptClassifier(ClassifierMixin, _PromptEstimator):  # type: ignore[misc]
         """Search for a prompt on texts X with labels y."""
         texts, labels = _labelled(X, y)
         self.classes_, places = np.unique(labels, return_inverse=True)
-        # Classes may be of any type: in the run they are numbered, so that their names cannot clash.
+        if len(self.classes_) < 2:
+            raise ValueError(f"y has one class ({self.classes_[0]!r:.60}); a classifier needs two or more")
+        # Classes may be numbers or anything else: in the run they are numbered, so that their names cannot clash.
         rows = [{"text": text, "label": str(place)} for text, place in zip(texts, places, strict=True)]
         words = {str(place): self._word(name) for place, name in enumerate(self.classes_.tolist())}
         self._search({"kind": "classification", "train": keep_rows(rows, home() / "frames"), "words": words})
@@ -186,7 +190,8 @@ class PromptRewriter(TransformerMixin, _PromptEstimator):  # type: ignore[misc]
     method, profile, calls, minutes, seed, settings, device, threads
         As in `pinprompt.tune`.
     out : path or None
-        Where to keep the run folder (an earlier run in it is deleted); None keeps only the answer.
+        Keep the run folder there, with a report (an earlier run in it is removed); None keeps only the answer, and
+        saves the calls of a report.
 
     Attributes
     ----------

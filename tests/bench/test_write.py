@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 import torch
 
+from pinprompt.bench import step
 from pinprompt.bench.write import SUPPORT, measure, plain, random_backbone, sparsified
 from pinprompt.policy import vocabulary
-from pinprompt.policy.backbone import BLOCK, Backbone
+from pinprompt.policy.backbone import BLOCK, CACHED_FROM, Backbone
 from pinprompt.recipe.sections import Constraints, PolicySettings
 
 
@@ -56,3 +58,17 @@ def test_the_report_has_its_rows(tmp_path: Path) -> None:
     assert 0 < row["read"] <= row["prefixes"]
     assert [(cost["vocabulary"], cost["length"]) for cost in report["cost"]] == [(300, 2), (300, 4)]
     assert report["long"]["peak_mb"] > 0
+
+
+def test_made_up_words_stay_out_of_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backbone = random_backbone(300)
+    backbone.model.save_pretrained(tmp_path / "lm")
+    backbone.tokenizer.save_pretrained(tmp_path / "lm")
+    monkeypatch.setenv("PINPROMPT_HOME", str(tmp_path / "home"))
+    large = random_backbone(CACHED_FROM, dim=16, layers=1)
+    measure(str(tmp_path / "lm"), batches=(2,), steps=1, lengths=(2,), vocabularies=(CACHED_FROM,), long=2, k=50)
+    step.measure(steps=1, target="bootstrap", model=(large.model, large.tokenizer), k=50)
+    assert not (tmp_path / "home" / "tokens").exists()
+    assert os.environ["PINPROMPT_HOME"] == str(tmp_path / "home")
+    assert Backbone(large.model, large.tokenizer).texts.size == CACHED_FROM
+    assert (tmp_path / "home" / "tokens").exists()  # so large a vocabulary would be kept

@@ -136,6 +136,23 @@ def test_the_openai_client_sends_its_export_and_its_snippet(sent: Sent) -> None:
     assert (pasted["messages"][0]["content"] if sent is CHATS else pasted["prompt"]) in (ASKED, sent.text_for(TEXT))
 
 
+def test_the_openai_snippet_prints_the_calibrated_label(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("openai", reason="pip install openai")
+    ids = {"neg": [1], "pos": [2]}
+    sent = Sent("classification", "p", BEFORE, AFTER, "m", words=WORDS, word_ids=ids, offsets={"neg": -2.0, "pos": 0.5})
+
+    def labels(number: int, path: str, body: dict[str, Any]) -> Action:
+        tops = {" good": -0.2, " fine": -1.5}  # "bad" is not among the likeliest: it counts as the least of them
+        choice = {"text": " good", "index": 0, "finish_reason": "length", "logprobs": {"top_logprobs": [tops]}}
+        return reply({"id": "1", "object": "text_completion", "model": "m", "choices": [choice]})
+
+    with serving(labels) as server, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENAI_API_KEY", "none")
+        code = snippets(sent, TEXT)["openai"].replace("http://localhost:8000/v1", server.url)
+        exec(compile(code, "snippet", "exec"), {})
+    assert capsys.readouterr().out == "neg\n"  # -1.5 + 2 against -0.2 - 0.5
+
+
 def test_curl_sends_its_snippet() -> None:
     if shutil.which("curl") is None or shutil.which("sh") is None:
         pytest.skip("curl is not installed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +64,23 @@ def test_other_formats_stdin_and_frames_say_the_same(run: Path, tmp_path: Path) 
     assert [row["label"] for row in by_column] == expected  # the column of the run's own data
     piped = json.loads(call(*words, "--input", "-", stdin="\n".join(texts)).stdout)["predictions"]
     assert [row["label"] for row in piped] == expected
+    dashed = json.loads(call(*words, "-", stdin="\n".join(texts)).stdout)["predictions"]
+    assert dashed == told  # a dash is stdin, not a text
     found = pinprompt.predict_table(run, pd.DataFrame({"id": [1, 2, 3], "review": texts}))
     assert found.labels == expected
     assert [row["id"] for row in found.rows] == [1, 2, 3]
     shown = call("predict", run, "--input", tmp_path / "x.jsonl")
     assert texts[0] in shown.stdout
+
+
+def test_an_unfinished_run_is_resumed_not_removed(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "cut")
+    for name in ("result.json", "run.json"):
+        (tmp_path / "cut" / name).unlink()
+    done = call("predict", tmp_path / "cut", "a text")
+    assert done.exit_code == 2
+    assert "pinprompt resume" in done.stderr
+    assert "--force" not in done.stderr
 
 
 def test_the_name_of_a_file_is_not_labelled_as_words(run: Path, tmp_path: Path) -> None:

@@ -51,3 +51,11 @@ def test_calibrated_runs_show_both_figures() -> None:
     assert "raw accuracy on test" in shown
     for number in ("0.840", "0.610", "0.790", "0.520"):
         assert number in shown
+
+
+def test_the_score_of_a_function_is_of_no_examples() -> None:
+    shown = printed({"primary": "score", "task": "custom", "train": {"score": -10.0, "rows": 1}, "prompt": "x"})
+    assert "score by the function" in shown
+    assert "Score by the function: -10.0" in shown
+    assert "training examples" not in shown
+    assert "row" not in shown

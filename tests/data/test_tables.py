@@ -76,12 +76,18 @@ def test_folders_text_files_and_stdin(tmp_path: Path, monkeypatch: pytest.Monkey
     def stdin(content: bytes) -> None:
         monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(content)))
 
-    stdin(b"text,not,a,header\nmore\n")
-    assert read_table("-").texts == ["text,not,a,header", "more"]
+    stdin(b"a text, not a header\nmore\n")
+    assert read_table("-").texts == ["a text, not a header", "more"]
     stdin(b"id;review\n1;fine\n")
     assert read_table("-", "review").rows == [{"id": "1", "review": "fine"}]
     stdin(b'{"review": "fine"}\n')
     assert read_table("-", "review").texts == ["fine"]
+    # The column of the run's own data makes it a table, unasked.
+    for table in (b"id,review\n1,fine\n", b"\xef\xbb\xbfid;review\n1;fine\n", b'{"id": "1", "review": "fine"}\n'):
+        stdin(table)
+        assert read_table("-", usual="review").rows == [{"id": "1", "review": "fine"}]
+    stdin(b"review\nfine\n")
+    assert read_table("-", usual="review").texts == ["review", "fine"]  # a text of one word is no header
 
 
 def test_data_frames_are_tables(tmp_path: Path) -> None:

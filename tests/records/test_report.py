@@ -306,3 +306,13 @@ def test_charts_of_nothing_are_nothing() -> None:
     assert interval_chart([], title="none") == ""
     assert stacked_bar([("write", 0.0)], title="none") == ""
     assert metric("accuracy", None) == "\N{EN DASH}"
+
+
+def test_words_without_q_are_words_and_their_worth_is_of_the_same_rows(record: RunRecord) -> None:
+    tokens = [{"token": "It", "score_with": 105.5, "score_without": 103.5}]
+    text = changed(record, method="race", score=90.8, tokens=tokens)
+    assert "What each word is worth" in text
+    assert "Bars" not in text
+    assert "+2.00" in text  # not 90.8 less 103.5: the race chose by other rows than those of train
+    old = changed(record, method="race", score=90.8, tokens=[{"token": "It", "score_without": 103.5}])
+    assert "is worth" not in old

@@ -119,3 +119,19 @@ def test_without_a_manual_prompt_the_best_other_one_is_the_rival() -> None:
     assert rivals is not None
     assert rivals.against == "strong"
     assert judge_result({"prompt": "x"}) is None
+
+
+def test_a_found_prompt_that_is_the_manual_one_is_not_tested_against_itself() -> None:
+    data = result(0, 0, 50)
+    data["prompt"] = "It was"
+    verdict = judge_result(data)
+    assert verdict is not None
+    assert verdict.sentence == "The found prompt is the manual prompt: the search found no better one."
+
+
+def test_a_run_without_a_report_does_not_say_that_there_is_no_other_prompt() -> None:
+    data = {**result(9, 1, 40, "dev"), "baselines": {}, "reported": False}
+    verdict = judge_result(data)
+    assert verdict is not None
+    assert "no report was asked for" in verdict.sentence
+    assert "no hand-written prompt to compare with" in printed(data | {"reported": True, "verdict": None})

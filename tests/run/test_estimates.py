@@ -7,6 +7,7 @@ import json
 import shutil
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from small_aliases import DATA, make_home
 from typer.testing import CliRunner
 
 from pinprompt.cli import app
+from pinprompt.recipe import recipe as recipes
+from pinprompt.run import estimating
 
 LABELS = ("billing", "delivery", "account")
 NEAR = 0.25
@@ -136,3 +139,52 @@ def test_rewrites_by_a_model_on_this_machine() -> None:
 def test_rewrites_by_a_model_behind_an_api() -> None:
     with serving(rewriter) as server:
         compare(styles("--calls", 400, *on(server)))
+
+
+def test_a_race_with_few_calls_asks_for_the_other_rows_in_its_report() -> None:
+    with serving(labeller) as server:
+        asked = tickets("--calls", 100, *on(server))
+        figures, run = call(*asked, "--estimate"), call(*asked, "--out", "run")
+    spent = run["spent"]
+    # The race sees 9 of 48 rows, so train and dev are read again for the found prompt and for the hand-written one.
+    words = figures["report_calls"] - 2 * 48 - 2 * 24  # the found prompt less a word, on the 24 rows of train
+    assert words % 24 == 0
+    assert words >= 24
+    together = spent["search"]["calls"] + spent["report"]["calls"]
+    assert figures["total_calls"] == pytest.approx(together, rel=NEAR)
+    # What a word is worth is the difference of two scores on the same rows, those of train.
+    with open("run/prompts.csv", encoding="utf-8", newline="") as file:
+        on_train = {row["prompt"]: row["train"] for row in csv.DictReader(file)}
+    words = run["prompt"].split()
+    assert len(words) == len(run["tokens"]) > 1
+    for place, part in enumerate(run["tokens"]):
+        assert part["score_with"] == float(on_train[run["prompt"]]) != run["score"]
+        assert part["score_without"] == float(on_train[" ".join(words[:place] + words[place + 1 :])])
+
+
+def test_without_a_report_only_the_found_prompt_is_evaluated() -> None:
+    with serving(labeller) as server:
+        for calls, more in ((100, 48), (600, 0)):  # with 600 the race has seen every row of train and dev
+            asked = tickets("--calls", calls, "--no-report", *on(server))
+            figures, run = call(*asked, "--estimate"), call(*asked, "--out", f"run-{calls}")
+            assert figures["report_calls"] == run["report_calls"] == more
+        said = CliRunner().invoke(app, [*map(str, asked), "--estimate"]).stdout
+    assert "about 0 for the evaluation of the found prompt" in " ".join(said.split())
+
+
+def test_guided_reads_a_prefix_once_for_all_of_its_continuations(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=0.0)
+
+    class Writer:
+        length = 8
+
+        def lm_continue(self, prefixes: list[Any], lengths: list[int], random: Any) -> None:
+            clock.now += len(prefixes)  # a prompt takes a second
+
+    monkeypatch.setattr(estimating.time, "perf_counter", lambda: clock.now)
+    monkeypatch.setattr(estimating.build, "build_writer", lambda *_: Writer())
+    task: Any = SimpleNamespace(calls=lambda split: 1)
+    tree: dict[str, Any] = {"task": {"kind": "inversion", "images": ["sun.png"]}, "guided": {"tokens": 50}}
+    for method, prompts in (("guided", 20), ("random", 1000)):
+        recipe = recipes.resolve({**tree, "method": method})
+        assert estimating._writing(recipe, task, "cpu", 1000) == estimating.PROBES + prompts

@@ -303,11 +303,34 @@ def test_an_estimate_fetches_nothing(here: Path, monkeypatch: pytest.MonkeyPatch
         assert done.exit_code == 0, done.output
         figures = json.loads(done.stdout)
         assert figures["minutes"] is None
-        assert "an estimate downloads nothing" in figures["note"]
-    assert "would cost at most" in call("classify", "rotten-tomatoes", "--task-model", "smollm2", "--estimate").stdout
+        assert "nothing is fetched for an estimate" in figures["note"]
+    said = call("classify", "rotten-tomatoes", "--task-model", "smollm2", "--estimate").stdout
+    assert "an unknown number for the report" in " ".join(said.split())  # not 0
     with cache.fetching_nothing(), pytest.raises(NotFetched):
         sources.resolve("smollm2")
     assert cache.may_fetch()
+
+
+def test_an_estimate_reads_no_file_elsewhere_before_a_yes(here: Path) -> None:
+    private = here.parent / "private.csv"
+    rows = [f"film {number} is fine,0\nfilm {number} is dull,1\n" for number in range(20)]
+    private.write_text("text,label\n" + "".join(rows), "utf-8")
+    tree = with_server("http://127.0.0.1:1/v1", train=str(private), shots=4)
+    recipe = here / "recipe.toml"
+    recipe.write_text(recipes.to_toml(recipes.resolve(tree)), "utf-8")
+    figures = json.loads(call("tune", recipe, "--estimate", "--json").stdout)
+    assert figures["report_calls"] is None
+    assert f"{private} was not read" in figures["note"]
+    assert api.estimate(recipe) == figures
+    # What the user names is the user's own word, and so is a yes.
+    named = json.loads(call("tune", recipe, "--estimate", "--json", "--set", f"task.train={private}").stdout)
+    agreed = json.loads(call("tune", recipe, "--estimate", "--json", "--trust").stdout)
+    for read in (named, agreed):
+        assert read["report_calls"] > 0
+    private.rename(here / "near.csv")
+    tree["task"]["train"] = "near.csv"
+    recipe.write_text(recipes.to_toml(recipes.resolve(tree)), "utf-8")
+    assert api.estimate(recipe)["report_calls"] > 0
 
 
 def test_what_is_asked_for_is_shown_as_text(here: Path) -> None:

@@ -41,7 +41,7 @@ def measure(steps: int = 2, target: str | None = None, model: Any = None, k: int
     import torch
 
     from pinprompt.bench.update import peak_mb
-    from pinprompt.bench.write import plain
+    from pinprompt.bench.write import passing_cache, plain
     from pinprompt.errors import SettingError, did_you_mean
     from pinprompt.methods.pin.learner import Learner
     from pinprompt.methods.pin.replay import Replay
@@ -53,7 +53,8 @@ def measure(steps: int = 2, target: str | None = None, model: Any = None, k: int
     if target is not None and target not in TARGETS:
         raise SettingError(f"bench step has no target '{target}': {did_you_mean(target, TARGETS)}")
     settings = PolicySettings(k=k, constraints=Constraints(stable=False))
-    writer = Writer.build(settings, seed=0, backbone=Backbone(*(model or random_opt_125m())))
+    with passing_cache():
+        writer = Writer.build(settings, seed=0, backbone=Backbone(*(model or random_opt_125m())))
     names = TARGETS if target is None else (target,)
     learners = {name: Learner(writer, QLearningSettings.model_validate({"target": name})) for name in names}
     reference = Learner(writer, QLearningSettings())

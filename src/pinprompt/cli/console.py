@@ -29,7 +29,10 @@ from pinprompt.run import consent
 Run = Annotated[Path, typer.Argument(help="A run folder; commands that only read it also take a zip file.")]
 Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold run folders.")]
 NoReport = Annotated[
-    bool, typer.Option("--no-report", help="Stop once a prompt is found: no test, no comparison, no report.html.")
+    bool,
+    typer.Option(
+        "--no-report", help="End with the found prompt and its dev score: no test, comparison or report.html."
+    ),
 ]
 TestRows = Annotated[int | None, typer.Option("--test-rows", min=1, help="Use at most N test rows in the report.")]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="The random seed.")]

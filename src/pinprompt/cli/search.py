@@ -185,7 +185,11 @@ def _search(
     given = recipes.merge(over, recipes.parse_overrides(options.sets or []))
     recipe = recipes.resolve(recipes.merge(tree, given))
     if options.estimate:
-        figures = api.estimate(recipe, device=options.device, threads=options.threads)
+        found = near(recipe, source) if source is not None and source.is_dir() else recipe
+        figures = api.estimate(
+            found, device=options.device, threads=options.threads, report=not options.no_report,
+            unread=[] if source is None else consent.unread(found, source, given),
+        )  # fmt: skip
         console.answer(figures, shown_estimate(figures))
         return
     if source is not None:

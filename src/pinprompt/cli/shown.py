@@ -95,22 +95,22 @@ def _metric(facts: object, name: str) -> str:
 
 
 def shown_estimate(figures: Mapping[str, Any]) -> str:
-    """What a run would cost, in one line."""
-    calls, report = figures["calls"], figures.get("report_calls") or 0
-    known = (
-        f"{calls:,} calls for the search (--calls limits these), {report:,} for the report" if calls is not None else ""
-    )
-    parts = [known or "an unknown number of calls"]
+    """What a run would spend, in one line."""
+    calls, report = figures["calls"], figures["report_calls"]
+    searched = "an unknown number of" if calls is None else f"at most {calls:,}"
+    after = "the report" if figures["reported"] else "the evaluation of the found prompt"
+    parts = [f"{searched} calls for the search (--calls limits these)"]
+    parts.append(f"an unknown number for {after}" if report is None else f"about {report:,} for {after}")
     if figures.get("tokens"):
         parts.append(f"about {figures['tokens']:,} tokens (at most {figures['most_tokens']:,})")
     if "money" in figures:
         parts.append(f"money: {money_shown(figures['money'], figures['currency'])}")
     if figures.get("minutes") is not None:
-        parts.append(f"about {figures['minutes']:.1f} minutes, {figures['report_minutes']:.1f} more for the report")
+        parts.append(f"about {figures['minutes']:.1f} minutes, {figures['report_minutes']:.1f} more for {after}")
     note = figures.get("note")
     few = (figures["calls"] or 0) < figures.get("enough_calls", 0)
-    more = f"; {figures['enough_calls']:,} calls are enough for {figures['method']}" if few else ""
-    return "would cost at most " + ", ".join(parts) + (f" ({note})" if note else "") + more
+    more = f"; {figures['method']} has enough with {figures['enough_calls']:,} calls" if few else ""
+    return "would spend " + ", ".join(parts) + (f" ({note})" if note else "") + more
 
 
 # A picture in a terminal: two pixels per character, the upper in the foreground colour, the lower in the background's.

@@ -22,8 +22,8 @@ LARGEST_FILE = 1 << 30
 LARGEST_FIELD = 10_000_000
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
-_OTHERS = (",", ";", "\t", "|")
-"""Delimiters of .csv files, depending on the program that wrote them."""
+DELIMITERS = (",", ";", "\t", "|")
+"""What separates fields in files called .csv, by the settings of the program that wrote them."""
 _NAMES = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a vertical bar"}
 JSONL = {".jsonl", ".ndjson"}
 TABLES = {*_DELIMITERS, *JSONL}
@@ -91,7 +91,7 @@ def delimiter_of(path: Path, columns: Sequence[str] = (), raw: Iterable[bytes] |
         except csv.Error:
             return []
 
-    headers = {delimiter: header(delimiter) for delimiter in dict.fromkeys((usual, *_OTHERS))}
+    headers = {delimiter: header(delimiter) for delimiter in dict.fromkeys((usual, *DELIMITERS))}
     fitting = [delimiter for delimiter, names in headers.items() if columns and set(columns) <= set(names)]
     if fitting:
         return fitting[0]

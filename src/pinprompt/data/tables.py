@@ -51,8 +51,9 @@ def is_frame(thing: object) -> bool:
 def read_table(source: object, text_column: str | None = None, usual: str = "text") -> TextTable:
     """The table at a path, in a folder, on stdin ('-') or in a data frame.
 
-    Without `text_column` the text is in the column `usual`, or in the only column. On stdin, giving a column means a
-    table with a header (or JSONL); otherwise every line is a text.
+    Without `text_column` the column `usual` has the text, or the only one that there is. What stdin holds is a table
+    (CSV, TSV or JSONL) where a column is asked for, or where its first line has the column `usual` beside others; else
+    every line is a text.
     """
     if is_frame(source):
         return _from_frame(source, text_column, usual)
@@ -153,11 +154,29 @@ def _from_file(path: Path, raw: Sequence[bytes] | None, suffix: str, text_column
 def _from_stdin(text_column: str | None, usual: str) -> TextTable:
     content = sys.stdin.buffer.read(examples.LARGEST_FILE + 1)
     if len(content) > examples.LARGEST_FILE:
-        raise DataError(f"stdin has more than {examples.LARGEST_FILE / 1e9:.1f} GB; give it in parts")
-    suffix = ".txt"
+        raise DataError(f"stdin holds more than {examples.LARGEST_FILE / 1e9:.1f} GB; give it in parts")
+    raw, suffix = list(io.BytesIO(content)), ".txt"
     if text_column is not None:
         suffix = ".jsonl" if content.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{") else ".csv"
-    return _from_file(Path("stdin"), list(io.BytesIO(content)), suffix, text_column, usual)
+    elif raw and usual in _columns_of(raw[0]):
+        suffix = ".jsonl" if raw[0].lstrip(b"\xef\xbb\xbf ").startswith(b"{") else ".csv"
+    return _from_file(Path("stdin"), raw, suffix, text_column, usual)
+
+
+def _columns_of(line: bytes) -> list[str]:
+    """The columns that a first line names, were it that of a table; [] where it has fewer than two and is no JSON."""
+    text = line.decode("utf-8-sig", "replace").strip()
+    if text.startswith("{"):
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            return []
+        return list(found) if isinstance(found, dict) else []
+    try:
+        rows = [next(csv.reader([text], delimiter=delimiter), []) for delimiter in examples.DELIMITERS]
+    except csv.Error:
+        return []
+    return [name.strip() for row in rows if len(row) > 1 for name in row]
 
 
 def _from_folder(folder: Path) -> TextTable:

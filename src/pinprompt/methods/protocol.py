@@ -56,6 +56,9 @@ class Evaluator(Protocol):
     def evaluate_all(self, prompts: list[Prompt], split: str) -> list[Evaluation]:
         """The same for several prompts together, which may be faster."""
 
+    def known(self, prompt: Prompt, split: str) -> Score | None:
+        """The latest score of a prompt on a split; None where there is none, and nothing is asked."""
+
     def derive(self, prompt: Prompt, scores: list[Score]) -> None:
         """Derive a prompt's score on whole splits from its scores on the first blocks of rows."""
 

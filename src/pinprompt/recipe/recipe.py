@@ -310,7 +310,12 @@ def parse_toml(text: str) -> dict[str, Any]:
     """The tree of a TOML text; raises ValueError or RecursionError if it is invalid or exceeds the limits above."""
     if _longest_key(text) > MOST_PARTS:
         raise ValueError(f"a key has more than {MOST_PARTS} parts")
-    tree = tomllib.loads(text)
+    try:
+        tree = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError:  # Python converts no integer of thousands of digits
+        raise ValueError("an integer has more than 64 bits") from None
     _check_numbers(tree)
     return tree
 

@@ -134,12 +134,12 @@ def scores(record: RunRecord) -> Part | None:
                 rows.append({"name": label, "prompt": text(prompt or "", 300).strip(" "), "cells": cells})
         count = next((number(metrics.get("rows")) for _, _, metrics in measured if metrics.get("rows")), None)
         if names and rows:
-            inverted = record.result.get("task") == "inversion"
-            about = [] if count is None or inverted else [f"{plain(count)} row{'s' if count != 1 else ''}"]
+            task = record.result.get("task")  # neither pictures nor what a function looks at are rows
+            about = [] if count is None or task in ("inversion", "custom") else [f"{plain(count)} rows"]
             if any(interval for row in rows for _, interval in row["cells"]):
                 about.append("95 % interval in brackets")
             titles = [title(text(name, 40)) for name in names]
-            said = where(split, record.result.get("task"), count if inverted else None)
+            said = where(split, task, count if task == "inversion" else None)
             tables.append({"where": said.capitalize(), "names": titles, "rows": rows, "about": "; ".join(about)})
     if not tables:
         return None
@@ -242,9 +242,8 @@ BEFORE, AFTER = ("source", "before", "text", "input"), ("rewrite", "after", "out
 
 
 def tokens(record: RunRecord) -> list[Part] | None:
-    """The contribution of each token: its Q next to its runners-up, and the prompt's score without it."""
-    score = number(record.result.get("score"))
-    found = []
+    """What each token is worth: its Q beside its runners-up, and what the prompt scores without it."""
+    found, usual = [], None if record.result.get("method") == "race" else record.result.get("score")
     for place, raw in enumerate(sequence(record.result.get("tokens"))[:128]):
         if not isinstance(raw, dict):
             continue
@@ -253,6 +252,7 @@ def tokens(record: RunRecord) -> list[Part] | None:
         for pair in sequence(raw.get("runners_up"))[:5]:
             if isinstance(pair, list) and len(pair) == 2:
                 rivals.append((token(pair[0]), number(pair[1])))
+        score = number(raw.get("score_with", usual))
         worth = None if score is None or without is None else score - without
         known = [value for value in [q, *(value for _, value in rivals)] if value is not None]
         bars = [(token(raw.get("token", "")), q, True), *((name, value, False) for name, value in rivals)]
@@ -278,7 +278,7 @@ def tokens(record: RunRecord) -> list[Part] | None:
                 ],
             }
         )
-    return found or None
+    return found if any(one["worth"] or one["bars"] for one in found) else None
 
 
 def _odds(raw: dict[str, Any]) -> str:
@@ -458,7 +458,7 @@ def curves(record: RunRecord) -> list[Part]:
         if (calls := number(event.get("calls"))) is not None and (score := number(event.get("score_mean"))) is not None
     ]
     found = [
-        ("Score against calls", "Score of each step's prompts on the training examples.",
+        ("Score against calls", "Score of the prompts of each step, as the search saw it.",
          line_chart([Series("best so far", best), Series("mean of the step", mean)], title="Score against calls", x="calls", y="score")),  # noqa: E501
         ("Score against time", "The best score so far over time.",
          line_chart([Series("best so far", clock)], title="Score against time", x="minutes", y="score")),

@@ -249,6 +249,14 @@ def _openai(sent: Sent, text: str) -> str:
         f"WORDS = {dict(sent.words)!r}  # label: the word that the model says for it",
         f"OFFSETS = {_offsets(sent)!r}  # taken from a label's log-probability",
     ]
+    said = ["print(answer.choices[0].text, answer.choices[0].logprobs)"]
+    if sent.words and all(len(ids) == 1 for ids in sent.word_ids.values()):
+        said = [
+            "tops = answer.choices[0].logprobs.top_logprobs[0]",
+            "likely = {token.strip(): value for token, value in tops.items()}",
+            "least = min(likely.values())  # for a word that is not among the likeliest",
+            "print(max(WORDS, key=lambda label: likely.get(WORDS[label], least) - OFFSETS[label]))",
+        ]
     return "\n".join(
         [
             *head,
@@ -256,7 +264,7 @@ def _openai(sent: Sent, text: str) -> str:
             f"    model={_model(sent)!r}, prompt={sent.text_for(text)!r}, {options}, logprobs=5",
             ")",
             *(words if sent.words else []),
-            "print(answer.choices[0].text, answer.choices[0].logprobs)",
+            *said,
         ]
     )
 

@@ -63,11 +63,15 @@ def judge_result(result: Mapping[str, Any], primary: str | None = None) -> Verdi
     against = _rival(result, split, name)
     if against is None:
         said = "There is no hand-written prompt to compare with."
+        if result.get("reported") is False:
+            said = "It was not compared with a hand-written prompt, as no report was asked for."
         return Verdict("alone", split, name, found, None, None, None, None, said, f"{head}.{CAUTION[split]}")
     label, theirs = against
     rival, rival_interval = value_of(theirs, name)
     p, test = _tested(outcomes_of(ours, name), outcomes_of(theirs, name))
     kind, said = _judged(found, rival or 0.0, p, label, place)
+    if result.get("prompt") and result.get("prompt") == inside(result, "baselines", label, "prompt"):
+        said = f"The found prompt is the {label} prompt: the search found no better one."
     if task == "inversion":
         said = f"The found words {'fit' if found > (rival or 0.0) else 'do not fit'} better than the {label} ones."
     details = f"{head} against {metric(name, rival)}{brackets(name, rival_interval)}"

@@ -38,6 +38,8 @@ def where(split: str, task: object = "", rows: float | None = None) -> str:
     """The words after a metric's name: 'on test (500 rows)', 'to the picture'."""
     if task == "inversion":  # its pictures are not a sample
         return "to the picture" if rows is None or rows == 1 else f"to the {plain(rows)} pictures"
+    if task == "custom":  # a function has no rows of its own
+        return "by the function"
     said = "on the training examples" if split == "train" else f"on {split}"
     return said + ("" if rows is None else f" ({plain(rows)} row{'' if rows == 1 else 's'})")
 
@@ -114,7 +116,8 @@ def spending(result: Any) -> list[tuple[str, str]]:
     search, report = _count(spent, "search", "calls"), _count(spent, "report", "calls")
     if search is None or report is None:
         return []
-    found = [("calls", f"{search + report:,} ({search:,} search, {report:,} report)")]
+    after = "evaluation of the found prompt" if mapping(result).get("reported") is False else "report"
+    found = [("calls", f"{search + report:,} ({search:,} search, {report:,} {after})")]
     sent, lost = _count(spent, "sent", "calls"), _count(spent, "sent", "lost")
     if sent is not None and (sent != search + report or lost):
         found.append(("calls actually sent", f"{sent:,}" + (f", {lost:,} of them lost" if lost else "")))

@@ -157,6 +157,16 @@ def agree(
     _remember(requests.values())
 
 
+def unread(recipe: Recipe, source: Path | str, given: Mapping[str, Any] | None = None) -> list[str]:
+    """Files that a recipe of a file or a run folder names and that nobody agreed to read yet."""
+    near = [Path.cwd(), Path(source) if Path(source).is_dir() else Path(source).parent]
+    request = request_of(recipe)
+    if _agreed or request.identity in _remembered():
+        return []
+    named = [path for setting, path in request.files if _at(given or {}, setting) is None and not _near(path, near)]
+    return [text(path, 200).replace("\n", "␊") for path in named[:SHOWN]]
+
+
 def known(recipe: Recipe, source: Path | str) -> bool:
     """Whether a recipe of a file or run folder needs no further consent."""
     try:

@@ -64,34 +64,49 @@ def calls_planned(recipe: Recipe, task: Task) -> int:
     return calls if recipe.budget.calls is None else min(calls, recipe.budget.calls)
 
 
-def estimate(recipe: Recipe, device: str | None = None, probe: bool = True, task: Task | None = None) -> dict[str, Any]:
-    """Calls, tokens, money and minutes of a recipe; `task` replaces the recipe's own.
+def estimate(
+    recipe: Recipe,
+    device: str | None = None,
+    probe: bool = True,
+    task: Task | None = None,
+    report: bool = True,
+    unread: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Calls, tokens, money and minutes of a recipe; `task` takes the place of the one that it names.
 
-    `calls` are those of the search, which `budget.calls` limits; `report_calls` are extra. Minutes are measured on this
-    machine by writing and scoring a few prompts (`probe`), and include loading. Nothing is imported, contacted or
-    downloaded: functions named in a recipe and remote models are not called, so their minutes are unknown; if a model
-    or dataset is not on this machine yet, only the planned numbers are given. `tokens` and `money` are the expected
-    cost of search and report, `most_tokens` is the maximum; money is None if the price is not known.
+    `calls` are those of the search, which `budget.calls` limits; `report_calls` come on top (without `report`, those of
+    the found prompt's evaluation on dev). Files in `unread` are not opened, and then the figures are those of the plan
+    alone. Minutes come from writing
+    and scoring a few prompts first (`probe`), so they are those of this machine, and include loading. Nothing is
+    imported, asked or fetched for it: a function that a recipe names is not called, and a model behind an API is asked
+    nothing, so that their minutes are unknown; without a model or dataset that is not on this machine yet, the figures
+    are those of the plan alone. `tokens` and `money` are what search and report will likely take, `most_tokens` is the
+    most that they can take; money is None where the price is not known.
     """
+    if unread:
+        named = ", ".join(unread)
+        return _of_the_plan(recipe, report, f"{named} was not read, since you did not agree to it yet (--trust does)")
     with fetching_nothing():
         try:
-            return _estimate(recipe, device, probe, task)
+            return _estimate(recipe, device, probe, task, report)
         except NotFetched as missing:
-            calls, note = (
-                rough(recipe)["calls"],
-                f"{missing}; an estimate downloads nothing, so minutes are not known",
-            )
-            return {"method": recipe.method, "calls": calls, "report_calls": None, "minutes": None, "note": note}
+            return _of_the_plan(recipe, report, f"{missing}; nothing is fetched for an estimate")
 
 
-def _estimate(recipe: Recipe, device: str | None, probe: bool, given: Task | None) -> dict[str, Any]:
+def _of_the_plan(recipe: Recipe, report: bool, note: str) -> dict[str, Any]:
+    """What is known without the task: no more than the plan."""
+    known = {"method": recipe.method, "calls": rough(recipe)["calls"], "report_calls": None, "minutes": None}
+    return known | {"reported": report, "note": f"{note}; minutes are not known"}
+
+
+def _estimate(recipe: Recipe, device: str | None, probe: bool, given: Task | None, reported: bool) -> dict[str, Any]:
     remote, named = build.is_remote(recipe), False
     if given is None and isinstance(recipe.task, CustomSettings):
         named, given = True, CustomTask(_not_called, calls_per_prompt=recipe.task.calls_per_prompt)
     started, device = time.perf_counter(), build.choose_device(device)
     task = complete(given or build.build_task(recipe, device, contact=not remote))
     loading = time.perf_counter() - started
-    calls, report = calls_planned(recipe, task), _report(recipe, task)
+    calls, report = calls_planned(recipe, task), _report(recipe, task, reported)
     report_calls = sum(asked.calls for asked in report)
     figures: dict[str, Any] = {
         "method": recipe.method,
@@ -100,6 +115,7 @@ def _estimate(recipe: Recipe, device: str | None, probe: bool, given: Task | Non
         "total_calls": calls + report_calls,
         "enough_calls": enough_calls(recipe, task),
         "minutes": None,
+        "reported": reported,
     }
     figures |= _tokens_and_money(recipe, task, calls, report)
     if remote:
@@ -135,13 +151,20 @@ def _words(recipe: Recipe) -> int:
     return min(RACED_WORDS, recipe.policy.length) if recipe.method == "race" else recipe.policy.length
 
 
-def _report(recipe: Recipe, task: Task) -> list[_Asked]:
-    """The expected questions of the report."""
+def _report(recipe: Recipe, task: Task, reported: bool = True) -> list[_Asked]:
+    """What the report will likely ask; where none is wanted, what the found prompt's evaluation will."""
     words = _words(recipe)
     found = Prompt(" ".join(WORDS[place % len(WORDS)] for place in range(words)))
     asked = []
-    for prompt, split, evaluation in report_plan(recipe, task, found, min(PARTS, words)):
-        scored = prompt is found or recipe.method == "race"  # race scores its candidates on train and dev
+    in_full = _in_full(recipe, task)
+    planned = report_plan(recipe, task, found, min(PARTS, words))
+    if recipe.method == "race" and in_full:
+        planned.pop()
+    if not reported:
+        left = [(found, split, True) for split in task.splits if split not in ("train", "test")]
+        planned = (left or [(found, "train", True)]) + ([] if in_full or not task.calibrates else planned[-1:])
+    for prompt, split, evaluation in planned:
+        scored = in_full and (prompt is found or recipe.method == "race")
         if scored and (
             prompt is not found if not evaluation else split == "dev" and recipe.task.kind == "classification"
         ):
@@ -154,6 +177,16 @@ def _report(recipe: Recipe, task: Task) -> list[_Asked]:
         share = calls / max(1, task.calls(split))
         asked.append(_Asked(calls, *(likely * share for likely in task.likely_tokens(prompt, split))))
     return asked
+
+
+def _in_full(recipe: Recipe, task: Task) -> bool:
+    """Whether the search scores its best prompts on every row of train and dev; a race with few calls does not."""
+    if recipe.method != "race":
+        return True
+    from pinprompt.methods.race import plan
+
+    costs, hand = race_costs(task)
+    return plan(costs, recipe.budget.calls, hand, recipe.race)[0] == len(costs)
 
 
 def rough(recipe: Recipe, speed: float | None = None) -> dict[str, Any]:
@@ -275,6 +308,8 @@ def _writing(recipe: Recipe, task: Task, device: str, calls: int) -> float:
         writer.lm_continue([()] * count, [min(_words(recipe) + 1, length)] * count, random)
         taken.append(time.perf_counter() - started)
     prompts = calls / max(1, task.calls("train"))
+    if recipe.method == "guided":
+        prompts /= recipe.guided.tokens  # a prefix is read once for all of its continuations
     if recipe.method == "race":
         from pinprompt.methods.race import plan
 
@@ -328,7 +363,9 @@ def report_plan(recipe: Recipe, task: Task, found: Prompt, parts: int) -> list[t
     hand = [Prompt(text) for text in hand_written(recipe, task).values()]
     splits = [split for split in task.splits if split != "train"] or ["train"]
     asked = [(prompt, split, True) for prompt in (found, *hand) for split in splits]
-    return asked + [(prompt, "train", False) for prompt in [found] * parts + (hand if task.calibrates else [])]
+    shorter = [found] * parts + (hand if task.calibrates else [])
+    whole = [found] if recipe.method == "race" else []  # it may have been chosen by a part of the rows
+    return asked + [(prompt, "train", False) for prompt in shorter + whole]
 
 
 def report_cost(recipe: Recipe, task: Task) -> tuple[int, int, int]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pinprompt.errors import BudgetSpent, PinpromptError, RunError, SettingError
-from pinprompt.methods.protocol import Finalist, Outcome, Search
+from pinprompt.methods.protocol import Candidate, Finalist, Outcome, Search
 from pinprompt.methods.selection import announce, facts_of, select
 from pinprompt.methods.table import METHODS
 from pinprompt.recipe import recipe as recipes
@@ -66,7 +66,9 @@ class Result:
             value = (facts or {}).get(str(self.data.get("primary")))
             if isinstance(value, float):
                 rows.append((f"{self.data['primary']} on {split}", f"{value:.3f} ({(facts or {}).get('rows')} rows)"))
-        rows += [("calls", f"{self.calls:,}"), ("report", str(self.report))]
+        rows.append(("calls", f"{self.calls:,}"))
+        if self.data.get("reported", True):
+            rows.append(("report", str(self.report)))
         cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows)
         return f"<table>{cells}</table>"
 
@@ -120,6 +122,8 @@ def result_of(folder: Path) -> Result:
     if changed:
         raise RunError(f"{folder}: {changed[0]} Resume the run to write it again.")
     data = read_run(folder, prompts=False).result
+    if not data and not (folder / "result.json").exists():
+        raise RunError(f"{folder} has no answer yet: its run did not end; `pinprompt resume {folder}` continues it")
     for name, kinds in RESULT.items():
         if name not in data:
             raise RunError(f"{folder / 'result.json'} lacks '{name}'; run it again with --force")
@@ -390,7 +394,7 @@ def conclude(
         known = tuple(result.get("calibration", {}).get("offsets", {}).values())
         result["sent"] = task.sent(replace(best.candidate.prompt, offsets=known))
     if best and report:
-        result["tokens"] = _tokens(recipe, search, best.candidate.prompt, writer)
+        result["tokens"] = _tokens(recipe, search, best.candidate, writer)
         result["readability"] = _readability(best.candidate.prompt, writer)
         for row in result["top"]:
             row |= {name: _finite(value) for name, value in _fluency(row["prompt"], writer).items()}
@@ -463,8 +467,11 @@ def _compared(prompt: Prompt, evaluations: Mapping[str, Evaluation]) -> dict[str
     return {"prompt": prompt.text, **facts, **calibration_of(next(iter(evaluations.values())))}
 
 
-def _tokens(recipe: Recipe, search: Search, prompt: Prompt, writer: Callable[[], Any]) -> list[dict[str, Any]]:
-    """The contribution of each part of the prompt: the score without it and, if it was written by a policy, its Q."""
+def _tokens(recipe: Recipe, search: Search, found: Candidate, writer: Callable[[], Any]) -> list[dict[str, Any]]:
+    """What each part of the prompt is worth: the score on train with and without it, and its Q where it was written."""
+    prompt, whole = found.prompt, found.score
+    if recipe.method == "race" or recipe.scoring.choose == "rows":  # chosen by other rows than those of train alone
+        whole = (search.evaluator.known(prompt, "train") or search.evaluator.score([prompt], report=True)[0]).value
     if METHODS[recipe.method].kind == "rl" and 1 <= len(prompt.ids) <= PARTS:
         parts = writer().explain(prompt, recipe.q_learning.entropy)
         rest = [writer().prompt(prompt.ids[:place] + prompt.ids[place + 1 :]).text for place in range(len(prompt.ids))]
@@ -474,9 +481,8 @@ def _tokens(recipe: Recipe, search: Search, prompt: Prompt, writer: Callable[[],
         rest = [" ".join(words[:place] + words[place + 1 :]) for place in range(len(words))]
     shortened = [Prompt(text) for text in rest if text]
     scores = iter(search.evaluator.score(shortened, report=True) if shortened else [])
-    return [
-        {**part, "score_without": next(scores).value if text else None} for part, text in zip(parts, rest, strict=True)
-    ]
+    withouts = [next(scores).value if text else None for text in rest]
+    return [{**part, "score_with": whole, "score_without": one} for part, one in zip(parts, withouts, strict=True)]
 
 
 def _finite(value: float) -> float | None:

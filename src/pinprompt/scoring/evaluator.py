@@ -206,6 +206,10 @@ class Evaluator:
         """Every distinct prompt in order of appearance, with its mean score per split (for prompts.csv)."""
         return self._table.rows((*self.task.splits, *self.task.blocks))
 
+    def known(self, prompt: Prompt, split: str) -> Score | None:
+        """The latest score of a prompt on a split; None where there is none, and nothing is asked."""
+        return self._table.get(split, prompt.text)
+
     def derive(self, prompt: Prompt, scores: list[Score]) -> None:
         """Derive a prompt's score on whole splits from its scores on blocks, so that it is not computed again."""
         self._begin("train")
