@@ -173,10 +173,10 @@ def estimate(
     minutes: float | None = None, settings: Mapping[str, Any] | None = None, device: str | None = None,
     threads: int | None = None, report: bool = True, unread: Sequence[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
-    """What `tune` with the same arguments would spend: calls, tokens, money and minutes.
+    """The cost of `tune` with the same arguments: calls, tokens, money and minutes.
 
-    Files elsewhere that a recipe file names are not read before you agree to them (docs/responsible-use.md), nor are
-    those in `unread`; the figures are then those of the plan alone.
+    Files outside a recipe's folder are not read before you agree to them (docs/responsible-use.md), nor are those in
+    `unread`; only the planned numbers are given then.
     """
     from pinprompt.run.estimating import estimate as estimate_run
 

@@ -219,7 +219,7 @@ def test_a_long_text_is_cut_and_prompt_and_word_are_not() -> None:
     ("words", "match"),
     [
         ({"a": "great"}, "at least two"),
-        ({"a": "great", "b": " "}, "'b' has no word"),
+        ({"a": "great", "b": " "}, "'b' has no label word"),
         ({"a": "great", "b": "great"}, "the same word"),
     ],
 )

@@ -31,7 +31,7 @@ Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders that h
 NoReport = Annotated[
     bool,
     typer.Option(
-        "--no-report", help="End with the found prompt and its dev score: no test, comparison or report.html."
+        "--no-report", help="Stop once a prompt is found and scored on dev: no test, no comparison, no report.html."
     ),
 ]
 TestRows = Annotated[int | None, typer.Option("--test-rows", min=1, help="Use at most N test rows in the report.")]

@@ -95,7 +95,7 @@ def _metric(facts: object, name: str) -> str:
 
 
 def shown_estimate(figures: Mapping[str, Any]) -> str:
-    """What a run would spend, in one line."""
+    """What a run would cost, in one line."""
     calls, report = figures["calls"], figures["report_calls"]
     searched = "an unknown number of" if calls is None else f"at most {calls:,}"
     after = "the report" if figures["reported"] else "the evaluation of the found prompt"
@@ -109,8 +109,8 @@ def shown_estimate(figures: Mapping[str, Any]) -> str:
         parts.append(f"about {figures['minutes']:.1f} minutes, {figures['report_minutes']:.1f} more for {after}")
     note = figures.get("note")
     few = (figures["calls"] or 0) < figures.get("enough_calls", 0)
-    more = f"; {figures['method']} has enough with {figures['enough_calls']:,} calls" if few else ""
-    return "would spend " + ", ".join(parts) + (f" ({note})" if note else "") + more
+    more = f"; {figures['enough_calls']:,} calls are enough for {figures['method']}" if few else ""
+    return "would cost " + ", ".join(parts) + (f" ({note})" if note else "") + more
 
 
 # A picture in a terminal: two pixels per character, the upper in the foreground colour, the lower in the background's.

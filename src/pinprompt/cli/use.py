@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pinprompt.run.judging import Judgement
 
 FILES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".txt", ".xlsx", ".parquet")
-Texts = Annotated[list[str] | None, typer.Argument(help="The texts; default, or -: the lines of stdin.")]
+Texts = Annotated[list[str] | None, typer.Argument(help="The texts; default or -: one per line of stdin.")]
 
 
 def predict(
@@ -119,7 +119,7 @@ def _texts(given: list[str] | None, console: Console, option: str | None = "--in
             way = f"read it with {option} {text}" if option else f"give its lines on stdin (< {text})"
             raise SettingError(f"'{text}' {named}, not a text; {way}. To use these words as a text, give them on stdin")
     if not given and sys.stdin.isatty():
-        console.note("type one text per line, then Ctrl-D")
+        console.note("type one text per line, then press Ctrl-D")
     if given == ["-"]:  # as elsewhere on a command line
         given = None
     texts = given or [line.rstrip("\n") for line in sys.stdin if line.strip()]

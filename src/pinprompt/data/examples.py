@@ -23,7 +23,7 @@ LARGEST_FIELD = 10_000_000
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 DELIMITERS = (",", ";", "\t", "|")
-"""What separates fields in files called .csv, by the settings of the program that wrote them."""
+"""Delimiters of .csv files, depending on the program that wrote them."""
 _NAMES = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a vertical bar"}
 JSONL = {".jsonl", ".ndjson"}
 TABLES = {*_DELIMITERS, *JSONL}

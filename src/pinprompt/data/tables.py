@@ -51,9 +51,9 @@ def is_frame(thing: object) -> bool:
 def read_table(source: object, text_column: str | None = None, usual: str = "text") -> TextTable:
     """The table at a path, in a folder, on stdin ('-') or in a data frame.
 
-    Without `text_column` the column `usual` has the text, or the only one that there is. What stdin holds is a table
-    (CSV, TSV or JSONL) where a column is asked for, or where its first line has the column `usual` beside others; else
-    every line is a text.
+    Without `text_column` the text is in the column `usual`, or in the only column. Stdin is read as a table (CSV, TSV
+    or JSONL) if a column is given, or if its first line has the column `usual` among others; otherwise every line is a
+    text.
     """
     if is_frame(source):
         return _from_frame(source, text_column, usual)
@@ -154,7 +154,7 @@ def _from_file(path: Path, raw: Sequence[bytes] | None, suffix: str, text_column
 def _from_stdin(text_column: str | None, usual: str) -> TextTable:
     content = sys.stdin.buffer.read(examples.LARGEST_FILE + 1)
     if len(content) > examples.LARGEST_FILE:
-        raise DataError(f"stdin holds more than {examples.LARGEST_FILE / 1e9:.1f} GB; give it in parts")
+        raise DataError(f"stdin has more than {examples.LARGEST_FILE / 1e9:.1f} GB; give it in parts")
     raw, suffix = list(io.BytesIO(content)), ".txt"
     if text_column is not None:
         suffix = ".jsonl" if content.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{") else ".csv"

@@ -242,7 +242,7 @@ BEFORE, AFTER = ("source", "before", "text", "input"), ("rewrite", "after", "out
 
 
 def tokens(record: RunRecord) -> list[Part] | None:
-    """What each token is worth: its Q beside its runners-up, and what the prompt scores without it."""
+    """The contribution of each token: its Q next to its runners-up, and the prompt's score without it."""
     found, usual = [], None if record.result.get("method") == "race" else record.result.get("score")
     for place, raw in enumerate(sequence(record.result.get("tokens"))[:128]):
         if not isinstance(raw, dict):

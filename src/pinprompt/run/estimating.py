@@ -72,16 +72,14 @@ def estimate(
     report: bool = True,
     unread: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Calls, tokens, money and minutes of a recipe; `task` takes the place of the one that it names.
+    """Calls, tokens, money and minutes of a recipe; `task` replaces the recipe's own.
 
-    `calls` are those of the search, which `budget.calls` limits; `report_calls` come on top (without `report`, those of
-    the found prompt's evaluation on dev). Files in `unread` are not opened, and then the figures are those of the plan
-    alone. Minutes come from writing
-    and scoring a few prompts first (`probe`), so they are those of this machine, and include loading. Nothing is
-    imported, asked or fetched for it: a function that a recipe names is not called, and a model behind an API is asked
-    nothing, so that their minutes are unknown; without a model or dataset that is not on this machine yet, the figures
-    are those of the plan alone. `tokens` and `money` are what search and report will likely take, `most_tokens` is the
-    most that they can take; money is None where the price is not known.
+    `calls` are those of the search, which `budget.calls` limits; `report_calls` are extra (without `report`, those of
+    the found prompt's evaluation on dev). Minutes are measured on this machine by writing and scoring a few prompts
+    (`probe`), and include loading. Nothing is imported, contacted or downloaded: functions named in a recipe and remote
+    models are not called, so their minutes are unknown; if a model or dataset is not on this machine yet, or a file is
+    in `unread`, only the planned numbers are given. `tokens` and `money` are the expected cost of search and report,
+    `most_tokens` is the maximum; money is None if the price is not known.
     """
     if unread:
         named = ", ".join(unread)
