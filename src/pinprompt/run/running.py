@@ -478,7 +478,9 @@ def _tokens(recipe: Recipe, search: Search, found: Candidate, writer: Callable[[
     else:
         words = re.findall(r"\S+", prompt.text)[:PARTS]
         parts = [{"token": word} for word in words]
-        rest = [" ".join(words[:place] + words[place + 1 :]) for place in range(len(words))]
+        rest = [
+            "" if word == "{text}" else " ".join(words[:place] + words[place + 1 :]) for place, word in enumerate(words)
+        ]
     shortened = [Prompt(text) for text in rest if text]
     scores = iter(search.evaluator.score(shortened, report=True) if shortened else [])
     withouts = [next(scores).value if text else None for text in rest]
