@@ -145,7 +145,7 @@ def test_concurrency_has_a_limit_and_answers_are_in_order() -> None:
 @pytest.mark.parametrize(
     ("action", "words"),
     [
-        (cut, "cut"),
+        (cut, "truncated"),
         (hang_up, "without an answer"),
         (drip, "within 0.6 seconds"),
         (raw(b"<html>"), "not JSON"),
@@ -241,8 +241,8 @@ def test_an_answer_closes_the_circuit_again() -> None:
         (refuse(403), ModelError, "refuses"),
         (refuse(404, "The model `small` does not exist"), ModelError, "has no model 'small'"),
         (refuse(307, Location="http://127.0.0.1:1/"), ModelError, "redirects"),
-        (refuse(402), ServerDown, "used up"),
-        (refuse(429, '{"code": "insufficient_quota"}'), ServerDown, "used up"),
+        (refuse(402), ServerDown, "no credit left"),
+        (refuse(429, '{"code": "insufficient_quota"}'), ServerDown, "no credit left"),
     ],
 )
 def test_what_trying_again_does_not_help(action: Any, kind: type[PinpromptError], words: str) -> None:
