@@ -189,4 +189,4 @@ def test_a_table_with_a_monstrous_field_is_read_up_to_it(tmp_path: Path) -> None
     (folder / "prompts.csv").write_text("prompt,score\ngood,1\n" + "x" * 200_000 + ",2\n", encoding="utf-8")
     record = read_run(folder)
     assert record.prompts == [{"prompt": "good", "score": "1"}]
-    assert "up to row 1 only" in record.notes[0]
+    assert "only be read up to row 1" in record.notes[0]

@@ -145,7 +145,7 @@ def test_concurrency_has_a_limit_and_answers_are_in_order() -> None:
 @pytest.mark.parametrize(
     ("action", "words"),
     [
-        (cut, "cut"),
+        (cut, "truncated"),
         (hang_up, "without an answer"),
         (drip, "within 0.6 seconds"),
         (raw(b"<html>"), "not JSON"),
@@ -199,7 +199,7 @@ def test_a_dead_server_opens_the_circuit() -> None:
         url = server.url
     asked = client(url, retries=1, give_up_after=3)
     # At once: no example is booked as failed because nobody was there.
-    with pytest.raises(ServerDown, match=r"without an answer \(no connection.*resume"):
+    with pytest.raises(ServerDown, match=r"does not answer requests \(no connection.*resume"):
         asked.chat(MESSAGES, 5)
     with pytest.raises(ServerDown):
         asked.each(lambda _: asked.chat(MESSAGES, 5), range(5))
@@ -212,7 +212,7 @@ def test_a_server_that_is_there_and_answers_nothing_opens_the_circuit() -> None:
         for _ in range(2):
             with pytest.raises(BadAnswer, match="500"):
                 asked.chat(MESSAGES, 5)
-        with pytest.raises(ServerDown, match=r"without an answer.*500.*resume"):
+        with pytest.raises(ServerDown, match=r"does not answer requests.*500.*resume"):
             asked.chat(MESSAGES, 5)
         sent = len(server.seen)
         with pytest.raises(ServerDown):
@@ -241,8 +241,8 @@ def test_an_answer_closes_the_circuit_again() -> None:
         (refuse(403), ModelError, "refuses"),
         (refuse(404, "The model `small` does not exist"), ModelError, "has no model 'small'"),
         (refuse(307, Location="http://127.0.0.1:1/"), ModelError, "redirects"),
-        (refuse(402), ServerDown, "used up"),
-        (refuse(429, '{"code": "insufficient_quota"}'), ServerDown, "used up"),
+        (refuse(402), ServerDown, "no credit left"),
+        (refuse(429, '{"code": "insufficient_quota"}'), ServerDown, "no credit left"),
     ],
 )
 def test_what_trying_again_does_not_help(action: Any, kind: type[PinpromptError], words: str) -> None:

@@ -121,7 +121,7 @@ def test_the_totals_are_what_the_server_saw(tmp_path: Path, lm_folder: Path) -> 
     tokens = [USAGE["prompt_tokens"] * (sent - cuts[0]), USAGE["completion_tokens"] * (sent - cuts[0])]
     assert spent["sent"]["tokens_in"] > tokens[0]
     assert spent["money"] > (tokens[0] * 2.0 + tokens[1] * 10.0) / 1e6
-    assert f"calls really sent: {sent:,}, {cuts[0]} of them lost" in done.stdout.replace("\n", " ")
+    assert f"calls actually sent: {sent:,}, {cuts[0]} of them lost" in done.stdout.replace("\n", " ")
     assert "EUR" in done.stdout
     report = (tmp_path / "run" / "report.html").read_text("utf-8")
     assert f"{sent:,}, {cuts[0]} of them lost" in report

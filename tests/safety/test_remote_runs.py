@@ -127,7 +127,7 @@ def test_a_server_that_dies_stops_the_run_which_is_resumed(tmp_path: Path, lm_fo
             stopped = call(*asked, "--out", tmp_path / "run", "--json", *resumed)
         assert stopped.exit_code == 2, stopped.output
         assert stopped.exception is None or isinstance(stopped.exception, SystemExit)
-        assert "without an answer" in json.loads(stopped.stdout)["error"]
+        assert "does not answer requests" in json.loads(stopped.stdout)["error"]
         assert "--resume" in stopped.stderr
         assert stopped.stderr.count("Traceback") == 0
     assert "best so far" in stopped.stderr

@@ -103,7 +103,7 @@ class Billing:
         if score.calls > self.task.calls(split):
             raise TaskError(
                 f"the task '{self.task.name}' took {score.calls} calls for the prompt {question.prompt.text!r} though "
-                f"it promises at most {self.task.calls(split)} on {split}; correct its calls()"
+                f"it declares at most {self.task.calls(split)} on {split}; correct its calls()"
             )
 
     def really_spent(self) -> dict[str, Any]:
