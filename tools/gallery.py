@@ -59,10 +59,9 @@ ENTRIES = (
         "formal",
         "Casual to formal",
         "Sixty lines of each style. A model of 135 million parameters rewrites poorly, and the report shows it. "
-        "The run is of `pin`, made on 2026-11-16 before `restyle` raced instructions. "
         "[How to do it](howto/style.md).",
         "pinprompt restyle --source casual.txt --target formal.txt --source-style casual --target-style formal \\\n"
-        "    --method pin --calls 600 --set task.test_samples=8 --set task.test_sources=10 --out runs/formal",
+        "    --calls 200 --test-rows 6 --out runs/formal",
     ),
 )
 
