@@ -58,11 +58,10 @@ ENTRIES = (
     Entry(
         "formal",
         "Casual to formal",
-        "Sixty lines of each style. A model of 135 million parameters rewrites poorly, as the report shows. "
-        "The run used `pin`, on 2026-11-16, before `race` became the default of `restyle`. "
+        "Sixty lines of each style. A model of 135 million parameters rewrites poorly, and the report shows it. "
         "[How to do it](howto/style.md).",
         "pinprompt restyle --source casual.txt --target formal.txt --source-style casual --target-style formal \\\n"
-        "    --method pin --calls 600 --set task.test_samples=8 --set task.test_sources=10 --out runs/formal",
+        "    --calls 200 --test-rows 6 --out runs/formal",
     ),
 )
 
