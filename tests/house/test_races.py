@@ -17,6 +17,7 @@ import pytest
 
 from pinprompt.errors import SettingError
 from pinprompt.files import read_lines
+from pinprompt.methods.protocol import Candidate
 from pinprompt.run import running
 from pinprompt.tasks.custom import CustomTask
 from pinprompt.values import Prompt, Score
@@ -87,11 +88,12 @@ def test_a_hand_written_answer_of_a_method_that_learns_has_words_and_no_q(lm_fol
     def writer() -> Any:
         raise AssertionError("the writer was asked about a prompt that it did not write")
 
-    search: Any = SimpleNamespace(evaluator=SimpleNamespace(score=score))
+    known = {"train": Score(9.0, 1)}  # it was chosen by rows of dev too, which its own score (7.0) counts
+    search: Any = SimpleNamespace(evaluator=SimpleNamespace(score=score, known=lambda prompt, split: known[split]))
     recipe = in_heats(lm_folder, "pin", scoring={"choose": "rows"})
-    assert running._tokens(recipe, search, Prompt("It was"), writer) == [
-        {"token": "It", "score_without": 3.0},
-        {"token": "was", "score_without": 2.0},
+    assert running._tokens(recipe, search, Candidate(Prompt("It was"), "manual", 7.0), writer) == [
+        {"token": "It", "score_with": 9.0, "score_without": 3.0},
+        {"token": "was", "score_with": 9.0, "score_without": 2.0},
     ]
     assert asked == ["was", "It"]
 
