@@ -311,8 +311,8 @@ def test_charts_of_nothing_are_nothing() -> None:
 def test_words_without_q_are_words_and_their_worth_is_of_the_same_rows(record: RunRecord) -> None:
     tokens = [{"token": "It", "score_with": 105.5, "score_without": 103.5}]
     text = changed(record, method="race", score=90.8, tokens=tokens)
-    assert "What each word is worth" in text
+    assert "Contribution of each word" in text
     assert "Bars" not in text
     assert "+2.00" in text  # not 90.8 less 103.5: the race chose by other rows than those of train
     old = changed(record, method="race", score=90.8, tokens=[{"token": "It", "score_without": 103.5}])
-    assert "is worth" not in old
+    assert "Contribution of" not in old

@@ -27,7 +27,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pinprompt.errors import SettingError
 from pinprompt.methods.pin.learner import Learner, distinct_prefixes
+from pinprompt.models.packed import packable
 from pinprompt.policy.adapter import Adapter, follow
+from pinprompt.policy.backbone import Backbone
 from pinprompt.policy.prefix_tree import PrefixTree
 from pinprompt.policy.reader import Prefix, Reader
 from pinprompt.policy.writer import Writer
@@ -131,9 +133,14 @@ class RandomStates:
     """
 
     incremental = False
+    over_vocabulary = Backbone.over_vocabulary
+    side_by_side = Backbone.side_by_side
 
     def __init__(self, shape: Shape, made: torch.Generator) -> None:
         self.head = torch.randn(shape.vocabulary, shape.dim, generator=made) / math.sqrt(shape.dim)
+        layer = nn.Linear(shape.dim, shape.vocabulary, bias=False)
+        layer.weight = nn.Parameter(self.head, requires_grad=False)
+        self._packed_head = layer if packable(layer) else None
         self.device, self.dim, self._made = self.head.device, shape.dim, made
         self._states: dict[tuple[int, ...], Tensor] = {}
 

@@ -397,7 +397,8 @@ def conclude(
         result["tokens"] = _tokens(recipe, search, best.candidate, writer)
         result["readability"] = _readability(best.candidate.prompt, writer)
         for row in result["top"]:
-            row |= {name: _finite(value) for name, value in _fluency(row["prompt"], writer).items()}
+            fluency = _fluency(row["prompt"], writer).items()
+            row |= {name: value if math.isfinite(value) else None for name, value in fluency}
     spent = {"calls": evaluator.charged_calls, "prompts": evaluator.distinct}
     search.emit(
         Event("end", outcome.steps, {"stopped": outcome.stopped, **spent}, {"paid_calls": evaluator.paid_calls})
@@ -485,10 +486,6 @@ def _tokens(recipe: Recipe, search: Search, found: Candidate, writer: Callable[[
     scores = iter(search.evaluator.score(shortened, report=True) if shortened else [])
     withouts = [next(scores).value if text else None for text in rest]
     return [{**part, "score_with": whole, "score_without": one} for part, one in zip(parts, withouts, strict=True)]
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _fluency(text: str, writer: Callable[[], Any]) -> dict[str, float]:
