@@ -11,6 +11,7 @@ the paired difference with a bootstrap over cells and texts. Single words are no
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import tempfile
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("rows", type=Path)
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--csv", type=Path, help="With --table: write every cell and its prompts into this file.")
     parser.add_argument("--dataset", default="vader-products")
     parser.add_argument("--data", default=None, help="The dataset's folder, where no package has it.")
     parser.add_argument("--seeds", type=int, nargs="+", default=[13, 21])
@@ -37,6 +39,8 @@ def main() -> None:
     known = [json.loads(line) for line in asked.rows.read_text("utf-8").splitlines()] if asked.rows.exists() else []
     if asked.table:
         table(known)
+        if asked.csv is not None:
+            keep(known, asked.csv)
         return
     asked.rows.parent.mkdir(parents=True, exist_ok=True)
     done = {(row["dataset"], row["direction"], row["seed"]) for row in known}
@@ -85,6 +89,20 @@ def cell(
             }  # fmt: skip
         row[name] = tested[direction, text]
     return row
+
+
+def keep(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Write J, content, style, fluency and copies of every cell's prompts as CSV."""
+    names = ("j", "content", "style", "fluency", "copies")
+    with path.open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(["dataset", "direction", "seed", "calls", "prompt_of", "source", *names, "prompt"])
+        for row in rows:
+            for name in ("found", *HAND):
+                cells = [f"{row[name][metric]:.1f}" for metric in names]
+                source = row["source"] if name == "found" else name
+                head = [row["dataset"], row["direction"], row["seed"], row["calls"], name, source]
+                table.writerow([*head, *cells, row[name]["prompt"]])
 
 
 def table(rows: Sequence[dict[str, Any]]) -> None:
