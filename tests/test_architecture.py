@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "pinprompt"
 FILES = sorted(SOURCE.rglob("*.py"))
+TOOLS = sorted(path for name in ("tools", "examples") for path in (SOURCE.parents[1] / name).rglob("*.py"))
 
 
 def imports(path: Path) -> set[str]:
@@ -167,6 +169,17 @@ def test_only_the_command_line_prints() -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_a_file_is_no_longer_than_an_idea(path: Path) -> None:
     assert len(path.read_text("utf-8").splitlines()) <= 500
+
+
+@pytest.mark.parametrize("path", TOOLS, ids=lambda path: path.name)
+def test_what_tools_and_examples_import_exists(path: Path) -> None:
+    """No other test runs them all."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] == "pinprompt":
+            module = importlib.import_module(str(node.module))
+            for alias in node.names:
+                if not hasattr(module, alias.name):
+                    importlib.import_module(f"{node.module}.{alias.name}")
 
 
 def test_no_drawer_for_odds_and_ends() -> None:

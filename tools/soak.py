@@ -46,7 +46,7 @@ from pinprompt.recipe import recipe as recipes  # noqa: E402
 from pinprompt.recipe.recipe import Recipe  # noqa: E402
 from pinprompt.run import running  # noqa: E402
 from pinprompt.run.checkpoint import Checkpoint  # noqa: E402
-from pinprompt.tasks import metrics  # noqa: E402
+from pinprompt.tasks import label_scores  # noqa: E402
 
 SMALL: dict[str, Any] = {
     "q_learning": {"steps": 3, "prompts": 2, "batch": 4, "updates": 1, "eval_every": 2, "finalists": 2, "warmup": 4},
@@ -429,7 +429,7 @@ def soak(kills: int, damages: int, minutes: float | None, seed: int, ray: int) -
     os.environ["OMP_NUM_THREADS"] = "1"
     Checkpoint.due = lambda self: True  # type: ignore[method-assign]  # every step is saved, so that kills meet saving
     loading.load_causal_lm = functools.cache(loading.load_causal_lm)  # forks share what the parent has read
-    metrics.RESAMPLES = 50  # the intervals of a report are not what is tried here, and would take most of the time
+    label_scores.RESAMPLES = 50  # the intervals of a report are not what is tried here, and would take most of the time
     dice, tally, started = random.Random(seed), Tally(), time.monotonic()
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # a killed process loses nothing there either
     with tempfile.TemporaryDirectory(prefix="soak-", dir=memory) as place, _server() as url:
