@@ -87,6 +87,7 @@ class _Clock:
                 stack.enter_context(_wrapped(owner, name, partial(self._timed, phase)))
             stack.enter_context(_wrapped("pinprompt.models.continuations.WholePrompts", "_pass", self._pass))
             stack.enter_context(_wrapped("pinprompt.models.continuations", "read_many", self._texts))
+            stack.enter_context(_wrapped("pinprompt.models.labels", "padded", self._strings))
             yield
 
     def _timed(self, phase: str, run: Callable[..., Any]) -> Callable[..., Any]:
@@ -110,6 +111,17 @@ class _Clock:
                     self.executed += behind.groups(depth) * behind.rows * depth
                     self.useful += behind.rows * depth * len(paths)
             return run(behind, paths, *more)
+
+        return counted
+
+    def _strings(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(rows: Any, *more: Any) -> Any:
+            if self.found is None:
+                sizes = [len(row) for row in rows]
+                with self._counting:
+                    self.executed += max(sizes) * len(sizes)
+                    self.useful += sum(sizes)
+            return run(rows, *more)
 
         return counted
 

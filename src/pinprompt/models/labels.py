@@ -30,7 +30,17 @@ from pinprompt.models.label_text import (
     words_after,
     words_in_mask,
 )
-from pinprompt.models.passes import check, for_tokens, logits_at, logits_of, read, side_by_side, token_bytes
+from pinprompt.models.packed import PackedLayers
+from pinprompt.models.passes import (
+    check,
+    for_tokens,
+    logits_at,
+    logits_of,
+    read,
+    rows_at_once,
+    side_by_side,
+    token_bytes,
+)
 from pinprompt.models.passes import window as slot_window
 
 BATCH = 32
@@ -354,8 +364,9 @@ def _in_batches(
 ) -> torch.Tensor:
     """What `together` gives for each row [N, ...], in batches of rows of like length."""
     order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
-    batches = [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
-    with for_tokens(model, tokens):
+    size = rows_at_once(model.device, BATCH)
+    batches = [order[start : start + size] for start in range(0, len(order), size)]
+    with for_tokens(model, tokens), PackedLayers(model.base_model):
         answers = side_by_side(together, batches, model.device)
     found = dict(zip(order, torch.cat(answers), strict=True))
     return torch.stack([found[row] for row in range(len(rows))])
