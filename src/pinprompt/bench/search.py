@@ -24,7 +24,7 @@ PARTS = (
     ("score", "pinprompt.models.labels.CausalLabels", "log_probs"),
     ("write", "pinprompt.policy.writer.Writer", "_write"),
     ("write", "pinprompt.policy.writer.Writer", "states"),
-    ("perplexity", "pinprompt.policy.backbone.Backbone", "likelihoods"),
+    ("perplexity", "pinprompt.policy.backbone.Backbone", "perplexities"),
     ("learn", "pinprompt.methods.pin.learner.Learner", "update"),
 )
 """What is timed: phase, owner, function. Of calls within each other the outermost counts."""
