@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -30,17 +30,7 @@ from pinprompt.models.label_text import (
     words_after,
     words_in_mask,
 )
-from pinprompt.models.packed import PackedLayers
-from pinprompt.models.passes import (
-    check,
-    for_tokens,
-    logits_at,
-    logits_of,
-    read,
-    rows_at_once,
-    side_by_side,
-    token_bytes,
-)
+from pinprompt.models.passes import check, in_batches, logits_at, logits_of, read, token_bytes
 from pinprompt.models.passes import window as slot_window
 
 BATCH = 32
@@ -277,7 +267,7 @@ class CausalLabels(LocalLabels):
             places = sizes[:, None] - last + torch.arange(last, device=sizes.device)
             return logits_at(self.model, places, tokens, **given)
 
-        return _in_batches(self.model, rows, tokens, together)
+        return in_batches(self.model, rows, BATCH, tokens, together)
 
     def _beginning(self, rows: Sequence[Sequence[int]], last: int) -> torch.Tensor | None:
         """The keys and values of the rows' common beginning, where there is one worth keeping."""
@@ -354,22 +344,6 @@ def _after(past: torch.Tensor, given: dict[str, torch.Tensor]) -> dict[str, Any]
         "past_key_values": cache,
         "use_cache": True,
     }
-
-
-def _in_batches(
-    model: Any,
-    rows: Sequence[Sequence[int]],
-    tokens: Sequence[int] | None,
-    together: Callable[[Sequence[int]], torch.Tensor],
-) -> torch.Tensor:
-    """What `together` gives for each row [N, ...], in batches of rows of like length."""
-    order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
-    size = rows_at_once(model.device, BATCH)
-    batches = [order[start : start + size] for start in range(0, len(order), size)]
-    with for_tokens(model, tokens), PackedLayers(model.base_model):
-        answers = side_by_side(together, batches, model.device)
-    found = dict(zip(order, torch.cat(answers), strict=True))
-    return torch.stack([found[row] for row in range(len(rows))])
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int, device: Any) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
@@ -472,7 +446,7 @@ class MaskedLabels(LocalLabels):
             where = torch.tensor([places[row] for row in chosen], device=self.model.device)
             return logits_at(self.model, where, tokens, **given)
 
-        return _in_batches(self.model, rows, tokens, together)
+        return in_batches(self.model, rows, BATCH, tokens, together)
 
     def mask_places(self, ids: Sequence[int], skip: int, masks: int = 1) -> list[int]:
         """Where the template's masks stand, when `skip` others stand before them."""

@@ -308,6 +308,23 @@ def read_many(model: Any, texts: Sequence[Sequence[int]]) -> list[torch.Tensor]:
     return [found[place] for place in range(len(texts))]
 
 
+def in_batches(
+    model: Any,
+    rows: Sequence[Sequence[int]],
+    most: int,
+    tokens: Sequence[int] | None,
+    together: Callable[[Sequence[int]], torch.Tensor],
+) -> torch.Tensor:
+    """What `together` gives for each row [N, ...], in batches of at most `most` rows of like length."""
+    order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
+    size = rows_at_once(model.device, most)
+    batches = [order[start : start + size] for start in range(0, len(order), size)]
+    with for_tokens(model, tokens), PackedLayers(model.base_model):
+        answers = side_by_side(together, batches, model.device)
+    found = dict(zip(order, torch.cat(answers), strict=True))
+    return torch.stack([found[row] for row in range(len(rows))])
+
+
 def token_bytes(model: Any) -> int:
     """Memory that the keys and values of one token take."""
     past = read_many(model, [[0]])[0]
