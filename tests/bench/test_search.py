@@ -57,6 +57,6 @@ def test_a_step_is_compared_with_the_released_formulation_for_each_target() -> N
 def test_the_limit_is_that_of_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
     backbone = random_backbone(300, dim=16, layers=1)
     assert search.product_limit(backbone.model, rows=8, seconds=0.01) > 0
-    assert search._weights(backbone.model) == sum(
+    assert search.weights(backbone.model) == sum(
         part.weight.numel() for part in backbone.model.model.layers.modules() if isinstance(part, torch.nn.Linear)
     )

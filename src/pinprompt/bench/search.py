@@ -151,7 +151,7 @@ class _Clock:
         }
         if self.model is not None and self.seconds["score"]:
             limit = product_limit(self.model)
-            work = 2 * _weights(self.model) / self.seconds["score"] / 1e9
+            work = 2 * weights(self.model) / self.seconds["score"] / 1e9
             facts |= {
                 "limit_gflops": limit,
                 "score_gflops": work * self.executed,
@@ -175,7 +175,7 @@ def product_limit(model: Any, rows: int = 512, seconds: float = 1.0) -> float:
     return 2 * rows * weight.numel() / best / 1e9
 
 
-def _weights(model: Any) -> int:
+def weights(model: Any) -> int:
     """Weights that every token goes through: the layers without embeddings and head."""
     return sum(part.weight.numel() for part in model.base_model.modules() if isinstance(part, torch.nn.Linear))
 
