@@ -1,4 +1,4 @@
-"""Measurements for `pinprompt bench`: ratios within one run on one machine, never a timed test."""
+"""Measurements for `pinprompt bench`: ratios within one run on one machine. No test depends on a time."""
 
 BENCHES = {
     "update": "one update of psi against the released formulation",
@@ -12,4 +12,4 @@ BENCHES = {
     "invert": "whole searches for words: prompts scored in a second",
     "scale": "a thousand workers with stragglers, lost nodes and rate limits, simulated",
 }
-"""Every measurement, by the name of its file here."""
+"""Every measurement, by the name of its module in this package."""

@@ -27,9 +27,9 @@ _WORDS = [
 
 
 def measure(prompts: int = 48, repeats: int = 3) -> dict[str, float]:
-    """Prompts per second of the text tower of ViT-B/32's shape, trimmed against padded; and of the small model.
+    """Prompts per second of a text tower of ViT-B/32's shape, trimmed against padded, and of the small model.
 
-    The two take turns and each one's best time counts, so that a busy machine slows neither alone.
+    The measurements alternate, and the best time of each counts, so that a busy machine does not favour one of them.
     """
     import torch
 
@@ -57,7 +57,7 @@ def measure(prompts: int = 48, repeats: int = 3) -> dict[str, float]:
 
 
 def _texts(count: int) -> list[str]:
-    """Distinct prompts of eight words, the length that the inversion task searches."""
+    """Distinct prompts of eight words, the prompt length of the inversion task."""
     size = len(_WORDS)
     return [
         " ".join(_WORDS[(row * 7 + place * (1 + row % 5) + row // size) % size] for place in range(7)) + f" {row}"
@@ -72,10 +72,10 @@ def _timed(run: Any) -> tuple[float, Any]:
 
 
 def _vit_b_32() -> Clip:
-    """The published shape of the text tower with random weights; the picture tower is as small as can be."""
+    """A text tower of the published shape with random weights; the image tower is as small as possible."""
     import torch
 
-    small = load_clip(EMOJI_CLIP)  # its tokenizer and processor serve: a token is a token to random weights
+    small = load_clip(EMOJI_CLIP)  # with random weights, any tokenizer and processor will do
     text = {"eos_token_id": small.tokenizer.eos_token_id, "bos_token_id": small.tokenizer.bos_token_id}
     vision = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 1}
     with torch.random.fork_rng(devices=[]):

@@ -25,9 +25,10 @@ _SOURCES = (
 def measure(samples: int = 32, model: str = "smollm2", turns: int = 3) -> dict[str, float]:
     """Samples per second for 4 prompts x 2 sources, against the model's own `generate` in its fastest form.
 
-    That is all requests in one batch, padded on the left, and ended as soon as each row has a closing quote or the end
-    of a sentence. Both draw among the 10 likeliest tokens up to the same length, and cut the outputs the same way. They
-    take turns, and the median counts; seconds are the process's own of a CPU, which a busy machine does not lengthen.
+    For `generate`, this means all requests in one left-padded batch that stops as soon as each row has a closing quote
+    or the end of a sentence. Both draw from the 10 most likely tokens up to the same length, and trim the outputs in
+    the same way. They alternate, and the median counts. Times are CPU seconds of this process, which other processes
+    hardly change.
     """
     lm, tokenizer = load_causal_lm(model)
     generator = Generator(lm, tokenizer)
@@ -56,7 +57,7 @@ def measure(samples: int = 32, model: str = "smollm2", turns: int = 3) -> dict[s
 
 
 def batched(generator: Generator, requests: Sequence[Request], samples: int) -> list[list[str]]:
-    """What the model's own `generate` makes of requests, all in one batch."""
+    """The outputs of the model's own `generate` for the requests, all in one batch."""
     import torch
     from transformers import StoppingCriteriaList
 

@@ -1,4 +1,4 @@
-"""How many prompts a search for words scores in a second, from writing to choosing: `pinprompt bench invert`."""
+"""How many prompts per second an inversion search scores, from writing to selection: `pinprompt bench invert`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SEARCHES: dict[str, dict[str, Any]] = {
 
 
 def measure(writer: str = "smollm2", searches: dict[str, dict[str, Any]] | None = None) -> dict[str, float]:
-    """Distinct prompts scored in a second of this process's CPU, for each search, on one drawing of two colours.
+    """Distinct prompts scored per CPU second of this process, for each search, on one drawing with two colours.
 
-    Everything between the first step and the answer counts: writing, scoring, the journal, learning and choosing.
-    Loading the models does not. A second of CPU is one of the clock where a single thread has a core to itself.
+    Everything between the first step and the answer counts: writing, scoring, the journal, learning and selection.
+    Loading the models does not count. A CPU second equals a wall-clock second if a single thread has a core to itself.
     """
     found: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -34,7 +34,7 @@ def measure(writer: str = "smollm2", searches: dict[str, dict[str, Any]] | None 
 
 
 def _searched(writer: str, picture: Path, folder: Path, settings: dict[str, Any]) -> tuple[int, float]:
-    """Prompts scored behind the first step, and the CPU seconds from there to the answer."""
+    """Prompts scored after the first step, and the CPU seconds from there to the answer."""
     from pinprompt.run.running import run
 
     marks: list[tuple[int, float]] = []

@@ -1,7 +1,7 @@
 """How much a run slows down when another process keeps one core busy: `pinprompt bench neighbour`.
 
-Two ways of waiting are compared. OpenMP threads that spin while they wait take the time slices that the thread which
-they wait for needs; threads that sleep do not. `pinprompt` asks for the second way when it is imported.
+Two ways of waiting are compared. OpenMP threads that spin while they wait use up time slices that other threads need;
+threads that sleep do not. `pinprompt` selects the second way when it is imported.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ WAYS = {"passive": "PASSIVE", "spinning": "ACTIVE"}
 
 
 def measure(rounds: int = 5, passes: int = 6, threads: int | None = None) -> dict[str, Any]:
-    """Seconds of some passes of a model, alone and beside a busy process, with threads that sleep and that spin.
+    """Seconds for some passes of a model, alone and next to a busy process, with sleeping and with spinning threads.
 
-    The four measurements take turns, and a ratio is one round's; the median of the rounds counts. A machine that is
-    not quiet makes the ratio smaller, since then "alone" has neighbours too: `load_before` says how it was.
+    The four measurements alternate. Each round gives a ratio, and the median of the rounds counts. On a busy machine
+    the ratio is smaller, since "alone" then has neighbours too: `load_before` is the load at the start.
     """
     import torch
 
@@ -55,7 +55,7 @@ def measure(rounds: int = 5, passes: int = 6, threads: int | None = None) -> dic
 
 @contextmanager
 def _worker(way: str, passes: int, threads: int) -> Iterator[Connection]:
-    """A process that makes the passes whenever it is asked, with OpenMP's waiting policy set before torch is loaded."""
+    """A process that runs the passes on request, with OpenMP's waiting policy set before torch is loaded."""
     start = multiprocessing.get_context("spawn")
     ours, theirs = start.Pipe()
     names = ("OMP_WAIT_POLICY", "OMP_NUM_THREADS", "GOMP_SPINCOUNT")
@@ -84,7 +84,7 @@ def _ask(worker: Connection) -> float:
 
 
 def _serve(pipe: Connection, passes: int, threads: int) -> None:
-    """Passes of 64 rows through layers of SmolLM2's shape, timed, for each message."""
+    """For each message, time passes of 64 rows through layers of SmolLM2's shape."""
     import torch
     from transformers import LlamaConfig, LlamaModel
 
@@ -107,7 +107,7 @@ def _serve(pipe: Connection, passes: int, threads: int) -> None:
 
 @contextmanager
 def _busy_process() -> Iterator[None]:
-    """A neighbour that computes without pause on one core."""
+    """Run another process that keeps one core busy."""
     process = multiprocessing.get_context("spawn").Process(target=_spin, daemon=True)
     process.start()
     try:

@@ -1,7 +1,7 @@
-"""A thousand workers with stragglers, lost nodes and rate limits: our scheduling, retries and backing off, simulated.
+"""A simulation of scheduling, retries and back-off with a thousand workers, stragglers, lost nodes and rate limits.
 
-The code under simulation is the real one: `scoring.executors.Ray` and its `Worker`, `sweeps.run_on_ray`,
-`remote.client.RemoteClient`. Simulated are time, Ray below its interface, and the server (`simulated.py`).
+The scheduling code is the real one: `scoring.executors.Ray` and its `Worker`, `sweeps.run_on_ray`,
+`remote.client.RemoteClient`. Time, Ray below its interface, and the server are simulated (`simulated.py`).
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from pinprompt.values import Prompt, Score
 
 WORKERS = 1000
 NODE = 8
-"""Workers that are lost together."""
+"""Workers on one node, which are lost together."""
 LOADING = 30.0
-"""Seconds until a new worker has its model."""
+"""Seconds until a new worker has loaded its model."""
 REPEATED = 120.0
-"""Seconds of work that a cell does again when it resumes: it goes back to its last checkpoint."""
+"""Seconds of work that a cell repeats when it resumes from its last checkpoint."""
 MEASURED = Driver(send=3e-4, wait=4e-4, wait_each=9e-7, get=2e-4)
-"""CPU seconds of a real Ray's driver on two cores of an AMD EPYC (`tools/ray_costs.py`, 2026-11-16)."""
+"""CPU seconds of a real Ray driver on two cores of an AMD EPYC (`tools/ray_costs.py`, 2026-11-16)."""
 
 
 @dataclass
 class Fleet:
-    """What happens to workers: how long a piece of work takes, and which nodes die when."""
+    """What happens to workers: how long a piece of work takes, and when each node fails."""
 
     seed: int
     stragglers: float = 0.01
     """The share of pieces of work that take `slow` times as long."""
     slow: float = 20.0
     hours_to_loss: float = 24.0
-    """Hours after which a node is lost, in the mean."""
+    """Mean hours until a node is lost."""
     lost: int = 0
     given: float = 0.0
-    """Seconds of work that were handed out."""
+    """Seconds of work assigned so far."""
     nodes: dict[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class Fleet:
         return seconds
 
     def work(self, clock: Clock, node: int, seconds: float) -> None:
-        """Work on a node, as long as it lives."""
+        """Work on a node; raises `Lost` if the node fails first."""
         if node not in self.nodes:
             self.nodes[node] = clock.now + self._random.expovariate(1 / (3600 * self.hours_to_loss))
         left = self.nodes[node] - clock.now
@@ -73,7 +73,7 @@ class Fleet:
 
 
 class _SlowTask:
-    """A task whose scores take simulated time; a score is the prompt's number, so that their order can be checked."""
+    """A task whose scores take simulated time; a score is the prompt's number, so that the order can be checked."""
 
     name = "simulated"
 
@@ -82,7 +82,7 @@ class _SlowTask:
         self.ready = False
 
     def score(self, prompts: Sequence[Prompt], seeds: Sequence[int], split: str = "train") -> list[Score]:
-        """Wait, then answer."""
+        """Wait, then return the scores."""
         loading = 0.0 if self.ready else LOADING
         self.fleet.work(self.clock, self.node, loading + self.fleet.seconds(self.usual * len(prompts)))
         self.ready = True
@@ -93,7 +93,7 @@ def scoring(
     workers: int = WORKERS, prompts: int = 20_000, request: int | None = None, seconds: float = 2.0,
     driver: Driver = MEASURED, hours_to_loss: float = 24.0, seed: int = 0,
 ) -> dict[str, Any]:  # fmt: skip
-    """Prompts scored by workers on Ray, `request` at a time (a step of a search); all at once without it."""
+    """Prompts scored by workers on Ray, `request` at a time (a step of a search), or all at once if it is None."""
     clock, fleet = Clock(), Fleet(seed, hours_to_loss=hours_to_loss)
     ray = SimulatedRay(clock, slots=workers, driver=driver)
     built = [0]
@@ -106,7 +106,7 @@ def scoring(
     size, got = request or prompts, list[float]()
     with in_place_of_ray(ray):
         executor = Ray(build, workers, _threads())
-        # All models are loaded before the clock counts: a search loads once, whatever it scores.
+        # All models are loaded before timing starts: a search loads them once, whatever it scores.
         list(executor.run([Prompt("0")] * workers, [0] * workers, "train", lambda: False))
         began, busy, fleet.given = clock.now, ray.busy, 0.0
         for start in range(0, prompts, size):
@@ -131,7 +131,7 @@ def sweep(
     cells: Sequence[Cell], hours: Mapping[str, float], workers: int = WORKERS, hours_to_loss: float = 24.0,
     stragglers: float = 0.02, slow: float = 3.0, seed: int = 0,
 ) -> dict[str, Any]:  # fmt: skip
-    """A sweep on Ray whose cells take these hours, by the name of their folder; one whose node is lost resumes."""
+    """A sweep on Ray whose cells take these hours, by folder name; a cell whose node is lost resumes."""
     clock, fleet = Clock(), Fleet(seed, stragglers, slow, hours_to_loss)
     left: dict[str, float] = {}
     nodes = itertools.count()
@@ -141,7 +141,7 @@ def sweep(
         left.setdefault(name, fleet.seconds(3600 * hours[name]))
         began = clock.now
         try:
-            # A node of its own for every try; that several workers go down together is simulated in `scoring`.
+            # Every try has its own node; `scoring` simulates several workers that are lost together.
             fleet.work(clock, next(nodes), LOADING + left[name])
         except Lost:
             left[name] = max(0.0, left[name] - max(0.0, clock.now - began - LOADING - REPEATED))
@@ -177,7 +177,7 @@ class _AskingTask:
         self.client, self.rows = client, rows
 
     def score(self, prompts: Sequence[Prompt], seeds: Sequence[int], split: str = "train") -> list[Score]:
-        """One request a row; the score is the share of rows without an answer."""
+        """One request per row; the score is the share of rows without an answer."""
         scores = []
         for prompt in prompts:
             failed = 0
@@ -191,7 +191,7 @@ class _AskingTask:
 
 
 class _Line:
-    """One worker's connection to the server; the worker ends where its run was stopped."""
+    """One worker's connection to the server; the worker ends when its run has been stopped."""
 
     def __init__(self, server: Server, wanted: Callable[[], bool]) -> None:
         self.server, self.wanted = server, wanted
@@ -202,14 +202,14 @@ class _Line:
         self._check()
 
     def post(self, path: str, body: dict[str, Any], fresh: bool) -> Response:
-        """One request."""
+        """Send one request."""
         self._check()
         answer = self.server.post(path, body, fresh)
         self._check()
         return answer
 
     def alive(self) -> bool:
-        """Does the server listen?"""
+        """Whether the server accepts connections."""
         return self.server.alive()
 
     def _check(self) -> None:
@@ -221,11 +221,11 @@ def limited(
     workers: int = WORKERS, prompts: int = 1000, rows: int = 4, per_minute: float = 6000.0, told: str = "shared",
     retry_after: bool = True, outage: float = 0.0, seed: int = 0, **more: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    """Workers that share a server with a limit of requests per minute, and what they were told of it.
+    """Workers that share a server with a limit on requests per minute.
 
-    `told`: nothing; or shared, every worker keeps its share of the limit, as a run with `requests_per_minute` does.
-    `outage` is for how many seconds the server is away from the middle on. A run that the outage stops is resumed when
-    the server is back.
+    `told` is "nothing" if the workers do not know the limit, or "shared" if every worker keeps to its share of it, as a
+    run with `requests_per_minute` does. `outage` is the number of seconds for which the server is down, starting at
+    half time. A run that the outage stops is resumed when the server is up again.
     """
     clock = Clock()
     away = prompts * rows / per_minute * 60 / 2
@@ -273,7 +273,7 @@ def limited(
 
 
 def measure(workers: int = WORKERS) -> dict[str, Any]:
-    """Every simulation of docs/scale.md but that of the paper's sweep, whose hours come from its recipes."""
+    """Every simulation in docs/scale.md except that of the paper's sweep, whose hours come from its recipes."""
     crowds = sorted({1, 16, 100, workers})
     return {
         "scoring_all_at_once": [scoring(count, prompts=200 * count) for count in crowds[:-1]] + [scoring(workers)],
@@ -290,6 +290,6 @@ def measure(workers: int = WORKERS) -> dict[str, Any]:
 
 
 def _threads() -> int:
-    """Threads that the simulated workers set in this process: those that it has."""
+    """The number of threads that the simulated workers set in this process: its current number."""
     torch = sys.modules.get("torch")
     return 1 if torch is None else int(torch.get_num_threads())

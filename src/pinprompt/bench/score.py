@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 _WORDS = {"0": "terrible", "1": "great"}
-_SUPPORT = (2, 2, 3, 3, 4)  # tokens that a sparse policy still writes at each position, late in a search
+_SUPPORT = (2, 2, 3, 3, 4)  # tokens with a probability above 0 at each position of a sparse policy late in a search
 _NOTE = (
     "Prompts are drawn from a small tree (2, 2, 3, 3 and 4 tokens at the five positions), as a sparse policy writes "
     "them late in a search; early on they share less, and 'whole prompts' is what is seen. Inputs are film reviews of "
@@ -20,7 +20,7 @@ _NOTE = (
 
 
 def measure(model: str = "smollm2", inputs: int = 32, prompts: int = 32, device: str = "cpu") -> dict[str, Any]:
-    """Prompts per second for each stage of savings, their ratio, and the largest difference of a probability."""
+    """Prompts per second for each stage of savings, their ratios, and the largest difference in a probability."""
     import torch
 
     from pinprompt.models.continuations import SharedPrefixes
@@ -86,7 +86,7 @@ def measure(model: str = "smollm2", inputs: int = 32, prompts: int = 32, device:
 
 
 def _gradient_speedup(labels: Any, texts: Sequence[str]) -> float:
-    """A gradient at prompt vectors after texts that were read once, against one through the whole strings."""
+    """The speedup of a gradient at prompt vectors when the texts are read once, against whole strings."""
     import torch
 
     from pinprompt.models.labels import around_vectors
@@ -112,7 +112,7 @@ def _gradient_speedup(labels: Any, texts: Sequence[str]) -> float:
 
 
 def _plain(labels: Any, texts: Sequence[str], frame: Any) -> Any:
-    """Label probabilities as the released code has them: every position, the whole vocabulary, one padded batch."""
+    """Label probabilities as in the released code: every position, the whole vocabulary, one padded batch."""
     import torch
 
     from pinprompt.models.labels import padded
@@ -126,7 +126,7 @@ def _plain(labels: Any, texts: Sequence[str], frame: Any) -> Any:
 
 
 def _careful(labels: Any, texts: Sequence[str], frame: Any) -> Any:
-    """The same as a careful user of transformers has them: padded on the left, the last position's logits only."""
+    """The same as a careful user of transformers would write it: left padding, the last position's logits only."""
     import torch
 
     rows = labels.encoder.ids([frame.around(text)[0] for text in texts])
@@ -144,9 +144,9 @@ def _careful(labels: Any, texts: Sequence[str], frame: Any) -> Any:
 
 
 def _lower(lm: Any, tokenizer: Any, texts: Sequence[str], frames: Sequence[Any]) -> dict[str, float] | None:
-    """What 8 bits do to scores and speed: the rank correlation of prompts and the largest difference of a probability.
+    """The effect of 8 bits: speedup, rank correlation of the prompts' scores, largest difference in a probability.
 
-    A prompt's score is here the mean probability of the second label. None where the model cannot be read in 8 bits.
+    A prompt's score is here the mean probability of the second label. None if the model cannot be loaded in 8 bits.
     """
     import torch
 
@@ -190,12 +190,12 @@ def _texts(count: int) -> list[str]:
 
 
 def _late(tokenizer: Any, count: int) -> list[str]:
-    """Distinct prompts of a small tree, in a random order that is always the same."""
+    """Distinct prompts of a small tree, in a fixed random order."""
     chooser, words, found = random.Random(0), _whole_words(tokenizer), dict[str, None]()
     while len(found) < min(count, 144):
         prompt, node = "", 0
         for depth, support in enumerate(_SUPPORT):
-            # Which tokens are left at a position depends on what was written before it.
+            # The possible tokens at a position depend on the tokens before it.
             branch = chooser.randrange(support)
             node = (node * 7 + branch * 131 + depth * 17 + 1) % len(words)
             prompt += " " + words[node]
@@ -204,13 +204,13 @@ def _late(tokenizer: Any, count: int) -> list[str]:
 
 
 def _apart(tokenizer: Any, count: int) -> list[str]:
-    """Prompts that share no beginning."""
+    """Prompts without a common beginning."""
     words = _whole_words(tokenizer)
     return [" " + " ".join(words[(5 * i + j) % len(words)] for j in range(5)) for i in range(count)]
 
 
 def _whole_words(tokenizer: Any) -> list[str]:
-    """Words of one token each, so that every prompt has five."""
+    """Words of one token each, so that every prompt has five tokens."""
     text = (
         "this overall film feels really quite very the whole thing was just so truly rather it is all in that movie "
         "more and some good then what one about story like time man life way new old long short high low first last "

@@ -1,4 +1,4 @@
-"""A whole search end to end: where the time goes, and how far scoring is from the limit of the machine's products."""
+"""A whole search end to end: where the time goes, and how close scoring is to the machine's matrix-product limit."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ PARTS = (
     ("perplexity", "pinprompt.policy.backbone.Backbone", "perplexities"),
     ("learn", "pinprompt.methods.pin.learner.Learner", "update"),
 )
-"""What is timed: phase, owner, function. Of calls within each other the outermost counts."""
+"""What is timed: phase, owner, function. Of nested calls, only the outermost is counted."""
 
 
 def measure(subject: Recipe | None = None, repeats: int = 1) -> dict[str, Any]:
-    """The seconds and shares of a default search's phases, its calls a second, and scoring against the limit.
+    """The seconds and shares of a default search's phases, its calls per second, and its scoring against the limit.
 
-    `score_share_of_limit` is what scoring computes in a second (two operations for each weight and each token, padding
-    included) as a share of `limit_gflops`: a product of 512 rows with a matrix of the model's shape, measured after the
-    run on as many threads. `score_useful_share` leaves the padding out. `end_share` is what comes after the prompt is
-    found, as a share of the whole run.
+    `score_share_of_limit` is the operations per second of scoring (two for each weight and each token, including
+    padding) as a share of `limit_gflops`: a product of 512 rows with a matrix of the model's shape, measured after the
+    run with the same number of threads. `score_useful_share` excludes the padding. `end_share` is the time after the
+    prompt is found, as a share of the whole run.
     """
     from pinprompt.recipe import recipe as recipes
     from pinprompt.run.running import run
@@ -70,17 +70,17 @@ class _Clock:
         self._counting = threading.Lock()
 
     def __call__(self, event: Event) -> None:
-        """The prompt is found when the answer is selected."""
+        """Note the time of the `selected` event: the prompt has been found."""
         if event.kind == "selected":
             self.found = time.perf_counter()
 
     def stop(self) -> None:
-        """The run is over."""
+        """Note the end of the run."""
         self.ended = time.perf_counter()
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Within this, the parts are timed and the tokens of scoring counted."""
+        """Inside this context, the parts are timed and the tokens of scoring are counted."""
 
         with contextlib.ExitStack() as stack:
             for phase, owner, name in PARTS:
@@ -107,7 +107,7 @@ class _Clock:
         def counted(behind: Any, paths: Any, *more: Any) -> Any:
             if self.found is None:
                 depth = len(paths[0])
-                with self._counting:  # passes run side by side
+                with self._counting:  # passes run in parallel
                     self.executed += behind.groups(depth) * behind.rows * depth
                     self.useful += behind.rows * depth * len(paths)
             return run(behind, paths, *more)
@@ -136,7 +136,7 @@ class _Clock:
         return counted
 
     def facts(self, calls: int) -> dict[str, Any]:
-        """What was seen."""
+        """The measurements, as a dictionary."""
         total = self.ended - self.began
         found = self.found or self.ended
         parts = {**self.seconds, "end": self.ended - found}
@@ -162,7 +162,7 @@ class _Clock:
 
 
 def product_limit(model: Any, rows: int = 512, seconds: float = 1.0) -> float:
-    """The most GFLOP a second of products of `rows` rows with matrices of the model's largest layer, by its best."""
+    """The best rate, in GFLOP per second, of products of `rows` rows with the weight of the model's largest layer."""
     layers = [part for part in model.base_model.modules() if isinstance(part, torch.nn.Linear)]
     weight = max((layer.weight for layer in layers), key=lambda weight: weight.numel())
     given = torch.randn(rows, weight.shape[1], dtype=weight.dtype, device=weight.device)
@@ -176,13 +176,13 @@ def product_limit(model: Any, rows: int = 512, seconds: float = 1.0) -> float:
 
 
 def weights(model: Any) -> int:
-    """Weights that every token goes through: the layers without embeddings and head."""
+    """The number of weights applied to every token: all linear layers, without embeddings and head."""
     return sum(part.weight.numel() for part in model.base_model.modules() if isinstance(part, torch.nn.Linear))
 
 
 @contextlib.contextmanager
 def _wrapped(owner: str, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
-    """Within this, a function of a module or class goes through a wrapper."""
+    """Inside this context, a function of a module or class is wrapped."""
     from pydoc import locate
 
     place: Any = locate(owner)

@@ -1,8 +1,8 @@
-"""A clock that no one waits for, and a Ray and a server that run on it: what `bench scale` puts around the real code.
+"""A simulated clock, and a simulated Ray and server that run on it, for `bench scale`.
 
-Work that others can influence on its way is done in threads, of which one runs at a time: a thread gives the turn back
-when it sleeps on the clock, and the clock moves to whoever wakes first. Other work is done ahead of time, and its end
-put on the clock. So a day of a thousand workers takes seconds, and is the same every time.
+Work that other workers can influence while it runs is done in threads, of which one runs at a time. A thread yields
+when it sleeps on the clock, and the clock advances to the earliest wake-up. Other work is done immediately, and its end
+is scheduled on the clock. So a day of a thousand workers takes seconds to simulate and is the same every time.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class Clock:
         self._ahead = False
 
     def time(self) -> float:
-        """The time, as code that asks a clock gets it."""
+        """The simulated time, in place of `time.time`."""
         return self.now
 
     def at(self, when: float, action: Callable[[], None]) -> None:
-        """Do something at a time; of two things at the same time, the one that was asked for first."""
+        """Schedule an action; actions at the same time run in the order in which they were scheduled."""
         self._number += 1
         heapq.heappush(self._events, (when, self._number, action))
 
     def sleep(self, seconds: float) -> None:
-        """What work calls in place of `time.sleep`."""
+        """Sleep on the simulated clock, in place of `time.sleep`."""
         if self._ahead:
             self.now += seconds
             return
@@ -54,7 +54,7 @@ class Clock:
         woken.acquire()
 
     def start(self, work: Callable[[], None]) -> None:
-        """Run work in a thread of its own, from now on, whenever it is its turn."""
+        """Run work in a separate thread, starting now, whenever it is its turn."""
         begin = _shut()
 
         def body() -> None:
@@ -68,7 +68,7 @@ class Clock:
         self.at(self.now, lambda: self._resume(begin))
 
     def ahead(self, work: Callable[[], None]) -> float:
-        """Do work at once, with the time that it sleeps on a clock of its own; returns when it ends."""
+        """Do work immediately without moving the clock; returns the simulated time at which it ends."""
         now, self._ahead = self.now, True
         try:
             work()
@@ -77,7 +77,7 @@ class Clock:
             self.now, self._ahead = now, False
 
     def run_until(self, done: Callable[[], bool]) -> None:
-        """Let time pass until something is so; it is for the one thread that `start` did not start."""
+        """Advance the clock until `done()` is true; only for the main thread, which `start` did not start."""
         while not done():
             if not self._events:
                 raise RuntimeError("nothing is left to wait for in the simulation")
@@ -91,34 +91,34 @@ class Clock:
 
 
 def _shut() -> threading.Lock:
-    """A gate that one thread opens for another; a plain lock, which is many times faster than a semaphore."""
+    """A closed gate that one thread opens for another; a plain lock is many times faster than a semaphore."""
     gate = threading.Lock()
     gate.acquire()
     return gate
 
 
 class Lost(BaseException):
-    """A worker that is gone; no code of a worker gets to handle it."""
+    """A worker was lost; a BaseException, so that no worker code handles it."""
 
 
 class RayError(Exception):
-    """What the driver is told of it."""
+    """The error that the driver receives for a lost worker."""
 
 
 @dataclass(frozen=True)
 class Driver:
-    """What the driver of a real Ray spends, in seconds: `tools/ray_costs.py` measures it."""
+    """CPU seconds that a real Ray driver needs per operation, as `tools/ray_costs.py` measures them."""
 
     send: float = 0.0
     wait: float = 0.0
-    """A call of `ray.wait`, and more for every reference that it is given."""
+    """One call of `ray.wait`; `wait_each` is added for every reference in the call."""
     wait_each: float = 0.0
     get: float = 0.0
 
 
 @dataclass(eq=False)
 class Reference:
-    """What a call on Ray gives at once."""
+    """The reference that a Ray call returns immediately."""
 
     value: Any = None
     error: RayError | None = None
@@ -127,7 +127,7 @@ class Reference:
 
 @dataclass(eq=False)
 class _Job:
-    """A task on its way: a cell of a sweep."""
+    """A submitted task: a cell of a sweep."""
 
     arguments: tuple[Any, ...]
     options: dict[str, Any]
@@ -139,10 +139,10 @@ class _Job:
 class SimulatedRay:
     """The part of Ray's interface that `scoring/executors.py` and `sweeps.py` use, on a simulated clock.
 
-    Actors are instances of the real class, whose calls run in threads. Tasks are not run: `task` is called in their
-    place, with the arguments and the number of the try, and sleeps on the clock as long as the task would take. It
-    raises `Lost` where the node dies; Ray starts such a task again, up to `max_retries` times. At most `slots` tasks
-    run at once. `apart`: no worker can influence another, so that no threads are needed.
+    Actors are instances of the real class, and their calls run in threads. Tasks are not run: `task` is called instead,
+    with the arguments and the number of the try, and sleeps on the clock for as long as the task would take. It raises
+    `Lost` if the node fails; such a task is started again, up to `max_retries` times. At most `slots` tasks run at
+    once. `apart` means that workers cannot influence one another, so that no threads are needed.
     """
 
     clock: Clock
@@ -153,7 +153,7 @@ class SimulatedRay:
     retried: int = 0
     hired: int = 0
     busy: float = 0.0
-    """Seconds that the driver spent."""
+    """Seconds for which the driver was busy."""
 
     exceptions = SimpleNamespace(RayError=RayError)
 
@@ -164,11 +164,11 @@ class SimulatedRay:
         self.cloudpickle = SimpleNamespace(dumps=self._dumps, loads=self._loads)
 
     def is_initialized(self) -> bool:
-        """Somebody else has started it, so nobody stops it."""
+        """Always true, so that the code under test neither starts nor stops Ray."""
         return True
 
     def cluster_resources(self) -> dict[str, float]:
-        """What the cluster has."""
+        """The cluster's CPUs: one per slot."""
         return {"CPU": float(self.slots)}
 
     def remote(self, what: Any) -> Any:
@@ -179,7 +179,7 @@ class SimulatedRay:
         )
 
     def wait(self, references: Sequence[Reference], num_returns: int) -> tuple[list[Reference], list[Reference]]:
-        """Wait until so many are there; the others are not named, since nobody asks."""
+        """Wait until `num_returns` references are ready; the second list stays empty, since no caller uses it."""
         self._spend(self.driver.wait + self.driver.wait_each * len(references))
         ready = [one for one in references if one.done]
         while len(ready) < num_returns:
@@ -189,17 +189,17 @@ class SimulatedRay:
         return ready[:num_returns], []
 
     def get(self, reference: Reference) -> Any:
-        """A value that is there, or the error in its place."""
+        """Return the value of a finished reference, or raise its error."""
         self._spend(self.driver.get)
         if reference.error is not None:
             raise reference.error
         return reference.value
 
     def kill(self, actor: Any) -> None:
-        """An actor is not wanted any more."""
+        """Nothing to do: a simulated actor holds no resources."""
 
     def _spend(self, seconds: float) -> None:
-        """The driver is busy; what happens meanwhile happens."""
+        """Keep the driver busy; events on the clock still happen in the meantime."""
         self.busy += seconds
         until = self.clock.now + seconds
         reached: list[bool] = []
@@ -249,7 +249,7 @@ class SimulatedRay:
             )
 
     def _begin(self, work: Callable[[], None], end: Callable[[], None]) -> None:
-        """Do work from now on, and something more when it ends."""
+        """Start work now, and call `end` when it is done."""
         if self.apart:
             self.clock.at(self.clock.ahead(work), end)
         else:
@@ -260,7 +260,7 @@ class SimulatedRay:
         self._ended += 1
 
     def _ran(self, job: _Job, tried: Reference) -> None:
-        """A task has ended: start it again where its node was lost, and another one in any case."""
+        """A task has ended: queue it again if its node was lost, then fill the free slot."""
         self._running -= 1
         if tried.error is not None and job.tries <= job.options["max_retries"]:
             self.retried += 1
@@ -285,7 +285,7 @@ def _into(reference: Reference, work: Callable[[], Any]) -> None:
 
 @contextlib.contextmanager
 def in_place_of_ray(ray: SimulatedRay) -> Iterator[None]:
-    """Within this, `import ray` gives the simulation, whether Ray is installed or not; the environment stays."""
+    """Inside this context, `import ray` gives the simulation, installed or not; environment variables are restored."""
     names = {"ray": ray, "ray.cloudpickle": ray.cloudpickle}
     before, environment = {name: sys.modules.get(name) for name in names}, dict(os.environ)
     sys.modules.update(names)  # type: ignore[arg-type]
@@ -303,7 +303,7 @@ def in_place_of_ray(ray: SimulatedRay) -> Iterator[None]:
 
 
 class Server:
-    """A server with a limit of requests a minute, like a bucket that fills steadily; what is too much is refused."""
+    """A server with a limit on requests per minute (a token bucket); requests beyond it are refused."""
 
     def __init__(
         self, clock: Clock, per_minute: float, seconds: float, seed: int, tells: bool, down: tuple[float, float]
@@ -314,13 +314,13 @@ class Server:
         self._left, self._since = per_minute / 60, 0.0
 
     def post(self, path: str, body: dict[str, Any], fresh: bool) -> Response:
-        """One request, as `remote.http.Door.post` has it."""
+        """Answer one request, with the interface of `remote.http.Door.post`."""
         if self.down[0] <= self.clock.now < self.down[1]:
             self.unheard += 1
             self.clock.sleep(0.05)
             raise NoAnswer("connection refused", billed=False)
         rate = self.per_minute / 60
-        # A second's worth is the most that it saves up.
+        # The bucket holds at most one second's worth of requests.
         self._left = min(rate, self._left + (self.clock.now - self._since) * rate)
         self._since = self.clock.now
         if self._left < 1:
@@ -334,5 +334,5 @@ class Server:
         return Response(200, json.dumps({"choices": [{"text": "great"}], "usage": usage}).encode(), None)
 
     def alive(self) -> bool:
-        """Does anybody listen?"""
+        """Whether the server accepts connections."""
         return not self.down[0] <= self.clock.now < self.down[1]

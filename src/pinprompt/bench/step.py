@@ -1,4 +1,4 @@
-"""One whole step of the search at the shape of the paper's classification runs, the task model aside."""
+"""One whole step of the search at the shape of the paper's classification runs, without the task model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-# Models of real shapes with random weights, for measurements where the real ones are not available.
+# Models of real shapes with random weights, for measurements without the real models.
 
 
 def random_opt_125m() -> tuple[Any, Any]:
@@ -31,12 +31,12 @@ TARGETS = ("monte-carlo", "bootstrap")
 
 
 def measure(steps: int = 2, target: str | None = None, model: Any = None, k: int = 10_000) -> dict[str, Any]:
-    """One whole step, ours and in the released formulation, in turns: write 16 prompts, then update on 256 sequences.
+    """One whole step, ours and the released formulation alternately: write 16 prompts, then update on 256 sequences.
 
     The writer is an OPT of OPT-125M's shape with random weights. Ours is `Writer.sample` and `Learner.update`. The
     released formulation writes without a tree (every row reads its own prefix, with its own filter) and updates with
-    four products over the vocabulary and two full sorts; it stores states, so reading them again is not counted.
-    Without `target` both are measured. Seconds are the least of the steps.
+    four products over the vocabulary and two full sorts. It stores states, so reading them again is not counted.
+    Without `target`, both targets are measured. Times are the minimum over the steps.
     """
     import torch
 
@@ -74,7 +74,7 @@ def measure(steps: int = 2, target: str | None = None, model: Any = None, k: int
             writer.tree.states([tuple(row[:t]) for row in ids.tolist() for t in range(LENGTH)])
             seconds[name].append(_seconds(partial(learner.update, ids, rewards)))
         seconds["released_write"].append(_seconds(lambda: plain(writer, PROMPTS, stream, k)))
-        # Both values are computed whatever the target, so one target's cost is the other's.
+        # Both values are computed whatever the target, so both targets cost the same.
         seconds["released_update"].append(_released(reference, ids, rewards, k, names[0]))
     best = {name: min(times) for name, times in seconds.items()}
     released = best["released_write"] + best["released_update"]
@@ -102,7 +102,7 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def _released(learner: Any, ids: Any, rewards: Any, k: int, target: Any) -> float:
-    """Seconds of one update in the released formulation, on a learner of its own."""
+    """Seconds of one update in the released formulation, on a separate learner."""
     import torch
 
     from pinprompt.bench.update import released_update_loss

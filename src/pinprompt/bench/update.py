@@ -1,9 +1,9 @@
 """`pinprompt bench update`: one update of psi, ours against the formulation of the released code.
 
-Each variant runs in a process of its own, so that its peak memory is its own. Seconds are the least of the repeats.
-Ours is `Learner.update` itself, on a tree of prefixes that was filled before, as a search fills it when it writes. The
-released formulation computes the kept sets (the k likeliest tokens) in every update; ours finds them in the tree. What
-they cost for all prefixes of the batch is measured apart, as `masks_seconds`.
+Each variant runs in a separate process, so that its peak memory can be measured. Times are the minimum over the
+repeats. Ours is `Learner.update` itself, on a tree of prefixes that has already been filled, as a search does while it
+writes. The released formulation computes the kept sets (the k most likely tokens) in every update; ours finds them in
+the tree. Their cost for all prefixes of the batch is measured separately, as `masks_seconds`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pinprompt.policy.reader import Prefix, Reader
 from pinprompt.policy.writer import Writer
 from pinprompt.recipe.sections import QLearningSettings, Target
 
-# One update in the formulation of the released PIN code, written from its description, to measure against.
+# One update in the formulation of the released PIN code, written from its description, as the baseline.
 
 FILTERED = -1000.0
 
@@ -43,7 +43,7 @@ Psi = Callable[[Tensor], Tensor]
 
 
 def filtered_q(psi: Psi, states: Tensor, head: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Q/alpha of every token, at -1000 below the k-th largest LM logit: states [B, L, d] -> [B, L, V], [B, L, V]."""
+    """Q/alpha of every token, or -1000 below the k-th largest LM logit: states [B, L, d] -> [B, L, V], [B, L, V]."""
     q = psi(states) @ head.T
     with torch.no_grad():
         logits = states @ head.T
@@ -95,10 +95,10 @@ Variant = Literal["released", "monte_carlo", "bootstrapped"]
 
 @dataclass(frozen=True)
 class Shape:
-    """What is updated: B sequences of L tokens, |V| tokens, d dimensions, k kept; a share of the sequences distinct.
+    """The size of an update: B sequences of L tokens, |V| tokens, d dimensions, k kept, and a share of distinct ones.
 
-    `spread` is the deviation of Q/alpha over tokens: 1 is a policy that has learnt and chooses among some tokens;
-    near 0 it is fresh and chooses among nearly all that it keeps.
+    `spread` is the standard deviation of Q/alpha over tokens. A value of 1 is a trained policy with few tokens to
+    choose from; near 0 is an untrained one that chooses from nearly all kept tokens.
     """
 
     batch: int = 256
@@ -122,7 +122,7 @@ class Shape:
 
     @property
     def sequences(self) -> int:
-        """How many of the batch's sequences are distinct; they share no prefix but the empty one."""
+        """How many of the batch's sequences are distinct; they share only the empty prefix."""
         return math.ceil(self.distinct * self.batch)
 
 
@@ -148,7 +148,7 @@ class RandomStates:
         """Any length fits."""
 
     def read(self, ids: Tensor) -> Tensor:
-        """States [n, d] of prefixes [n, t], drawn when they are first asked for."""
+        """States [n, d] of prefixes [n, t], drawn at the first request."""
         rows = [tuple(row) for row in ids.tolist()]
         for row in rows:
             if row not in self._states:
@@ -158,7 +158,7 @@ class RandomStates:
 
 @dataclass
 class Batch:
-    """Episodes [B, L] with their rewards [B], and the learner that is to learn from them."""
+    """Episodes [B, L] with their rewards [B], and the learner to update."""
 
     learner: Learner
     ids: Tensor
@@ -173,7 +173,7 @@ class Batch:
 
 
 def make(shape: Shape, target: Target = "bootstrap", seed: int = 0, **settings: float) -> Batch:
-    """A learner whose tree knows every prefix of a batch, and that batch, drawn from the kept tokens."""
+    """A learner whose tree holds every prefix of a batch, and that batch, drawn from the kept tokens."""
     made = torch.Generator().manual_seed(seed)
     frozen: Any = RandomStates(shape, made)
 
@@ -188,7 +188,7 @@ def make(shape: Shape, target: Target = "bootstrap", seed: int = 0, **settings: 
     for depth in range(shape.length):
         order = torch.rand(len(prefixes) if depth else 1, shape.vocabulary, generator=made)
         order = order.masked_fill(~tree.kept(prefixes if depth else [()]), -1.0)
-        # Different first tokens, so that no two prefixes are equal; after them any token that is kept.
+        # The first tokens differ, so that no two prefixes are equal; later tokens are any kept ones.
         tokens = order.argmax(-1) if depth else order[0].topk(shape.sequences).indices
         prefixes = [(*prefix, token) for prefix, token in zip(prefixes, tokens.tolist(), strict=True)]
     ids = torch.tensor([prefixes[row % len(prefixes)] for row in range(shape.batch)])
@@ -201,7 +201,7 @@ def make(shape: Shape, target: Target = "bootstrap", seed: int = 0, **settings: 
 
 @torch.no_grad()
 def _spread(psi: Adapter, states: Tensor, head: Tensor, spread: float, made: torch.Generator) -> None:
-    """Draw weights for psi that give Q/alpha a deviation of `spread` over tokens."""
+    """Draw weights for psi so that Q/alpha has a standard deviation of `spread` over tokens."""
     for weight in psi.parameters():
         weight.copy_(torch.randn(weight.shape, generator=made) / math.sqrt(weight.shape[-1]))
     deviation = (psi(states) @ head[:100].T).std()
@@ -210,7 +210,7 @@ def _spread(psi: Adapter, states: Tensor, head: Tensor, spread: float, made: tor
 
 
 def released_loss(batch: Batch) -> Tensor:
-    """The released code's formulation, which knows nothing of repeated states."""
+    """The released code's formulation, which does not reuse repeated states."""
     learner, settings = batch.learner, batch.learner.settings
     psi, head = learner.writer.psi, learner.writer.backbone.head
     return released_update_loss(
@@ -219,7 +219,7 @@ def released_loss(batch: Batch) -> Tensor:
 
 
 def released_update(batch: Batch) -> None:
-    """A whole update by the released code's formulation."""
+    """A whole update in the released code's formulation."""
     learner = batch.learner
     learner.optimiser.zero_grad()
     released_loss(batch).backward()  # type: ignore[no-untyped-call]
@@ -229,7 +229,7 @@ def released_update(batch: Batch) -> None:
 
 
 def masks_seconds(batch: Batch) -> float:
-    """What finding and packing the kept sets of the batch's prefixes takes; the tree does it once per prefix."""
+    """Seconds to find and pack the kept sets of the batch's prefixes; the tree does it once per prefix."""
     tree = batch.learner.writer.tree
     prefixes, _ = distinct_prefixes(batch.ids)
     states = tree.states(prefixes)
@@ -241,7 +241,7 @@ def masks_seconds(batch: Batch) -> float:
 
 
 class Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the most elements of any tensor that an operation makes; views of the given inputs are not made."""
+    """Records the size of the largest tensor that an operation creates; views of the inputs do not count."""
 
     def __init__(self, inputs: list[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -249,7 +249,7 @@ class Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._known = {tensor.untyped_storage().data_ptr() for tensor in inputs}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation and look at what came out."""
+        """Run the operation and record the size of its outputs."""
         out = func(*args, **(kwargs or {}))
         for tensor in out if isinstance(out, tuple | list) else (out,):
             if isinstance(tensor, Tensor) and tensor.untyped_storage().data_ptr() not in self._known:
@@ -258,14 +258,14 @@ class Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def variant(name: Variant, shape: Shape, repeats: int, threads: int) -> dict[str, float]:
-    """Seconds of one update, peak memory of the process, and the largest tensor made; run in a fresh process."""
+    """Seconds of one update, peak memory of the process, and the largest tensor created; run in a new process."""
     torch.set_num_threads(threads)
     batch = make(shape, "monte-carlo" if name == "monte_carlo" else "bootstrap")
     facts: dict[str, float] = {}
     if name == "bootstrapped":
         facts["masks_seconds"] = masks_seconds(batch)
     if name == "released":
-        assert len(batch.states)  # the states are given, here as there
+        assert len(batch.states)  # computes the states in advance: the released code stores them
 
     def update() -> None:
         if name == "released":
@@ -289,9 +289,9 @@ def variant(name: Variant, shape: Shape, repeats: int, threads: int) -> dict[str
 
 
 def peak_mb() -> float:
-    """The most memory that this process has held, in MiB.
+    """The peak memory of this process, in MiB.
 
-    On Linux from the process's own status: what getrusage says there includes the parent's memory at the fork.
+    On Linux it is read from /proc, since getrusage includes the parent's memory at the fork there.
     """
     status = Path("/proc/self/status")
     if status.exists():
@@ -313,12 +313,12 @@ def measure(
     repeats: int = 3,
     threads: int | None = None,
 ) -> dict[str, Any]:
-    """Time one update of psi in each formulation and say how many times faster ours are.
+    """Time one update of psi in each formulation, and compute the speedups of ours.
 
-    `*_40` has 40 % of the sequences distinct; `*_fresh` is a policy that has learnt nothing and chooses among nearly
-    all tokens it keeps, the slowest case for partial selection. Peak memory is of a whole process: `peak_mb` with
-    torch and the head in it, `update_mb` what the update added. `masks_seconds` is outside the update.
-    Speedups are of the clock on the wall; `cpu_seconds` (all threads) tell more where the machine is not quiet.
+    `*_40` has 40 % distinct sequences. `*_fresh` is an untrained policy that chooses from nearly all kept tokens, the
+    slowest case for partial selection. `peak_mb` is the peak memory of the whole process, including torch and the head;
+    `update_mb` is what the update added. `masks_seconds` is not part of the update. Speedups are of wall-clock time; on
+    a busy machine, `cpu_seconds` (all threads) are more reliable.
     """
     shape = Shape(batch, length, vocabulary, dim, hidden, k, distinct)
     threads = threads or torch.get_num_threads()
@@ -354,6 +354,6 @@ def measure(
 
 
 def _alone(name: Variant, shape: Shape, repeats: int, threads: int) -> dict[str, float]:
-    """A variant in a process that does nothing else, freshly started so that it inherits no memory."""
+    """Run a variant in a newly started process, so that it inherits no memory."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(variant, name, shape, repeats, threads).result()

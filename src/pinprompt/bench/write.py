@@ -1,4 +1,4 @@
-"""How fast prompts are written: with and without the tree of prefixes, and what length and vocabulary cost."""
+"""How fast prompts are written: with and without the tree of prefixes, and by length and vocabulary."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ POLICY = (
 
 @contextmanager
 def passing_cache() -> Iterator[None]:
-    """A cache that ends with the with-block: texts of made-up tokens are of no use in the user's."""
+    """Use a temporary cache: texts of made-up tokens do not belong in the user's cache."""
     before = os.environ.get("PINPROMPT_HOME")
     with tempfile.TemporaryDirectory() as folder:
         os.environ["PINPROMPT_HOME"] = folder
@@ -40,7 +40,7 @@ def passing_cache() -> Iterator[None]:
 
 
 def random_backbone(vocabulary: int, dim: int = 64, layers: int = 2, positions: int = 1024) -> Backbone:
-    """A Llama of random weights with a small body and a vocabulary of made-up words, for measurements."""
+    """A small Llama with random weights and a vocabulary of made-up words, for measurements."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -73,7 +73,7 @@ def measure(
     long: int = 128,
     k: int = 10_000,
 ) -> dict[str, Any]:
-    """Prompts per second with and without the tree at each batch, a table of cost, and the peak memory at `long`."""
+    """Prompts per second with and without the tree for each batch size, a cost table, and the peak memory at `long`."""
     backbone = Backbone.load(model)
     k = min(k, backbone.vocabulary_size)
     rows = [_compare(backbone, batch, max(1, steps if batch < 100 else steps // 2), k) for batch in batches]
@@ -122,7 +122,7 @@ def _compare(backbone: Backbone, batch: int, steps: int, k: int) -> dict[str, An
 
 
 def sparsified(backbone: Backbone, settings: PolicySettings) -> Writer:
-    """A writer whose policy leaves about SUPPORT tokens at the first place: psi random, its scale found by halving."""
+    """A writer whose policy has about SUPPORT tokens at the first position; psi is random, its scale set by bisection."""
     writer = Writer.build(settings, backbone=backbone)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -134,7 +134,7 @@ def sparsified(backbone: Backbone, settings: PolicySettings) -> Writer:
             scale = (low * high) ** 0.5
             few = int((policy(q * scale, "tsallis", kept) > 0).sum()) <= SUPPORT
             low, high = (low, scale) if few else (scale, high)
-        # Q is linear in the outer layer; a little more than just enough, so that rounding does not undo it.
+        # Q is linear in the outer layer. The scale is slightly larger than needed, as a margin for rounding.
         writer.psi.outer.weight.mul_(1.01 * high)
         writer.psi.outer.bias.mul_(1.01 * high)
     return writer
@@ -142,7 +142,7 @@ def sparsified(backbone: Backbone, settings: PolicySettings) -> Writer:
 
 @torch.no_grad()
 def plain(writer: Writer, batch: int, generator: torch.Generator, k: int) -> list[tuple[int, ...]]:
-    """The same work without a tree: every row reads its own prefix (keys cached), its own filter, its own Q."""
+    """The same work without a tree: each row computes its own prefix (with cached keys), filter and Q."""
     backbone = writer.backbone
     ignorable = Ignorable(backbone, writer.vocabulary, k)
     written: list[tuple[int, ...]] = []
@@ -162,7 +162,7 @@ def plain(writer: Writer, batch: int, generator: torch.Generator, k: int) -> lis
 
 
 def _long(backbone: Backbone, length: int, k: int) -> dict[str, Any]:
-    """One batch of long prompts, and the most memory that the process ever took."""
+    """One batch of long prompts, and the peak memory of the process."""
     writer = sparsified(backbone, _settings(length=length, k=k))
     began = time.perf_counter()
     writer.sample(16, torch.Generator().manual_seed(1))

@@ -1,13 +1,13 @@
-"""Many prompts behind the same texts: the texts are read once, and each prompt token by token or whole in one pass.
+"""Many prompts after the same texts. The texts are read once; each prompt is read token by token or in one pass.
 
-Token by token (`SharedPrefixes`): a prompt's tokens are a path in a tree; a node is one token read after its parent,
-for every text at once. A pass reads `groups` nodes of one depth, always at the same shape, so that a node's answer is
-the same bits whatever else is read or remembered. What is remembered is bounded: the least recently used nodes are read
-again. That pays where a policy writes the same few beginnings again and again.
+Token by token (`SharedPrefixes`): a prompt's tokens are a path in a tree. A node is one token, read after its parent
+for every text at once. A pass reads `groups` nodes of one depth and always has the same shape, so a node's result is
+bit-identical whatever else is in the pass or in memory. Memory is bounded: the least recently used nodes are dropped
+and read again when needed. This pays off when a policy writes the same few beginnings many times.
 
-Whole (`WholePrompts`): a pass has prompts of one length beside all texts: one where that makes large matrix products
-already, else a few. Its shape depends on the texts and on that length alone, so that what a prompt gets is the same
-bits whatever else is in the pass. Prompts that begin alike share nothing here.
+Whole (`WholePrompts`): a pass reads prompts of one length after all texts. It reads one prompt if that already gives
+large matrix products, otherwise a few. Its shape depends only on the texts and on that length, so a prompt's result is
+bit-identical whatever else is in the pass. Prompts with a common beginning share no work here.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from pinprompt.models.passes import (
 
 TokenPath = tuple[int, ...]
 
-ROWS = 256  # rows of a pass: a CPU is nearer its limit than with 64, and few nodes of a depth still fill it
-SLOT_BYTES = 1 << 30  # of a list of texts; a race has several, each about as large as all before it
+ROWS = 256  # rows in a pass: a CPU is used better than with 64, and a few nodes of one depth still fill the pass
+SLOT_BYTES = 1 << 30  # limit for one list of texts; a race has several, each about as large as all earlier ones
 NODE_BYTES = 512 << 20
 
 
 class _TextSlots(Slots):
-    """Slots of `groups` copies of the texts, with one column per text put and taken at a time."""
+    """Slots for `groups` copies of the texts; `put` and `take` move one column per text."""
 
     def columns(self, group: int, sizes: torch.Tensor, depth: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Where a group's tokens of a depth stand: rows and columns of the store."""
+        """The rows and columns of the store that hold a group's tokens at this depth."""
         rows = torch.arange(group * len(sizes), (group + 1) * len(sizes), device=sizes.device)
         return rows, sizes + depth
 
@@ -54,7 +54,7 @@ class _TextSlots(Slots):
 
 
 def fits(pasts: Sequence[torch.Tensor], depth: int, groups: int = 1) -> bool:
-    """Whether the texts' keys and values, with room for `depth` more tokens, stay within the memory meant for them."""
+    """Whether the texts' keys and values, with room for `depth` more tokens, fit within `SLOT_BYTES`."""
     layers, two, heads, _, width = pasts[0].shape
     longest = max(past.shape[3] for past in pasts)
     token = layers * two * heads * width * pasts[0].element_size()
@@ -62,7 +62,7 @@ def fits(pasts: Sequence[torch.Tensor], depth: int, groups: int = 1) -> bool:
 
 
 class SharedPrefixes:
-    """Answers after continuations of a fixed list of texts; `depth` is the longest continuation."""
+    """Logits after continuations of a fixed list of texts; `depth` is the length of the longest continuation."""
 
     def __init__(
         self, model: Any, texts: Sequence[Sequence[int]], depth: int, *, rows: int = ROWS, node_bytes: int = NODE_BYTES
@@ -88,7 +88,7 @@ class SharedPrefixes:
         """Passes made so far, for benchmarks and tests."""
 
     def logits(self, paths: Sequence[TokenPath], tokens: Sequence[int] | None) -> list[torch.Tensor]:
-        """For each path, the logits [N, K] of `tokens` (of the vocabulary where None) after each text and the path."""
+        """For each path, the logits [N, K] of `tokens` (all tokens if None) after each text and the path."""
         found: dict[TokenPath, torch.Tensor] = {}
         for batch in self._batches(sorted(set(paths))):
             found.update(self._read(batch, tokens))
@@ -101,7 +101,7 @@ class SharedPrefixes:
         self._nodes.clear()
 
     def _batches(self, paths: Sequence[TokenPath]) -> Iterator[list[TokenPath]]:
-        """Paths that begin alike come together, as many as the nodes that may be kept."""
+        """Split sorted paths into batches whose nodes can all be kept; paths with a common beginning stay together."""
         batch: list[TokenPath] = []
         size = 0
         for path in paths:
@@ -128,7 +128,7 @@ class SharedPrefixes:
         return found
 
     def _pass(self, nodes: Sequence[TokenPath], tokens: Sequence[int] | None) -> list[torch.Tensor]:
-        """One pass over nodes of one depth; groups without a node repeat the first one, so that the shape stays."""
+        """One pass over nodes of one depth; unused groups repeat the first node, so that the shape is constant."""
         depth = len(nodes[0]) - 1
         filled = [*nodes, *[nodes[0]] * (self.groups - len(nodes))]
         for group, node in enumerate(filled):
@@ -150,22 +150,22 @@ class SharedPrefixes:
         return [part.float() for part in torch.split(logits, self.rows)[: len(nodes)]]
 
 
-TOKENS = 64  # of a pass at least: larger ones are hardly faster, and prompts of one length that fill them are few
-CHUNK = 32  # texts at a time where they are not kept
+TOKENS = 64  # fewest tokens in a pass: more is hardly faster, and there are rarely enough prompts of one length
+CHUNK = 32  # texts read at a time if they are not kept
 
 
 class _Behind(FixedLayer):
-    """Keys and values of the texts [N, H, T, D]; a pass reads them before its own, for each of its prompts."""
+    """Keys and values of the texts [N, H, T, D]; every prompt of a pass attends to them and then to its own."""
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        # The texts stay as they are, so that several passes may read them at the same time.
+        # The texts are not written to, so several passes can read them at the same time.
         return _joined(self.keys, key_states), _joined(self.values, value_states)
 
 
 def _joined(texts: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
-    """States [G x N, H, n, D] behind those of the texts [N, H, T, D], which all G prompts share."""
+    """States [G x N, H, n, D] appended to those of the texts [N, H, T, D], which all G prompts share."""
     rows, heads, longest, width = texts.shape
     joined = states.new_empty(len(states) // rows, rows, heads, longest + states.shape[2], width)
     joined[..., :longest, :] = texts
@@ -174,7 +174,10 @@ def _joined(texts: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
 
 
 class WholePrompts:
-    """Answers after prompts behind a fixed list of texts; `depth` is the longest prompt, `tokens` those of a pass."""
+    """Logits after prompts that follow a fixed list of texts.
+
+    `depth` is the length of the longest prompt, `tokens` the number of tokens that a pass should have.
+    """
 
     def __init__(self, model: Any, texts: Sequence[Sequence[int]], depth: int, *, tokens: int, limit: int) -> None:
         self.model, self.depth, self.tokens, self.rows = model, depth, tokens, len(texts)
@@ -185,7 +188,7 @@ class WholePrompts:
             raise MemoryError("the texts' keys and values are too large to be kept")
         pasts = read_many(model, texts)
         layers, two, heads, _, width = pasts[0].shape
-        # Zeros, not empty memory: masked columns weigh exactly nothing only as long as they are finite.
+        # Zeros, not uninitialised memory: masked columns have a weight of exactly 0 only if they are finite.
         self._store = pasts[0].new_zeros(layers, two, self.rows, heads, self._longest, width)
         for row, past in enumerate(pasts):
             self._store[:, :, row, :, : past.shape[3]] = past
@@ -193,11 +196,11 @@ class WholePrompts:
         """Passes made so far, for benchmarks and tests."""
 
     def groups(self, depth: int) -> int:
-        """Prompts of a pass that is `depth` tokens deep."""
+        """How many prompts of `depth` tokens one pass reads."""
         return max(1, self.tokens // (self.rows * depth))
 
     def logits(self, paths: Sequence[TokenPath], tokens: Sequence[int] | None, last: int = 1) -> list[torch.Tensor]:
-        """For each path, logits [N, last, K] of `tokens` (of the vocabulary where None) at its last places."""
+        """For each path, logits [N, last, K] of `tokens` (all tokens if None) at its `last` last positions."""
         by_depth: dict[int, list[TokenPath]] = {}
         for path in dict.fromkeys(paths):
             by_depth.setdefault(len(path), []).append(path)
@@ -217,7 +220,7 @@ class WholePrompts:
         return [found[path] for path in paths]
 
     def _pass(self, paths: Sequence[TokenPath], tokens: Sequence[int] | None, last: int) -> list[torch.Tensor]:
-        """One pass over paths of one depth; groups without a prompt repeat the first one, so that the shape stays."""
+        """One pass over paths of one depth; unused groups repeat the first path, so that the shape is constant."""
         depth, device = len(paths[0]), self._store.device
         size = self.groups(depth)
         filled = [*paths, *[paths[0]] * (size - len(paths))]
@@ -237,7 +240,7 @@ class WholePrompts:
         return list(torch.split(answer, self.rows)[: len(paths)])
 
     def _mask(self, depth: int) -> torch.Tensor:
-        """What the i-th token of a prompt reads, [N, 1, depth, T + depth]: its text, and the prompt up to itself."""
+        """Attention mask [N, 1, depth, T + depth]: a token attends to its text and to the prompt up to itself."""
         device = self._store.device
         text = torch.arange(self._longest, device=device)[None] < self._sizes[:, None]
         own = torch.ones(depth, depth, dtype=torch.bool, device=device).tril()

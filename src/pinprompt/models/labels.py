@@ -1,10 +1,10 @@
-"""A language model on this machine as a labeller: how likely each label's word is, next or in the mask's place.
+"""A local language model as a classifier: the probability of each label's word, as the next token or at the mask.
 
-Savings, all exact. Causal: hidden states at the last position only; the head for label words only; texts that stand
-before the prompt are read once, and prompts are read behind them whole or token by token, so that those which begin
-alike share their beginning (`continuations`). Masked: the base model's hidden state at the mask alone goes through the
-head, and there to the label words' rows; rows of like length are read together. Any head that transformers has serves,
-since the model's own forward runs it.
+All savings are exact. Causal: hidden states at the last position only; the head for label words only; texts before the
+prompt are read once, and prompts after them either whole or token by token, so that common beginnings are shared
+(`continuations`). Masked: only the hidden state at the mask goes through the head, and only the label words' rows are
+computed; rows of similar length are read together. Any head that transformers has works, since the model's own forward
+runs it.
 """
 
 from __future__ import annotations
@@ -34,38 +34,38 @@ from pinprompt.models.passes import check, in_batches, logits_at, logits_of, rea
 from pinprompt.models.passes import window as slot_window
 
 BATCH = 32
-DEPTH = 32  # tokens of prompt and label word for which room is kept behind each text
-COMMON = 16  # tokens of a common beginning from which on reading it once pays
+DEPTH = 32  # tokens reserved after each text for the prompt and the label word
+COMMON = 16  # fewest tokens of a common beginning for which reading it once pays off
 PAST_BYTES = 512 << 20  # for texts before prompts that are vectors
-RESERVE = 64  # tokens of the window that a text leaves to prompt and label word
+RESERVE = 64  # tokens of the window that a text must leave for prompt and label word
 
 
 @dataclass
 class Inputs:
-    """Texts that prompts are tried on; `keep` says that they will be met often, so that reading them once pays."""
+    """Texts that prompts are tried on; `keep` says that they will be used often, so that reading them once pays off."""
 
     texts: list[str]
     keep: bool = False
     cut: dict[int, int] = field(default_factory=dict)
-    """Rows whose text was cut to the window, with its tokens before."""
+    """Rows whose text was cut to the window, with its original number of tokens."""
     shared: dict[str, SharedPrefixes | WholePrompts | None] = field(default_factory=dict)
-    """What is kept of the texts behind which prompts are read, by what stands before the texts."""
+    """Kept keys and values of the texts, by the template's part before the text; None if they cannot be kept."""
     heads: dict[str, list[list[int]]] = field(default_factory=dict)
-    """The texts' ids, by what stands before them."""
+    """The texts' ids, by the template's part before the text."""
 
 
 class LocalLabels:
-    """What labellers on this machine have in common, whatever their architecture."""
+    """What local causal and masked models have in common."""
 
     graded = True
     """Answers have probabilities."""
     billed: str | None = None
-    """Nobody is paid for a model on this machine."""
+    """None: calls to a local model are not billed."""
     notes: tuple[str, ...] = ()
     encoder: WindowEncoder
 
     def prepare(self, texts: Sequence[str], keep: bool = False) -> Inputs:
-        """Texts made ready for many prompts: those that would leave no room for a prompt are cut, once for all."""
+        """Prepare texts for many prompts: texts that would leave no room for a prompt are cut once, here."""
         encoder = self.encoder
         room = encoder.window - min(RESERVE, encoder.window // 2) - len(encoder.lead) - len(encoder.trail)
         inputs = Inputs(list(texts), keep)
@@ -94,15 +94,15 @@ class CausalLabels(LocalLabels):
         read: Literal["prompts", "prefixes"] = "prompts",
         tokens: int | None = None,
     ) -> None:
-        """`frame` is any frame of the template (words follow it); `share` keeps texts that stand before the prompt.
+        """`frame` is any frame of the template (words follow it); `share` keeps texts that come before the prompt.
 
-        `read` says how prompts are read behind texts that are kept, and `tokens` how large a pass is at least.
+        `read` is how prompts are read after kept texts, and `tokens` is the smallest size of a pass.
         """
         self.model, self.tokenizer = model, tokenizer
         self.encoder = WindowEncoder(tokenizer, window_of(model, tokenizer), closing=False)
         self.words = words_after(self.encoder, words, frame.around("it")[0], strict=strict)
-        # Texts are kept for one template only, always the same one: which way a prompt is read must not depend on what
-        # was scored before it.
+        # Texts are kept for one template only, always the same one: how a prompt is read must not depend on what was
+        # scored earlier.
         self._kept = frame.before if share else None
         self._prefixes = read == "prefixes"
         self._tokens = tokens or (ROWS if self._prefixes else TOKENS)
@@ -112,18 +112,18 @@ class CausalLabels(LocalLabels):
 
     @property
     def sequences(self) -> int:
-        """Sequences that one text and prompt cost: one, or one per distinct beginning of the label words."""
+        """Sequences needed for one text and prompt: one per distinct beginning of the label words."""
         return len({ids[:-1] for ids in self.words.ids})
 
     def words_for(self, frame: Frame, words: Mapping[str, str] | None = None) -> LabelWords:
-        """The ids of the label words, or of others, after another template."""
+        """The ids of the label words, or of other words, after another template."""
         return words_after(self.encoder, words or self.words.words, frame.around("it")[0])
 
     @torch.no_grad()
     def log_probs(self, frames: Sequence[Frame], inputs: Inputs, words: LabelWords | None = None) -> list[torch.Tensor]:
         """For each frame, log-probabilities among the labels [N, C] for every text, on the CPU.
 
-        `words` are those of `words_for`, for frames of another template than the model was made with.
+        `words` comes from `words_for` and is needed only for frames of another template than the model was made with.
         """
         words = words or self.words
         found: dict[Frame, torch.Tensor] = {}
@@ -139,7 +139,7 @@ class CausalLabels(LocalLabels):
         return [found[frame] for frame in frames]
 
     def _behind(self, paths: list[TokenPath], inputs: Inputs, words: LabelWords) -> dict[TokenPath, torch.Tensor]:
-        """Answers [N, C] after each path, behind texts that are kept or that are read now for all paths together."""
+        """Log-probabilities [N, C] after each path; texts that are not kept are read now, once for all paths."""
         if not paths:
             return {}
         assert self._kept is not None
@@ -153,17 +153,17 @@ class CausalLabels(LocalLabels):
         table = torch.empty(len(paths), len(heads), len(words.ids))
         for chosen in _parts(order, heads, SLOT_BYTES // token_bytes(self.model)):
             texts = [heads[row] for row in chosen]
-            # A single text is read, however long it is.
+            # A single text is always read, even if it exceeds the limit.
             limit = max(SLOT_BYTES, (len(texts[0]) + DEPTH) * token_bytes(self.model))
             part = WholePrompts(self.model, texts, DEPTH, tokens=self._tokens, limit=limit)
             table[:, chosen] = torch.stack(self._tree(part, paths, words))
         return dict(zip(paths, table, strict=True))
 
     def _path(self, frame: Frame, inputs: Inputs, words: LabelWords) -> TokenPath | None:
-        """The tokens that follow every text, or None where the texts cannot be read apart from what follows.
+        """The tokens that follow every text, or None if the texts cannot be read separately from what follows.
 
-        The whole string's ids must be the text's ids and then the same ids for every text: a tokenizer may merge
-        across the seam, and then only a plain pass is right.
+        The ids of the whole string must be the text's ids followed by ids that are the same for every text. A tokenizer
+        may merge tokens across the boundary; then only a plain pass is correct.
         """
         if frame.before != self._kept or not frame.after or not inputs.texts:
             return None
@@ -181,13 +181,13 @@ class CausalLabels(LocalLabels):
         if not inputs.keep:
             return path if self._keeps([*heads[0], *heads[-1]]) else None
         if self._reader(frame.before, heads, inputs) is None:
-            inputs.keep = False  # too long to be kept: read again for each list of prompts, a few texts at a time
+            inputs.keep = False  # too long to keep: read again for each list of prompts, a few texts at a time
         return path if self._keeps([*heads[0], *heads[-1]]) else None
 
     def _reader(
         self, before: str, heads: Sequence[Sequence[int]], inputs: Inputs
     ) -> SharedPrefixes | WholePrompts | None:
-        """What is kept of these texts, made at the first use; None where the model or the memory does not allow it."""
+        """The reader that keeps these texts, made at first use; None if the model or the memory does not allow it."""
         if before not in inputs.shared:
             inputs.shared[before] = None
             if self._keeps([*heads[0], *heads[-1]]):
@@ -200,7 +200,7 @@ class CausalLabels(LocalLabels):
         return inputs.shared[before]
 
     def _keeps(self, ids: Sequence[int]) -> bool:
-        """Whether the model's keys and values may be kept and reused: tried once, on a few tokens."""
+        """Whether the model's keys and values can be kept and reused; tested once, on a few tokens."""
         if self._shareable is None:
             try:
                 check(self.model, ids[: min(8, self.encoder.window)])
@@ -230,7 +230,7 @@ class CausalLabels(LocalLabels):
             return [probabilities(logits[:, 0]).cpu() for logits in behind.logits(paths, words.firsts)]
         scores = torch.empty(len(paths), behind.rows, len(words.ids))
         for beginning in dict.fromkeys(ids[:-1] for ids in words.ids):
-            # Words that differ in their last token only are read together.
+            # Words that differ only in their last token are read together.
             every = behind.logits([path + beginning for path in paths], None, len(beginning) + 1)
             for label, ids in enumerate(words.ids):
                 if ids[:-1] == beginning:
@@ -238,13 +238,13 @@ class CausalLabels(LocalLabels):
         return list(probabilities(scores))
 
     def _whole(self, frame: Frame, inputs: Inputs, words: LabelWords) -> torch.Tensor:
-        """Plain passes over whole strings, rows of like length together."""
+        """Plain passes over whole strings, with rows of similar length together."""
         rows, _ = self.encoder.fit(frame, inputs.texts, reserve=max(map(len, words.ids)) - 1)
         if words.single:
             return probabilities(self.read(rows, 1, words.firsts)[:, 0]).cpu()
         answer = torch.empty(len(rows), len(words.ids))
         for beginning in dict.fromkeys(ids[:-1] for ids in words.ids):
-            # Words that differ in their last token only are read together.
+            # Words that differ only in their last token are read together.
             logits = self.read([[*row, *beginning] for row in rows], len(beginning) + 1, None)
             for label, ids in enumerate(words.ids):
                 if ids[:-1] == beginning:
@@ -252,9 +252,9 @@ class CausalLabels(LocalLabels):
         return probabilities(answer)
 
     def read(self, rows: Sequence[Sequence[int]], last: int, tokens: Sequence[int] | None) -> torch.Tensor:
-        """Logits [N, last, K] at the last positions of each row, in batches of rows of like length.
+        """Logits [N, last, K] at the last positions of each row, in batches of rows of similar length.
 
-        What all rows begin with (an instruction, demonstrations) is read once.
+        The common beginning of all rows (an instruction, demonstrations) is read once.
         """
         past = self._beginning(rows, last)
         start_at = 0 if past is None else past.shape[3]
@@ -270,12 +270,12 @@ class CausalLabels(LocalLabels):
         return in_batches(self.model, rows, BATCH, tokens, together)
 
     def _beginning(self, rows: Sequence[Sequence[int]], last: int) -> torch.Tensor | None:
-        """The keys and values of the rows' common beginning, where there is one worth keeping."""
+        """The keys and values of the rows' common beginning, or None if it is not worth keeping."""
         least = min(map(len, rows)) - last
         first, final = (
             min(map(list, rows)),
             max(map(list, rows)),
-        )  # in the order of lists, what these share all rows share
+        )  # in lexicographic order, so a prefix common to these two is common to all rows
         size = next((i for i in range(least) if first[i] != final[i]), least)
         longest = max(map(len, rows))
         if len(rows) < 2 or size < COMMON or longest > slot_window(self.model) or not self._keeps(rows[0]):
@@ -287,7 +287,7 @@ class CausalLabels(LocalLabels):
     ) -> torch.Tensor:
         """Label logits [n, C] with prompt vectors between the ids of each pair; differentiable in the vectors.
 
-        What stands before the vectors does not depend on them, so it is read once, without a gradient.
+        The ids before the vectors do not depend on them, so they are read once, without a gradient.
         """
         lefts = [tuple(left) for left, _ in sides]
         longest = max(len(left) + len(vectors) + len(right) for left, right in sides)
@@ -299,7 +299,7 @@ class CausalLabels(LocalLabels):
         return logits_of(self.model, sizes[:, None] - 1, self.words.firsts, **given)[:, 0]
 
     def _past(self, ids: TokenPath) -> torch.Tensor:
-        """The keys and values of a text; those not used for the longest time make room for others."""
+        """The keys and values of a text; the least recently used ones are dropped to make room."""
         if ids not in self._pasts:
             self._pasts[ids] = read(self.model, ids)[0]
         self._pasts.move_to_end(ids)
@@ -347,7 +347,7 @@ def _after(past: torch.Tensor, given: dict[str, torch.Tensor]) -> dict[str, Any]
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int, device: Any) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """Right-padded ids with their mask as a model takes them, and the rows' sizes."""
+    """Right-padded ids with their mask, as model arguments, and the rows' sizes."""
     longest = max(map(len, rows))
     ids = torch.tensor([[*row, *[pad] * (longest - len(row))] for row in rows], device=device)
     sizes = torch.tensor([len(row) for row in rows], device=device)
@@ -372,7 +372,7 @@ def around_vectors(
 
 
 def _parts(order: Sequence[int], heads: Sequence[Sequence[int]], tokens: int) -> Iterator[list[int]]:
-    """Rows in an order of growing length, a few at a time, so that a part's texts and prompts have so many tokens."""
+    """Split rows, ordered by length, into parts whose texts and prompts have at most `tokens` tokens in all."""
     part: list[int] = []
     for row in order:
         if part and (len(part) == CHUNK or (len(part) + 1) * (len(heads[row]) + DEPTH) > tokens):
@@ -408,18 +408,18 @@ class MaskedLabels(LocalLabels):
 
     @property
     def sequences(self) -> int:
-        """Sequences that one text and prompt cost: one per number of masks that the label words need."""
+        """Sequences needed for one text and prompt: one per number of masks that the label words need."""
         return len({len(ids) for ids in self.words.ids})
 
     def words_for(self, frame: Frame, words: Mapping[str, str] | None = None) -> LabelWords:
-        """The ids of the label words, or of others, in another template, as the tokenizer reads them there."""
+        """The ids of the label words, or of other words, as the tokenizer reads them in another template."""
         return words_in_mask(self.encoder, words or self.words.words, frame, self.mask_token)
 
     @torch.no_grad()
     def log_probs(self, frames: Sequence[Frame], inputs: Inputs, words: LabelWords | None = None) -> list[torch.Tensor]:
         """For each frame, log-probabilities among the labels [N, C] for every text, on the CPU.
 
-        `words` are those of `words_for`, for frames of another template than the model was made with.
+        `words` comes from `words_for` and is needed only for frames of another template than the model was made with.
         """
         found = {frame: self._one(frame, inputs, words or self.words) for frame in dict.fromkeys(frames)}
         return [found[frame] for frame in frames]
@@ -429,7 +429,7 @@ class MaskedLabels(LocalLabels):
             return probabilities(self._read(frame, inputs.texts, 1, words.firsts)[:, 0]).cpu()
         answer = torch.empty(len(inputs.texts), len(words.ids))
         for count in sorted({len(ids) for ids in words.ids}):
-            # A word of n tokens is asked for with n masks; its probability is the product of its tokens'.
+            # A word of n tokens gets n masks; its probability is the product of its tokens' probabilities.
             logits = self._read(frame, inputs.texts, count, None)
             for label, ids in enumerate(words.ids):
                 if len(ids) == count:
@@ -449,7 +449,7 @@ class MaskedLabels(LocalLabels):
         return in_batches(self.model, rows, BATCH, tokens, together)
 
     def mask_places(self, ids: Sequence[int], skip: int, masks: int = 1) -> list[int]:
-        """Where the template's masks stand, when `skip` others stand before them."""
+        """The positions of the template's masks, when `skip` other masks come before them."""
         found = [place for place, token in enumerate(ids) if token == self.tokenizer.mask_token_id]
         if len(found) < skip + masks:
             raise ModelError(
@@ -463,7 +463,7 @@ class MaskedLabels(LocalLabels):
     ) -> torch.Tensor:
         """Label logits [n, C] with prompt vectors between the ids of each pair; differentiable in the vectors.
 
-        `skips` says for each pair how many masks stand before the template's own.
+        `skips` is the number of masks before the template's own, for each pair.
         """
         places = []
         for (left, right), skip in zip(sides, skips or [0] * len(sides), strict=True):
@@ -474,6 +474,6 @@ class MaskedLabels(LocalLabels):
 
 
 def _tells_spaces(encoder: WindowEncoder) -> bool:
-    """Whether a word with a space before it is another token than without: byte-level tokenizers, not WordPiece."""
+    """Whether a word is a different token with a leading space: true for byte-level tokenizers, not for WordPiece."""
     with_space, without = encoder.pieces([" the", "the"])
     return with_space != without

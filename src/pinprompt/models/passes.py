@@ -1,13 +1,12 @@
-"""Passes through a frozen language model: its head only where it is needed, and rows of a fixed shape.
+"""Passes through a frozen language model: the head runs only where it is needed, and batches have a fixed shape.
 
-The model's own forward runs, so that whatever it does beside its head (norms, soft caps, scales) is done as always: a
-hook narrows the base model's hidden states to the positions asked for before the head sees them, and the decoder's
-matrix is narrowed to the rows asked for.
+The model's own forward runs, so its norms, soft caps and scales apply as usual. A hook reduces the base model's hidden
+states to the requested positions before they reach the head, and the head's matrix is reduced to the requested rows.
 
-Where a causal LM reads one token a row, each row has its own past in a fixed slot. Rows of one pass may be at different
-places of different texts, so there is no padding to the longest and nothing is copied when one row ends and another
-takes its slot. Every pass has the same number of rows and the same key length, and a row's past starts at column 0:
-what a row answers is then the same bits whatever else is in the pass.
+When a causal LM reads one token per row, each row has its own past in a fixed slot. The rows of a pass can be at
+different positions of different texts. So there is no padding to the longest text, and nothing is copied when a row
+ends and another takes its slot. Every pass has the same number of rows and the same key length, and a row's past starts
+at column 0. A row's result is therefore bit-identical whatever else is in the pass.
 """
 
 from __future__ import annotations
@@ -27,24 +26,24 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from pinprompt.errors import ModelError
 from pinprompt.models.packed import PackedLayers
 
-# Passes side by side: at these sizes two products on one thread each are faster than one product on two threads.
+# Parallel passes: at these sizes two products on one thread each are faster than one product on two threads.
 
 T = TypeVar("T")
 R = TypeVar("R")
-WORKERS = 8  # at the most; beyond that Python itself is what they wait for
+WORKERS = 8  # upper limit: with more, Python itself is the bottleneck
 
 
 def side_by_side(work: Callable[[T], R], items: Sequence[T], device: torch.device) -> list[R]:
-    """What `work` gives for each item, in order; on a CPU as many items at a time as torch has threads.
+    """The results of `work` for the items, in order; on a CPU, as many items run at a time as torch has threads.
 
-    Each item has the same number of threads, whatever the number of items, so that its bits depend on it alone; up to
-    `WORKERS` threads that is one, and the bits do not depend on the number of threads either.
+    Each item gets the same number of threads, whatever the number of items, so its result does not depend on the other
+    items. If torch has at most `WORKERS` threads, each item gets one, and the result is the same for any such number.
     """
     threads = torch.get_num_threads()
     if device.type != "cpu" or threads == 1:
         return [work(item) for item in items]
     workers = min(threads, WORKERS)
-    # torch keeps the number of threads for each thread of Python apart, so the caller's stays as it is.
+    # torch stores the number of threads separately for each Python thread, so the caller's setting does not change.
     pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads // workers,))
     try:
         return list(pool.map(work, items))
@@ -52,7 +51,7 @@ def side_by_side(work: Callable[[T], R], items: Sequence[T], device: torch.devic
         pool.shutdown(cancel_futures=True)
 
 
-# Texts of different lengths in passes of a fixed shape, so that what a model says of a text depends on it alone.
+# Texts of different lengths in passes of a fixed shape, so that a model's answer to a text depends on that text alone.
 
 _STEP = 8
 
@@ -60,11 +59,11 @@ _STEP = 8
 def passes(
     texts: Sequence[Sequence[int]], rows: int, window: int, pad: int
 ) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor]]:
-    """Token ids in batches: (places in `texts`, ids [rows, n], mask [rows, n]).
+    """Token ids in batches: (indices into `texts`, ids [rows, n], mask [rows, n]).
 
-    Every batch has `rows` rows, some of them idle, and n is what the text's own length says, rounded up. Rows are
-    padded on the right, where masked columns weigh exactly nothing: on a CPU a text gets the same bits in any company.
-    No text may be longer than `window`.
+    Every batch has `rows` rows, some of them unused, and n is the text's own length, rounded up. Rows are padded on the
+    right, and masked columns have a weight of exactly 0: on a CPU a text's result is bit-identical in any batch. No
+    text may be longer than `window`.
     """
     groups: dict[int, list[int]] = defaultdict(list)
     for place, text in enumerate(texts):
@@ -74,7 +73,7 @@ def passes(
             part = members[start : start + rows]
             ids = torch.full((rows, length), pad)
             mask = torch.zeros(rows, length, dtype=torch.long)
-            mask[:, 0] = 1  # a row with nothing to attend to would be not-a-number
+            mask[:, 0] = 1  # a row with nothing to attend to would give NaN
             for row, place in enumerate(part):
                 ids[row, : len(texts[place])] = torch.tensor(list(texts[place]), dtype=torch.long)
                 mask[row, : len(texts[place])] = 1
@@ -82,7 +81,10 @@ def passes(
 
 
 def window_of(config: object, tokenizer: object, most: int = 512) -> int:
-    """How many tokens of a text a model may read; two places are left, as RoBERTa starts counting after its padding."""
+    """The most tokens of a text that a model can read.
+
+    Two positions are left free, since RoBERTa starts counting after its padding index.
+    """
     places = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
     longest = getattr(tokenizer, "model_max_length", None)
     known = [places - 2] if isinstance(places, int) and places > 2 else []
@@ -90,7 +92,7 @@ def window_of(config: object, tokenizer: object, most: int = 512) -> int:
 
 
 def pad_of(tokenizer: object) -> int:
-    """An id to fill idle places with; it is masked, so any will do where the tokenizer has none of its own."""
+    """An id for unused positions; they are masked, so any id will do if the tokenizer defines none."""
     for name in ("pad_token_id", "eos_token_id"):
         known = getattr(tokenizer, name, None)
         if isinstance(known, int):
@@ -100,7 +102,7 @@ def pad_of(tokenizer: object) -> int:
 
 @contextlib.contextmanager
 def at_positions(model: Any, places: torch.Tensor) -> Iterator[None]:
-    """Within this, the model answers this thread logits [B, n, V] for positions `places` [B, n] only."""
+    """Inside this context, the model gives this thread logits [B, n, V] for positions `places` [B, n] only."""
     base = model.base_model
     if base is model:
         raise ModelError(
@@ -121,7 +123,7 @@ def at_positions(model: Any, places: torch.Tensor) -> Iterator[None]:
         output.last_hidden_state = picked
         return output
 
-    # OPT's head asks the base model's decoder, past the base model itself; whichever answers first is narrowed.
+    # OPT's head calls the base model's decoder directly, not the base model; whichever of the two runs is narrowed.
     inner = [module for module in (base, getattr(base, "decoder", None)) if isinstance(module, torch.nn.Module)]
     handles = [module.register_forward_hook(narrow) for module in inner]
     try:
@@ -135,9 +137,9 @@ def at_positions(model: Any, places: torch.Tensor) -> Iterator[None]:
 
 @contextlib.contextmanager
 def for_tokens(model: Any, tokens: Sequence[int] | None) -> Iterator[None]:
-    """Within this, the head answers for the given tokens only, in their order; None leaves it whole.
+    """Inside this context, the head gives logits for the given tokens only, in their order; None means all tokens.
 
-    A head that is not one matrix stays whole: `logits_of` narrows its answer then.
+    A head that is not a single matrix is left as it is: `logits_of` then narrows its output.
     """
     decoder: Any = model.get_output_embeddings()
     if tokens is None or not issubclass(type(decoder), torch.nn.Linear):
@@ -146,7 +148,7 @@ def for_tokens(model: Any, tokens: Sequence[int] | None) -> Iterator[None]:
     rows = torch.tensor(list(tokens), device=decoder.weight.device)
     weight = decoder.weight[rows]
     bias = None if decoder.bias is None else decoder.bias[rows]
-    # An instance attribute hides the class's forward; what stood there before (a device hook) is put back.
+    # An instance attribute hides the class's forward; an earlier one (a device hook) is restored afterwards.
     before = decoder.__dict__.get("forward")
     decoder.forward = lambda hidden: torch.nn.functional.linear(hidden, weight, bias)
     try:
@@ -164,13 +166,13 @@ def _pick(states: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
 
 
 def logits_of(model: Any, places: torch.Tensor, tokens: Sequence[int] | None, **given: Any) -> torch.Tensor:
-    """Logits [B, n, K] at `places` [B, n] for `tokens` (all of the vocabulary where None), in float32."""
+    """Logits [B, n, K] at `places` [B, n] for `tokens` (all tokens if None), in float32."""
     with for_tokens(model, tokens):
         return logits_at(model, places, tokens, **given)
 
 
 def logits_at(model: Any, places: torch.Tensor, tokens: Sequence[int] | None, **given: Any) -> torch.Tensor:
-    """The same within `for_tokens`, which several passes side by side have to share."""
+    """`logits_of` for callers that are already inside `for_tokens`, which parallel passes have to share."""
     with at_positions(model, places):
         logits: torch.Tensor = model(**given).logits
     if tokens is not None and logits.shape[-1] != len(tokens):
@@ -194,8 +196,8 @@ def _grouped_attention(
 ) -> tuple[torch.Tensor, None]:
     """Attention of a few queries per row, [R, H, n, D] to [R, n, H, D].
 
-    Query heads that share a key head are read as several queries of that head. transformers' own way repeats keys and
-    values for each query head, which costs more than the rest of the pass at these shapes.
+    Query heads that share a key head are treated as several queries of that head. transformers repeats keys and values
+    for each query head instead, which costs more than the rest of the pass at these shapes.
     """
     if more.get("softcap") is not None or more.get("position_bias") is not None or more.get("s_aux") is not None:
         raise ModelError(f"attention with a soft cap, position bias or sinks cannot be read row by row: {_ADVICE}")
@@ -216,7 +218,7 @@ AttentionInterface.register(_ATTENTION, _grouped_attention)
 
 
 class FixedLayer(CacheLayerMixin):  # type: ignore[misc]
-    """One layer's keys and values [R, H, L, D] in memory that exists already; a kind of layer says where it writes."""
+    """One layer's keys and values [R, H, L, D] in preallocated memory; subclasses define where updates are written."""
 
     def __init__(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         super().__init__()
@@ -224,7 +226,7 @@ class FixedLayer(CacheLayerMixin):  # type: ignore[misc]
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Nothing to do: the memory exists."""
+        """Nothing to do: the memory is already allocated."""
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
@@ -241,7 +243,7 @@ class FixedLayer(CacheLayerMixin):  # type: ignore[misc]
         return self.keys.shape[2], 0
 
     def get_seq_length(self) -> int:
-        # The mask and the positions are given with every pass, so nothing is derived from this.
+        # The mask and the positions are passed explicitly every time, so nothing is derived from this.
         return 0
 
     def get_max_length(self) -> int:
@@ -249,7 +251,7 @@ class FixedLayer(CacheLayerMixin):  # type: ignore[misc]
 
 
 class _SlotLayer(FixedLayer):
-    """An update writes one column per row, each at its own place."""
+    """A layer whose update writes one column per row, each at its own position."""
 
     def __init__(self, keys: torch.Tensor, values: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> None:
         super().__init__(keys, values)
@@ -260,7 +262,7 @@ class _SlotLayer(FixedLayer):
 
 
 def read(model: Any, ids: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """One text read alone: its keys and values [layers, 2, H, n, D], and the logits [V] of what comes next."""
+    """One text read alone: its keys and values [layers, 2, H, n, D], and the logits [V] of the next token."""
     cache = DynamicCache()
     tokens = torch.tensor([list(ids)], device=model.device)
     last = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
@@ -275,18 +277,18 @@ def read(model: Any, ids: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
     return past, answer.logits[0, -1]
 
 
-READ = 16  # texts that are read together
+READ = 16  # texts read in one batch
 
 
 def rows_at_once(device: torch.device, rows: int) -> int:
-    """Rows of a pass over texts of like length: a quarter on a CPU, where passes run side by side."""
+    """Rows of a pass over texts of similar length: a quarter of `rows` on a CPU, where passes run in parallel."""
     return max(1, rows // 4) if device.type == "cpu" else rows
 
 
 def read_many(model: Any, texts: Sequence[Sequence[int]]) -> list[torch.Tensor]:
-    """The keys and values [layers, 2, H, n, D] of each text, read in batches of texts of like length.
+    """The keys and values [layers, 2, H, n, D] of each text, read in batches of texts of similar length.
 
-    Texts are padded on the right, where nothing that counts reads the padding. The batches depend on the list alone.
+    Texts are padded on the right, so no token of a text attends to the padding. The batches depend on the list alone.
     """
     order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
 
@@ -315,7 +317,7 @@ def in_batches(
     tokens: Sequence[int] | None,
     together: Callable[[Sequence[int]], torch.Tensor],
 ) -> torch.Tensor:
-    """What `together` gives for each row [N, ...], in batches of at most `most` rows of like length."""
+    """The results of `together` for all rows [N, ...], in batches of at most `most` rows of similar length."""
     order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
     size = rows_at_once(model.device, most)
     batches = [order[start : start + size] for start in range(0, len(order), size)]
@@ -326,19 +328,19 @@ def in_batches(
 
 
 def token_bytes(model: Any) -> int:
-    """Memory that the keys and values of one token take."""
+    """Bytes that the keys and values of one token take."""
     past = read_many(model, [[0]])[0]
     return past.numel() * past.element_size()
 
 
 class Slots:
-    """R slots of L tokens each; `step` reads one token in every slot and gives the logits of the next."""
+    """R slots of L tokens each; `step` reads one token in every slot and returns the logits of the next."""
 
     def __init__(self, model: Any, rows: int, length: int, past: torch.Tensor) -> None:
-        """`past` is any answer of `read`: it tells the shape of the model's keys and values."""
+        """`past` is any past that `read` returned: it gives the shape of the model's keys and values."""
         layers, _, heads, _, width = past.shape
         self.model, self.rows, self.length = model, rows, length
-        # Zeros, not empty memory: masked columns weigh exactly nothing only as long as they are finite.
+        # Zeros, not uninitialised memory: masked columns have a weight of exactly 0 only if they are finite.
         self._store = torch.zeros(layers, 2, rows, heads, length, width, dtype=past.dtype, device=past.device)
         self._columns = torch.zeros(rows, dtype=torch.long, device=past.device)
         self._every = torch.arange(rows, device=past.device)
@@ -346,7 +348,7 @@ class Slots:
         self._cache = Cache(layers=[_SlotLayer(part[0], part[1], self._every, self._columns) for part in self._store])
 
     def load(self, slot: int, *parts: torch.Tensor | None) -> None:
-        """Put a past into a slot, given in consecutive parts (the shared prefix, then what is the row's own)."""
+        """Put a past into a slot, given in consecutive parts (the shared prefix, then the row's own tokens)."""
         start = 0
         for part in parts:
             if part is not None:
@@ -358,7 +360,7 @@ class Slots:
         return self._store[:, :, slot, :, start:stop].clone()
 
     def step(self, tokens: Sequence[int], places: Sequence[int]) -> torch.Tensor:
-        """Logits [R, V] after reading `tokens[r]` at place `places[r]` of slot r, whose past are the columns before."""
+        """Logits [R, V] after reading `tokens[r]` at position `places[r]` of slot r; earlier columns are its past."""
         device = self._store.device
         self._columns.copy_(torch.tensor(places, device=device))
         hidden = self._places[None, :] > self._columns[:, None]
@@ -378,7 +380,7 @@ class Slots:
 
 @contextlib.contextmanager
 def row_attention(model: Any) -> Iterator[None]:
-    """Our attention for one pass; the model is shared with others, so what was set is set again."""
+    """Use our attention for one pass; the model is shared, so its own setting is restored afterwards."""
     config = model.config
     before = config._attn_implementation
     config._attn_implementation = _ATTENTION
@@ -389,14 +391,14 @@ def row_attention(model: Any) -> Iterator[None]:
 
 
 def window(model: Any) -> int:
-    """The most tokens that a row may have: the model's window, or its sliding window where it has one."""
+    """The most tokens that a row can have: the model's window, or its sliding window if that is smaller."""
     config = model.config
     known = [getattr(config, name, None) for name in ("max_position_embeddings", "sliding_window", "window_size")]
     return min([size for size in known if isinstance(size, int) and size > 0], default=1 << 30)
 
 
 def check(model: Any, ids: Sequence[int]) -> None:
-    """Refuse a model whose row-by-row answer is not its own answer, on a text of two tokens or more."""
+    """Reject a model whose logits differ when it is read row by row; `ids` are two tokens or more."""
     past, _ = read(model, ids[:-1])
     _, expected = read(model, ids)
     slots = Slots(model, 2, len(ids) + 3, past)

@@ -1,4 +1,4 @@
-"""psi, the only thing that learns, and its slow copy."""
+"""psi, the only trained component, and its slow copy."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ BIAS = -1e-4
 class Adapter(nn.Module):
     """psi: Linear(d, hidden) - ReLU - Linear(hidden, d), without a residual connection.
 
-    Xavier-uniform weights with gain 1e-4 and biases of -1e-4, as published, so that Q begins near zero and the first
-    policy is nearly uniform over the kept tokens. Weights are drawn from a generator of their own, seeded here.
+    Weights are Xavier-uniform with gain 1e-4 and biases are -1e-4, as published, so that Q starts near zero and the
+    first policy is nearly uniform over the kept tokens. Weights are drawn from a separate generator, seeded here.
     """
 
     def __init__(self, dim: int, hidden: int, seed: int) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
-        # On the meta device nothing is drawn, so that the global stream of randomness stays where it was.
+        # Nothing is drawn on the meta device, so the global random state does not change.
         self.inner = nn.Linear(dim, hidden, device="meta").to_empty(device="cpu")
         self.outer = nn.Linear(hidden, dim, device="meta").to_empty(device="cpu")
         for layer in (self.inner, self.outer):

@@ -1,4 +1,4 @@
-"""The frozen language model that writes: ids in, states out; any causal LM that transformers loads."""
+"""The frozen language model that writes prompts: ids in, states out. Any causal LM that transformers loads."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from pinprompt.values import derive
 T = TypeVar("T")
 R = TypeVar("R")
 CACHED_FROM = 5000
-"""Tokens of a vocabulary from which their texts are kept in the cache."""
+"""Smallest vocabulary whose token texts are kept in the cache."""
 BLOCK = 2048
-"""Tokens of the vocabulary in one product with the head; always the same, so that a row's bits are."""
+"""Tokens of the vocabulary in one product with the head; constant, so that a row's result is bit-identical."""
 
 
 class BufferedLayer(DynamicLayer):  # type: ignore[misc]
-    """Keys and values of one layer in a buffer of fixed size that is written in place.
+    """Keys and values of one layer in a fixed-size buffer that is written in place.
 
-    `keys`/`values` are [rows, heads, room, dim]; the first `filled` places are valid. Layers with a sliding window
-    use it too: the model's own mask cuts the window, as long as the cache says that it holds everything.
+    `keys`/`values` are [rows, heads, room, dim]; the first `filled` positions are valid. Layers with a sliding window
+    use it too: the model's own mask applies the window, as long as the cache reports that it holds everything.
     """
 
     def __init__(self, keys: Tensor, values: Tensor) -> None:
@@ -45,7 +45,7 @@ class BufferedLayer(DynamicLayer):  # type: ignore[misc]
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Write the new places after the filled ones and return all filled places."""
+        """Write the new positions after the filled ones and return all filled positions."""
         end = self.filled + key_states.shape[-2]
         self.keys[:, :, self.filled : end] = key_states
         self.values[:, :, self.filled : end] = value_states
@@ -53,15 +53,15 @@ class BufferedLayer(DynamicLayer):  # type: ignore[misc]
         return self.keys[:, :, :end], self.values[:, :, :end]
 
     def get_seq_length(self) -> int:
-        """How many places are filled."""
+        """The number of filled positions."""
         return self.filled
 
 
 class Backbone:
     """A frozen causal LM: `head` [V, d] and `head_bias` [V] or None, states of width `dim`, on `device`.
 
-    States are what the head reads: after the final norm, and after OPT's `project_out` where there is one, so that
-    `dim` is the head's width whatever the body's.
+    States are the head's input: after the final norm, and after OPT's `project_out` if there is one. So `dim` is the
+    head's width, whatever the body's width is.
     """
 
     def __init__(self, model: Any, tokenizer: Any, device: str = "cpu") -> None:
@@ -95,14 +95,14 @@ class Backbone:
 
     @cached_property
     def texts(self) -> Tokens:
-        """The texts of all tokens; made once, since a vocabulary of 262k takes seconds."""
+        """The texts of all tokens; computed once, since a vocabulary of 262k takes seconds."""
         return Tokens(self.tokenizer, self.vocabulary_size)
 
     def start(self, context: str = "") -> list[int]:
-        """The ids read before the prompt: the token that opens a text, then the context without other specials.
+        """The ids read before the prompt: the token that opens a text, then the context without other special tokens.
 
-        Tokenizers without a BOS (Qwen) open with what ends the text before (EOS), as their models were trained on
-        texts concatenated that way; where there is neither, the first special token is used.
+        For tokenizers without a BOS (Qwen) the opening token is EOS, since their models were trained on texts separated
+        by it. If there is neither, the first special token is used.
         """
         ids: list[int] = []
         if context:
@@ -116,7 +116,7 @@ class Backbone:
         return ids if first is None else [int(first), *ids]
 
     def fits(self, length: int) -> None:
-        """Raise an error for more places than the model has positions for."""
+        """Raise an error if the model has fewer than `length` positions."""
         room = getattr(self.config, "max_position_embeddings", None)
         if room is not None and length > int(room):
             raise SettingError(
@@ -126,13 +126,13 @@ class Backbone:
 
     @torch.no_grad()
     def read(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
-        """States [n, d] at the last of the ids [n, t], read after what the cache holds (which grows)."""
+        """States [n, d] at the last of the ids [n, t], read after the contents of the cache, which is extended."""
         with self._packed_layers:
             output = self.body(input_ids=ids, past_key_values=cache, use_cache=cache is not None)
         return self._last(output.last_hidden_state)
 
     def growing_cache(self) -> Cache:
-        """An empty cache that keeps every place of every layer."""
+        """An empty cache that keeps every position of every layer."""
         return DynamicCache()
 
     def slots(self, layers: Sequence[tuple[Tensor, Tensor]]) -> Cache:
@@ -141,15 +141,15 @@ class Backbone:
 
     @torch.no_grad()
     def logits(self, states: Tensor) -> Tensor:
-        """The LM's raw logits [n, V] of states [n, d]: order as the model's own, before any cap or scale."""
+        """The LM's raw logits [n, V] of states [n, d], before any cap or scale; their order is the model's own."""
         logits = self.over_vocabulary(states)
         return logits if self.head_bias is None else logits.add_(self.head_bias)
 
     def over_vocabulary(self, states: Tensor) -> Tensor:
         """The product of states [..., d] with the head, [..., V].
 
-        In blocks of tokens on a CPU, or with packed weights: with few rows and a large vocabulary that takes three
-        quarters or half of the time.
+        On a CPU it is computed in blocks of tokens, or with packed weights: with few rows and a large vocabulary this
+        takes three quarters or half of the time.
         """
         if self._packed_head is not None and states.dim() == 2 and not states.requires_grad:
             return product(self._packed_head, states)
@@ -167,7 +167,7 @@ class Backbone:
 
     @torch.no_grad()
     def logprobs(self, states: Tensor) -> Tensor:
-        """The LM's log-probabilities [n, V], with the cap or scale that some models put on their logits."""
+        """The LM's log-probabilities [n, V], with the cap or scale that some models apply to their logits."""
         logits = self.logits(states)
         scale = getattr(self.config, "logit_scale", None)
         if isinstance(scale, int | float):
@@ -181,11 +181,11 @@ class Backbone:
         return torch.log_softmax(logits, dim=-1)
 
     def perplexity(self, text: str) -> float:
-        """Perplexity of a text after the opening token alone."""
+        """Perplexity of a text after the opening token, without a context."""
         return self.perplexities([text])[0]
 
     def perplexities(self, texts: Sequence[str]) -> list[float]:
-        """The perplexity of each text, read by itself, several texts side by side."""
+        """The perplexity of each text, read separately; several texts are read in parallel."""
         with self._packed_layers:
             found = self.side_by_side(self._likelihoods, texts)
         return [float((-logprobs.mean()).exp()) for _, logprobs in found]
@@ -220,9 +220,9 @@ class Backbone:
         return int(self.model.get_input_embeddings().weight.shape[0])
 
     def _incremental(self) -> bool:
-        """True where a place's keys and values are all that later places read (attention, with a window or without).
+        """True if later positions read only the keys and values of earlier ones (attention, with or without a window).
 
-        Recurrent and mixed bodies carry a state instead; their prefixes are read from the start every time.
+        Recurrent and mixed models carry a state instead; their prefixes are read from the start every time.
         """
         try:
             layers = DynamicCache(config=self.config).layers
@@ -233,14 +233,14 @@ class Backbone:
 
 
 class Tokens:
-    """Texts by id: `pieces[id]` is what a token adds in the middle of a text ('' where it cannot be written).
+    """Texts by id: `pieces[id]` is the text that a token adds in the middle of a text ('' if it cannot be written).
 
     `whole` marks the tokens that can be written: no special or added ones, none beyond the tokenizer (a head may have
     more rows), none without text, and none whose text depends on its neighbours, such as a piece of a character.
     """
 
     kind = ""
-    """Tells apart what other ways of decoding make of the same tokenizer."""
+    """Part of the cache key: distinguishes other ways of decoding the same tokenizer."""
 
     def __init__(self, tokenizer: Any, size: int) -> None:
         self.tokenizer = tokenizer
@@ -258,7 +258,7 @@ class Tokens:
             self._recall(special)
 
     def _recall(self, special: set[int]) -> None:
-        """Take the texts from the cache, where they are by the tokenizer itself; a second each time otherwise."""
+        """Read the texts from the cache, keyed by the tokenizer's contents; computing them takes a second each time."""
         said = f"{self._fast.to_str()}|{self.size}|{len(self.tokenizer)}|{sorted(special)}|{tokenizers.__version__}"
         said += f"|{self.kind}"
         known = home() / "tokens" / hashlib.sha256(said.encode()).hexdigest()[:32]
@@ -270,7 +270,7 @@ class Tokens:
                 return
         try:
             texts = json.loads((known / "tokens.json").read_text("utf-8"))
-        except (OSError, ValueError):  # a cache that cannot be written or read costs time, nothing else
+        except (OSError, ValueError):  # a cache that cannot be written or read only costs time
             self._find(special)
             return
         self.pieces, self.alone = texts["pieces"], texts["alone"]
@@ -279,14 +279,14 @@ class Tokens:
         self._stable[texts["stable"]] = True
 
     def _find(self, special: set[int]) -> None:
-        """Decode every token alone and among others."""
+        """Decode every token alone and next to others."""
         known = min(self.size, len(self.tokenizer))
         anchor = self.encode("a")[-1]
         before = self._decode([[anchor]])[0]
         middle = self._decode([[anchor, token] for token in range(known)])
         alone = self._decode([[token] for token in range(known)])
         first = self._decode([[token, anchor] for token in range(known)])
-        # What follows a token must not depend on it: between two anchors, and after itself.
+        # The text after a token must not depend on the token; tested between two anchors and after the token itself.
         doubled = self._decode([[anchor, token, token, anchor] for token in range(known)])
         anchored = self._decode([[anchor, anchor]])[0].removeprefix(before)
         self.alone = [*alone, *[""] * (self.size - known)]
@@ -310,7 +310,7 @@ class Tokens:
         return [int(token) for token in self.tokenizer(text, add_special_tokens=False)["input_ids"]]
 
     def stable(self) -> Mask:
-        """The tokens that do not change when their text is tokenised again, bool [V]."""
+        """The tokens whose text is tokenised back to the same token, bool [V]."""
         if self._stable is not None:
             return self._stable
         tokens = [int(token) for token in np.flatnonzero(self.whole)]
@@ -333,20 +333,20 @@ class Tokens:
         ]
 
 
-# How common each token is by itself, according to the frozen LM: what SLOR takes off a text's likelihood.
+# The frequency of each single token according to the frozen LM; SLOR subtracts it from a text's likelihood.
 
 
 ROWS, LENGTH = 64, 16
-"""Texts that the LM writes, and tokens in each: 1,024 distributions are averaged."""
+"""Number of texts that the LM writes, and tokens in each: 1,024 distributions are averaged."""
 
 
 def log_unigrams(backbone: Backbone) -> Tensor:
-    """Log-probabilities [V] of single tokens, on the CPU; kept in the cache, since they take a pass per token."""
+    """Log-probabilities [V] of single tokens, on the CPU; kept in the cache, since they need one pass per token."""
     known = home() / "unigrams" / _key(backbone)
     with contextlib.suppress(ModelError), place(known, "frequencies of tokens") as folder:
         if folder is not None:
             save_file({"log_unigrams": estimated(backbone)}, folder / "unigrams.safetensors")
-    # A cache that cannot be written costs time, nothing else.
+    # A cache that cannot be written only costs time.
     if known.is_dir():
         return load_file(known / "unigrams.safetensors")["log_unigrams"]
     return estimated(backbone)
@@ -366,19 +366,19 @@ def estimated(backbone: Backbone, rows: int = ROWS, length: int = LENGTH) -> Ten
         drawn = torch.multinomial(probabilities, 1, generator=chance)
         ids = torch.cat([ids, drawn], 1)
         new = ids if cache is None else drawn
-    # The smallest number there is keeps the logarithm finite for a token that the model never says.
+    # The smallest positive float keeps the logarithm finite for a token with probability 0.
     return (total / (rows * length)).clamp_min(torch.finfo(torch.float32).tiny).log().float()
 
 
 def _openings(backbone: Backbone, rows: int, chance: torch.Generator) -> Tensor:
-    """What the texts begin with, [rows, t]: the token that opens a text, or any where there is none."""
+    """The first tokens of the texts, [rows, t]: the token that opens a text, or random ones if there is none."""
     if backbone.tokenizer.all_special_ids:
         return torch.tensor([backbone.start()] * rows)
     return torch.randint(len(backbone.tokenizer), (rows, 1), generator=chance)
 
 
 def _key(backbone: Backbone) -> str:
-    """What the LM says first: it changes with any weight that reads or writes a token."""
+    """A hash of the LM's first logits, which depend on all weights that are used to read and write a token."""
     opening = _openings(backbone, 1, torch.Generator().manual_seed(0))
     logits = backbone.logits(backbone.read(opening.to(backbone.device)))
     digest = hashlib.sha256(logits.cpu().numpy().tobytes())

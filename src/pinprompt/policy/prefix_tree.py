@@ -1,9 +1,9 @@
-"""The tree of prefixes: each distinct prefix is read once, and what depends on it alone is kept with it.
+"""The tree of prefixes: each distinct prefix is read once, and everything that depends on it alone is stored with it.
 
-That is the state e, the kept set F_I (frozen LM and constraints: the same for psi and its slow copy), the LM's
-distribution over it where the policy is relative to the LM, and the token's own keys and values while something may
-still be written after it. Memory is bounded; what was dropped is computed again when it is needed, to the same bits,
-since every pass has the same shape.
+A node stores the state e; the kept set F_I, which depends on the frozen LM and the constraints and so is the same for
+psi and its slow copy; the LM's distribution over F_I if the policy is relative to the LM; and the token's own keys and
+values unless it is the last of a prompt. Memory is bounded. Dropped nodes are computed again when needed, with
+bit-identical results, since every pass has the same shape.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ Likely = Callable[[Tensor], Tensor]
 
 @dataclass
 class Node:
-    """What is known of one prefix."""
+    """Stored results for one prefix."""
 
     state: Tensor
     own: Tensor | None
     kept: NDArray[np.uint8] | None = None
-    """Eight tokens to a byte, as `maths.state_values.pack` has them. None until it is asked for: an update on
-    Monte-Carlo returns needs the states of old prefixes alone."""
+    """Eight tokens to a byte, as in `maths.state_values.pack`. Computed on demand: an update on Monte-Carlo returns
+    needs only the states of old prefixes."""
     mu: Tensor | None = None
-    """The LM's distribution over the kept tokens, where a policy relative to it is wanted."""
+    """The LM's distribution over the kept tokens, if the policy is relative to it."""
 
     @property
     def bytes(self) -> int:
-        """What it takes in memory."""
+        """Memory used."""
         parts = [part for part in (self.kept, self.own, self.mu) if part is not None]
         return int(self.state.nbytes + sum(part.nbytes for part in parts)) + 512  # bookkeeping
 
@@ -82,7 +82,7 @@ class PrefixTree:
         return torch.from_numpy(rows).to(self.reader.backbone.device)
 
     def look(self, prefixes: Sequence[Prefix], kept: bool = True) -> tuple[Tensor, Tensor | None]:
-        """States [n, d] and, if asked for, kept sets [n, V] at once."""
+        """States [n, d] and, with `kept`, kept sets [n, V]."""
         nodes = self._nodes_of(prefixes, kept)
         device = self.reader.backbone.device
         stacked = torch.stack([nodes[prefix].state for prefix in prefixes])
@@ -93,7 +93,7 @@ class PrefixTree:
         return stacked, torch.from_numpy(bits).to(device)
 
     def priors(self, prefixes: Sequence[Prefix]) -> list[Prior]:
-        """The kept tokens of the prefixes with the LM's distribution over them; empty where nothing is kept."""
+        """The kept tokens of the prefixes with the LM's distribution over them; empty if nothing is kept."""
         nodes = self._nodes_of(prefixes)
         found = []
         for prefix in prefixes:
@@ -104,7 +104,7 @@ class PrefixTree:
         return found
 
     def _nodes_of(self, prefixes: Sequence[Prefix], kept: bool = True) -> dict[Prefix, Node]:
-        """What is known of the prefixes, without keys and values, which may be dropped before the request is done."""
+        """The nodes of the prefixes, without keys and values, which may be dropped before the request is complete."""
         if not self.enabled:
             self.clear()
         found: dict[Prefix, Node] = {}
@@ -116,17 +116,17 @@ class PrefixTree:
         return found
 
     def keys(self) -> list[Prefix]:
-        """The prefixes known now, the least recently used first; the root aside."""
+        """The prefixes stored now, the least recently used first, without the root."""
         return list(self._nodes)
 
     def prompts_at_once(self) -> int:
-        """How many whole prompts' prefixes fit in half of the memory; never fewer than a pass has rows."""
+        """The number of prompts whose prefixes all fit in half of the memory; at least the rows of one pass."""
         if self._root is None:
             self._plant()
         return max(self.reader.rows, min(1024, self.limit // 2 // (self._node_bytes * self.reader.length)))
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all nodes."""
         self.reader.forget()
         self._nodes.clear()
         self._root, self.used = None, 0
@@ -138,9 +138,9 @@ class PrefixTree:
         return self._nodes[prefix]
 
     def _chunks(self, wanted: dict[Prefix, None]) -> Iterator[list[Prefix]]:
-        """Split a request so that what is computed for one chunk fits in half of the memory.
+        """Split a request so that the new nodes of one chunk fit in half of the memory.
 
-        Neighbours in lexicographic order share ancestors; a chunk is never smaller than one pass.
+        Chunks follow lexicographic order, in which neighbours share ancestors. A chunk is never smaller than one pass.
         """
         if self._root is None:
             self._plant()
@@ -166,7 +166,7 @@ class PrefixTree:
         yield chunk
 
     def _learn(self, wanted: Sequence[Prefix]) -> None:
-        """Compute what is missing of a chunk and its ancestors, level by level, each prefix exactly once."""
+        """Compute the missing nodes of a chunk and its ancestors, level by level, each exactly once."""
         missing: dict[int, dict[Prefix, None]] = {}
         for prefix in wanted:
             self._find(prefix, missing)
@@ -187,7 +187,7 @@ class PrefixTree:
         self._trim(self.limit, set(wanted))
 
     def _filter(self, wanted: Sequence[Prefix]) -> None:
-        """Compute the kept sets of a chunk that are not known yet, in passes of the reader's shape."""
+        """Compute the missing kept sets of a chunk, in passes of the reader's shape."""
         bare = [prefix for prefix in wanted if self._node(prefix).kept is None]
         rows = self.reader.rows
         for first in range(0, len(bare), rows):
@@ -201,7 +201,7 @@ class PrefixTree:
             self._trim(self.limit, set(wanted))
 
     def _fill(self, nodes: Sequence[Node], prefixes: Sequence[Prefix], states: Tensor) -> None:
-        """Give nodes their kept sets, and the LM's distribution over them where it is wanted."""
+        """Set the nodes' kept sets and, if needed, the LM's distribution over them."""
         kept = self.keep(prefixes, states)
         likely = None if self.likely is None else self.likely(states)
         for row, node in enumerate(nodes):
@@ -220,7 +220,7 @@ class PrefixTree:
         """Add an unknown prefix to `missing`, with those of its ancestors that reading it needs."""
         if not prefix or prefix in self._nodes:
             return
-        # Any ancestor may have been dropped, also one whose child is still here.
+        # Any ancestor may have been dropped, even if its child is still stored.
         first = 1 if self.reader.backbone.incremental else len(prefix)
         for end in range(first, len(prefix) + 1):
             if prefix[:end] not in self._nodes:
@@ -232,13 +232,13 @@ class PrefixTree:
         return own
 
     def _touch(self, prefix: Prefix) -> None:
-        """Mark as used, ancestors last, so that a leaf is always dropped before its ancestors."""
+        """Mark as recently used, ancestors last, so that a leaf is always dropped before its ancestors."""
         for end in range(len(prefix), 0, -1):
             if prefix[:end] in self._nodes:
                 self._nodes.move_to_end(prefix[:end])
 
     def _trim(self, limit: int, wanted: set[Prefix]) -> None:
-        """Drop the least recently used prefixes until what is left fits; never those of the current request."""
+        """Drop the least recently used prefixes until the rest fits; never those of the current request."""
         if self.used <= limit:
             return
         spared = {prefix[:end] for prefix in wanted for end in range(1, len(prefix) + 1)}

@@ -1,7 +1,7 @@
-"""Reading prefixes in passes of one fixed shape: always `rows` rows, one token deep.
+"""Reading prefixes in passes of one fixed shape: always `rows` rows of one token.
 
-On a CPU a row's result has the same bits whatever else is in its batch, as long as the number of rows is the same. So a
-state depends on its prefix alone: not on its batch mates, its row, or what was known before.
+On a CPU a row's result is bit-identical whatever else is in its batch, as long as the number of rows is the same. So a
+state depends on its prefix alone: not on the rest of the batch, its row, or what was read earlier.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Prefix = tuple[int, ...]
 class Reader:
     """Computes states of prefixes after fixed start ids.
 
-    The buffers [rows, heads, places, dim] of each layer hold the start's keys and values; a row keeps
-    the path it read last, so a prefix that extends it costs no copy.
+    The buffers [rows, heads, places, dim] of each layer hold the start's keys and values. A row keeps the path that it
+    read last, so a prefix that extends this path needs no copy.
     """
 
     def __init__(self, backbone: Backbone, start: Sequence[int], length: int, rows: int) -> None:
@@ -37,7 +37,7 @@ class Reader:
 
     @property
     def own_bytes(self) -> int:
-        """What one token's keys and values take; known once the root was read."""
+        """Bytes of one token's keys and values; known once the root has been read."""
         return sum(tensor[0, :, 0].nbytes for layer in self._layers for tensor in layer)
 
     def forget(self) -> None:
@@ -45,7 +45,7 @@ class Reader:
         self._held = [() for _ in range(self.rows)]
 
     def root(self) -> Tensor:
-        """The state [1, d] of the empty prefix: the start ids in one pass of their own."""
+        """The state [1, d] of the empty prefix: the start ids, read in a separate pass."""
         ids = torch.tensor([self.start], device=self.backbone.device)
         if not self.backbone.incremental:
             return self.backbone.read(ids)
@@ -60,8 +60,8 @@ class Reader:
     def step(self, prefixes: Sequence[Prefix], known: Callable[[Prefix], Tensor]) -> tuple[Tensor, Tensor | None]:
         """States [rows, d] of at most `rows` prefixes of one depth (the rest is padding), and their own keys/values.
 
-        `known` gives a shorter prefix's own keys and values [size], as an earlier step returned them; they come back
-        [n, size], or None where nothing will be read after these prefixes.
+        `known` returns a shorter prefix's own keys and values [size], as an earlier step gave them. The new ones are
+        [n, size], or None if nothing will be read after these prefixes.
         """
         depth = len(prefixes[0])
         if not self.backbone.incremental:
@@ -83,7 +83,7 @@ class Reader:
         return states[padded_index], self._own(depth, index) if depth < self.length - 1 else None
 
     def _place(self, prefixes: Sequence[Prefix], known: Callable[[Prefix], Tensor]) -> list[int]:
-        """Give each prefix a row, one that holds its parent where there is one, and fill in what is missing."""
+        """Give each prefix a row, if possible one that holds its parent, and copy missing keys and values."""
         depth = len(prefixes[0])
         holders: dict[Prefix, list[int]] = {}
         for row in reversed(range(self.rows)):
@@ -101,7 +101,7 @@ class Reader:
         return order
 
     def _copy(self, strangers: list[tuple[int, Prefix]], known: Callable[[Prefix], Tensor]) -> None:
-        """Copy paths into rows, from the first place where any of the rows differs."""
+        """Copy paths into rows, starting at the first position where any of the rows differs."""
         end = len(strangers[0][1])
         first = min(_shared(self._held[row], path) for row, path in strangers)
         own = torch.stack([known(path[: place + 1]) for _, path in strangers for place in range(first, end)])
@@ -131,7 +131,7 @@ class Reader:
 
 
 def _shared(left: Prefix, right: Prefix) -> int:
-    """How many tokens two prefixes share from the start."""
+    """The number of tokens that two prefixes have in common at the start."""
     for place, (a, b) in enumerate(zip(left, right, strict=False)):
         if a != b:
             return place

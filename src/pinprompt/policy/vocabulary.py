@@ -1,7 +1,7 @@
-"""What may be written: special tokens never, and the user's constraints as masks on the action set.
+"""The tokens that may be written: no special tokens, and the user's constraints as masks on the action set.
 
-A token counts by its text in the middle of a prompt; tokens whose text depends on their neighbours (pieces of a
-character) are never written, so the text of a prompt is its tokens' texts in a row, stripped.
+A token is judged by its text in the middle of a prompt. Tokens whose text depends on their neighbours (pieces of a
+character) are never written, so the text of a prompt is the concatenation of its tokens' texts, stripped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pinprompt.policy.reader import Prefix
 from pinprompt.policy.words import Mask, Need, Pattern, Phrases, Required, banned_phrases, wordlike
 from pinprompt.recipe.sections import Constraints
 
-# The ignorable set of a prefix: everything but the k likeliest of the tokens that may be written there (F_I).
+# The ignorable set of a prefix: all tokens except the k most likely ones among those allowed there (F_I).
 
 
 class Ignorable:
@@ -37,8 +37,8 @@ class Ignorable:
     def kept(self, prefixes: Sequence[Prefix], states: Tensor) -> Tensor:
         """Kept sets, bool [n, V], of n prefixes whose states are the first n rows of [rows, d].
 
-        The k largest logits among the allowed tokens, ties kept; tokens that a required word forces stay whatever
-        their logit. The product runs over all rows, padding too, so that its shape never changes.
+        The tokens with the k largest logits among the allowed ones, including ties. Tokens forced by a required word
+        are kept whatever their logit. The product covers all rows, including padding, so that its shape never changes.
         """
         allowed = torch.stack([self.vocabulary.allowed(prefix) for prefix in prefixes]).to(states.device)
         if self.k is None or self.k >= self.vocabulary.writable:
@@ -51,20 +51,20 @@ class Ignorable:
 
 
 def _kth_largest(logits: Tensor, k: int) -> Tensor:
-    """The k-th largest of each row, [n, 1]: a partition on a CPU takes half the time of a selection of all k."""
+    """The k-th largest of each row, [n, 1]. On a CPU a partition takes half the time of `torch.topk`."""
     if logits.device.type != "cpu":
         return torch.topk(logits, k, dim=-1, sorted=False).values.amin(dim=-1, keepdim=True)
     return torch.tensor([[_partitioned(row, k)] for row in logits.numpy()], dtype=logits.dtype)
 
 
 def _partitioned(row: Any, k: int) -> Any:
-    """The k-th largest of a row [V], by a partition of those entries that every 32nd one says are near it."""
+    """The k-th largest of a row [V]. Only entries near it, as estimated from every 32nd entry, are partitioned."""
     some = np.sort(row[::32])
     place = len(some) - k * len(some) // len(row)
     low, high = some[max(place - 64, 0)], some[min(place + 64, len(some) - 1)]
     above = int(np.count_nonzero(row > high))
     near = row[np.flatnonzero((row >= low) & (row <= high))]
-    if not above < k <= above + len(near):  # the sample was wrong: all entries are looked at
+    if not above < k <= above + len(near):  # the estimate was wrong: use all entries
         above, near = 0, row
     return np.partition(near, len(near) - (k - above))[len(near) - (k - above)]
 
@@ -85,7 +85,7 @@ class Vocabulary:
         if constraints.whole_words:
             static &= np.array([piece[:1] == " " and piece[1:].isalpha() for piece in pieces])
         if constraints.dictionary:
-            # Every such token begins a word and the next one does too, so a prompt is made of dictionary words alone.
+            # Every such token begins a word, and so does the next one, so a prompt has only dictionary words.
             static &= np.array([piece[:1] == " " and is_word(piece[1:].lower()) for piece in pieces])
         self.required = Required(
             constraints.required,
@@ -117,7 +117,7 @@ class Vocabulary:
         return self.tokens.text(list(ids))
 
     def obeys(self, ids: Prefix) -> bool:
-        """True where a whole prompt keeps every constraint; by its text, not by the masks that led to it."""
+        """True if a whole prompt meets every constraint; checked on its text, not through the masks."""
         text, c = self.text(ids), self.constraints
         return (
             bool(text)
@@ -150,7 +150,7 @@ class Vocabulary:
         return torch.from_numpy(mask)
 
     def forced(self, prefix: Prefix) -> bool:
-        """True where only tokens of required words may follow; they are written whatever the LM thinks of them."""
+        """True if only tokens of required words may follow; they are written whatever probability the LM gives them."""
         if not self.required.words:
             return False
         plan = self.required.plan(prefix, "".join(self.tokens.pieces[token] for token in prefix))
@@ -188,7 +188,7 @@ class Vocabulary:
 
     @property
     def _dynamic(self) -> bool:
-        """True where what may follow depends on the prefix."""
+        """True if the allowed tokens depend on the prefix."""
         c = self.constraints
         return bool(
             self._phrases.phrases
@@ -200,7 +200,7 @@ class Vocabulary:
         )
 
     def _with_room(self, prefix: Prefix, text: str) -> Mask:
-        """The tokens after which everything that is still required fits, in tokens and in characters."""
+        """The tokens that leave enough room, in tokens and in characters, for everything still required."""
         plan = self.required.plan(prefix, text)
         left = self.length - len(prefix) - 1
         mask = self._static.copy()
@@ -221,7 +221,10 @@ class Vocabulary:
         return mask
 
     def _ends(self, text: str, prefix: Prefix, need: Need, left: int) -> Any:
-        """The least characters of a whole prompt by its next token, [V]: with what must come and the narrowest rest."""
+        """The fewest characters of a whole prompt for each next token, [V].
+
+        They include the required words and the shortest tokens for the rest.
+        """
         start = text.lstrip()
         widths = len(start) + self._widths if start else self._bare_widths
         free = left - need.tokens
@@ -231,13 +234,13 @@ class Vocabulary:
         unused = [token for token in self._narrow if token not in prefix]
         sizes = [int(self._widths[token]) for token in unused]
         ends = widths + need.chars + sum(sizes[:free])
-        # A token cannot come twice: where the next one is among the narrowest, the one after them comes instead.
+        # A token cannot be used twice: if the next one is among the shortest, another one replaces it in the rest.
         taken = unused[:free]
         ends[taken] += (sizes[free] if len(sizes) > free else 1 << 20) - self._widths[taken]
         return ends
 
     def _reachable(self) -> bool:
-        """Search for one whole prompt, narrow tokens first, with a limit on the steps taken back."""
+        """Search for one whole prompt, short tokens first, with a limit on the number of steps."""
         stack: list[Prefix] = [()]
         for _ in range(4 * self.length + 64):
             if not stack:
@@ -252,12 +255,12 @@ class Vocabulary:
         return False
 
     def _word(self, token: int) -> str:
-        """The word that a token writes by itself, in lower case; "" for function words and what is no word."""
+        """The word that a token writes by itself, in lower case; "" for function words and non-words."""
         word = self.tokens.pieces[token].strip().lower()
         return word if word.isalpha() and word not in FUNCTION_WORDS else ""
 
     def _tokens_by_word(self) -> dict[str, list[int]]:
-        """The tokens that write the same word, by that word."""
+        """The tokens that write each word."""
         found: dict[str, list[int]] = {}
         for token in range(len(self.tokens.pieces)):
             if word := self._word(token):

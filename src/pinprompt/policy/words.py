@@ -1,7 +1,7 @@
-"""Words that no prompt may hold, and words that every prompt must hold.
+"""Words that no prompt may contain, and words that every prompt must contain.
 
-Banned are the recipe's words, its file's, and those of the list that holds for all runs. Of a required word it is known
-how many tokens it still needs, and which token takes it further.
+Banned words come from the recipe, from the file that it names, and from the list for all runs. For a required word,
+this module computes how many tokens it still needs and which token comes next.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from numpy.typing import NDArray
 from pinprompt.errors import SettingError
 from pinprompt.recipe.sections import Constraints
 
-# Words and patterns that no prompt may hold: which tokens would complete one after a given text.
+# Words and patterns that no prompt may contain: which tokens would complete one after a given text.
 
 Mask = NDArray[np.bool_]
 
 
 def normal(text: str) -> str:
-    """Text as bans compare it: any case, and any run of white space as one space."""
+    """Text in the form in which bans are compared: case-folded, with runs of white space as one space."""
     return re.sub(r"\s+", " ", text.casefold())
 
 
 def wordlike(character: str) -> bool:
-    """True for characters that make words: letters, digits, underscore."""
+    """True for word characters: letters, digits, underscore."""
     return character.isalnum() or character == "_"
 
 
 def stands(text: str, start: int, end: int) -> bool:
-    """True where text[start:end] is not a piece of a longer word."""
+    """True if text[start:end] is not part of a longer word."""
     cut_left = start > 0 and wordlike(text[start]) and wordlike(text[start - 1])
     cut_right = end < len(text) and wordlike(text[end - 1]) and wordlike(text[end])
     return not (cut_left or cut_right)
 
 
 class Phrases:
-    """Banned words and phrases, whole words in any case; fast for lists of thousands."""
+    """Banned words and phrases, matched as whole words in any case; fast for lists of thousands."""
 
     def __init__(self, phrases: Iterable[str], pieces: Sequence[str]) -> None:
         self.phrases = {normal(phrase).strip() for phrase in phrases} - {""}
@@ -60,7 +60,7 @@ class Phrases:
         self._longest = max(map(len, self.phrases), default=0)
         normals = [normal(piece) for piece in pieces] if self.phrases else []
         self._size = len(pieces)
-        # What a token holds by itself depends on the text before it only by whether that is part of a word.
+        # A phrase inside a token depends on the text before it only through whether that text ends inside a word.
         self._inside_word = self._holding(normals, "x")
         self._after_word = self._holding(normals, ".")
         self._index = {stripped: _index(normals, stripped) for stripped in (False, True)}
@@ -71,7 +71,7 @@ class Phrases:
         return next(self._matches(normal(text), 0), None)
 
     def completing(self, text: str) -> Mask:
-        """The tokens that would complete a phrase after a text that holds none, bool [V]."""
+        """The tokens that would complete a phrase after a text that contains none, bool [V]."""
         before = normal(text)
         alone = self._inside_word if before and wordlike(before[-1]) else self._after_word
         mask = alone.copy()
@@ -128,18 +128,18 @@ class Pattern:
 
     @property
     def local(self) -> bool:
-        """True where a match stays a match whatever surrounds it."""
+        """True if a match does not depend on the surrounding text."""
         return self._width is not None
 
     def found(self, text: str) -> bool:
-        """True where the stripped text matches."""
+        """True if the stripped text matches."""
         return self._regex.search(text.strip()) is not None
 
     def completing(self, text: str) -> Mask:
         """The tokens after which the text would match, bool [V]; the text itself does not match."""
         text = text.lstrip()
         solid = len(text.rstrip())
-        # Only the last characters matter to a match of limited width that looks no further than a word's edge.
+        # Only the last characters matter for a match of limited width that depends on nothing beyond a word boundary.
         tail = text if self._width is None else text[max(0, solid - self._width - 1) :]
         if tail not in self._known:
             if len(self._known) > 4096:
@@ -156,13 +156,13 @@ class Pattern:
 
 
 def _index(normals: list[str], stripped: bool) -> tuple[list[str], list[int]]:
-    """Texts in order with their tokens, to look up beginnings."""
+    """Sorted texts with their tokens, to look up texts by their beginning."""
     order = sorted((piece.lstrip() if stripped else piece, token) for token, piece in enumerate(normals))
     return [text for text, _ in order], [token for _, token in order]
 
 
 def _width(tree: Any) -> int | None:
-    """The greatest width of a match, or None where it has no limit or depends on more than a word's edge."""
+    """The greatest width of a match, or None if it is unlimited or the match depends on more than a word boundary."""
     least, most = tree.getwidth()
     local = all(
         name not in ("ASSERT", "ASSERT_NOT", "GROUPREF", "GROUPREF_EXISTS")
@@ -197,13 +197,13 @@ def _parts(argument: Any) -> Iterator[Any]:
 
 
 LARGEST = 64 << 20
-"""Bytes of a list."""
+"""Size limit of a list, in bytes."""
 
 
 def banned_phrases(constraints: Constraints) -> list[str]:
     """Every banned word or phrase of a run, without duplicates.
 
-    The list for all runs is the file that PINPROMPT_BAN_FILE names, else `banned.txt` in pinprompt's home if there.
+    The list for all runs is the file named by PINPROMPT_BAN_FILE, otherwise `banned.txt` in pinprompt's home, if any.
     """
     phrases = list(constraints.banned)
     if constraints.banned_file is not None:
@@ -215,7 +215,7 @@ def banned_phrases(constraints: Constraints) -> list[str]:
 
 
 def list_for_all_runs() -> tuple[Path, str] | None:
-    """The file that bans words in every run, and what it is; None where there is none."""
+    """The file that bans words in every run, and a description of it; None if there is none."""
     named = os.environ.get("PINPROMPT_BAN_FILE")
     if named:
         return Path(named), "PINPROMPT_BAN_FILE"
@@ -226,7 +226,7 @@ def list_for_all_runs() -> tuple[Path, str] | None:
 
 
 def seal() -> dict[str, object] | None:
-    """What a run folder says about the list for all runs: that there was one, and its hash; not its words."""
+    """The run folder's record of the list for all runs: where it was set, its size and its hash, but not its words."""
     everywhere = list_for_all_runs()
     if everywhere is None:
         return None
@@ -249,18 +249,18 @@ def _lines(path: Path, what: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Word:
-    """A required word (or phrase) with its tokens: anywhere, and as the first of a prompt."""
+    """A required word (or phrase) with its tokens: anywhere in a prompt, and at its start."""
 
     text: str
     ids: tuple[int, ...]
     first: tuple[int, ...]
 
     def stands_in(self, text: str) -> bool:
-        """True where the text holds it as whole words, in this spelling."""
+        """True if the text contains it as whole words, in this spelling."""
         return self._search(text) is not None
 
     def fragile(self, text: str) -> bool:
-        """True where it is only at the end of the text, so that one more letter would make it another word."""
+        """True if it is only at the end of the text, so that one more letter would make it a different word."""
         match = self._search(text)
         return match is not None and match.end() == len(text) and wordlike(self.text[-1])
 
@@ -272,7 +272,7 @@ class Word:
 
 @dataclass(frozen=True)
 class Need:
-    """Tokens and characters that required words still take after the next token."""
+    """Tokens and characters that the required words still need after the next token."""
 
     tokens: int
     chars: int
@@ -280,16 +280,16 @@ class Need:
 
 @dataclass(frozen=True)
 class Plan:
-    """What the next token would leave to be done."""
+    """What remains to be written after each kind of next token."""
 
     free: Need | None
-    """After any token that has nothing to do with a required word; None where no such token may come now."""
+    """After a token that is not part of a required word; None if no such token is allowed now."""
     extending: Need | None
-    """After such a token that begins with a letter, and so may turn a word just written into another."""
+    """After such a token that begins with a letter, and so may turn the word just written into a different one."""
     steps: dict[int, Need]
     """After a token that begins or continues a required word."""
     reserved: frozenset[int]
-    """Tokens that may only come as such a step."""
+    """Tokens that are allowed only as such a step."""
 
 
 class Required:
@@ -306,27 +306,27 @@ class Required:
         texts = list(dict.fromkeys(" ".join(word.split()) for word in words))
         if "" in texts:
             raise SettingError("constraints.required holds an empty word; drop it")
-        # A word that is part of another required one needs nothing of its own.
+        # A word that is part of another required one needs no tokens of its own.
         whole = [Word(text, (), ()) for text in texts]
         texts = [w.text for w in whole if not any(w is not other and w.stands_in(other.text) for other in whole)]
         self._pieces, self._no_repeats = pieces, no_repeats
         self.words = [_tokenised(text, encode, pieces, writable) for text in texts]
 
     def tokens(self) -> int:
-        """The fewest tokens in which all of them can be written."""
+        """The fewest tokens with which all required words can be written."""
         saved = max((len(word.ids) - len(word.first) for word in self.words), default=0)
         return sum(len(word.ids) for word in self.words) - max(0, saved)
 
     def chars(self) -> int:
-        """The fewest characters that they take, with a space between two."""
+        """The fewest characters that the required words take, with a space between two."""
         return sum(len(word.text) for word in self.words) + max(0, len(self.words) - 1)
 
     def missing(self, text: str) -> list[Word]:
-        """Those that the text does not hold."""
+        """The required words that the text does not contain."""
         return [word for word in self.words if not word.stands_in(text)]
 
     def plan(self, prefix: tuple[int, ...], text: str) -> Plan:
-        """What each kind of next token leaves to be done, after a prefix with that text."""
+        """What remains to be written after each kind of next token, for a prefix with that text."""
         missing = self.missing(text)
         fragile = [word for word in self.words if word not in missing and word.fragile(text)]
         total = self._sum(missing)
@@ -348,7 +348,7 @@ class Required:
         extending = _plus(total, self._sum(fragile))
         if not self._no_repeats:
             return Plan(total, extending, steps, frozenset())
-        # Without repeats a word that was begun, or written, cannot be written again.
+        # Without repeats, a word that has been begun or written cannot be written again.
         reserved = frozenset(token for word in missing for token in word.ids)
         if under_way:
             going_on = {ids[done] for word in missing for ids, done in self._begun(word, prefix) if done > 0}
@@ -356,7 +356,7 @@ class Required:
         return Plan(total, None if fragile else total, steps, reserved)
 
     def _begun(self, word: Word, prefix: tuple[int, ...]) -> list[tuple[tuple[int, ...], int]]:
-        """The ways to write a word from here: its tokens, and how many of them are already the prefix's last."""
+        """The ways to write a word from here: its tokens, and how many of them already end the prefix."""
         ways = [(word.ids, 0)]
         if not prefix:
             ways.append((word.first, 0))
@@ -380,7 +380,7 @@ def _plus(left: Need, right: Need) -> Need:
 def _tokenised(
     text: str, encode: Callable[[str], list[int]], pieces: Sequence[str], writable: Callable[[int], bool]
 ) -> Word:
-    """A word with its shortest tokens; after other text it must bring its own space."""
+    """A word with its shortest tokenisations; after other text it must start with its own space."""
     ways = []
     for given in (text, " " + text):
         ids = tuple(encode(given))

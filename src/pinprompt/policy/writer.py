@@ -1,4 +1,4 @@
-"""The writer of prompts: samples, decodes greedily and explains, with Q = W psi(e) over the kept tokens."""
+"""The writer of prompts: it samples, decodes greedily and explains, with Q = W psi(e) over the kept tokens."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Choose = Callable[[list[Prefix], Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Written:
-    """Prompts, and for each position the mean number of tokens that had a chance there."""
+    """Prompts, and for each position the mean number of tokens with a probability above 0."""
 
     prompts: list[Prompt]
     support: list[float]
@@ -57,7 +57,7 @@ class Writer:
         tree: bool = True,
         prior: Literal["uniform", "lm"] = "uniform",
     ) -> Writer:
-        """A writer from its settings; `context` is the text itself, `tree=False` reads every prefix again each time.
+        """A writer from its settings; `context` is a text, and `tree=False` reads every prefix again each time.
 
         The policy is relative to a prior over the kept tokens: uniform (the paper), or the LM's own distribution.
         """
@@ -82,7 +82,7 @@ class Writer:
         return self.tree.kept(prefixes)
 
     def allowed(self, prefixes: Sequence[Prefix]) -> Tensor:
-        """What the constraints allow, the filter aside, bool [n, V]."""
+        """The tokens that the constraints allow, without the filter, bool [n, V]."""
         return torch.stack([self.vocabulary.allowed(prefix) for prefix in prefixes]).to(self.backbone.device)
 
     @torch.no_grad()
@@ -102,10 +102,10 @@ class Writer:
         filtered: bool = True,
         explore: float = 0.0,
     ) -> Written:
-        """Prompts drawn from the policy; `filtered=False` leaves out the filter of unlikely tokens.
+        """Prompts drawn from the policy; `filtered=False` disables the filter of unlikely tokens.
 
-        `explore` is the share of tokens that are drawn evenly from all that may be written instead.
-        One number per prompt and position is drawn up front, so that the draw depends on nothing but the generator.
+        `explore` is the share of tokens that are instead drawn uniformly from all allowed ones.
+        One number per prompt and position is drawn in advance, so that the draw depends only on the generator.
         """
 
         def choose(prefixes: list[Prefix], states: Tensor, masks: Tensor) -> Tensor:
@@ -118,9 +118,9 @@ class Writer:
         return self._write(choose, self._numbers(count, generator), filtered, explore)
 
     def greedy(self, count: int = 1, entropy: Entropy = "tsallis") -> list[Prompt]:
-        """The most likely token of the policy at each position (`count` times the same): the largest Q of those kept.
+        """The prompt of the most likely tokens, `count` times: at each position, the kept token with the largest Q.
 
-        Where the policy is relative to the LM, a large Q may still be an unlikely token: then the policy itself counts.
+        If the policy is relative to the LM, a token with a large Q may be unlikely, so the probability decides instead.
         """
 
         def choose(prefixes: list[Prefix], states: Tensor, masks: Tensor) -> Tensor:
@@ -130,7 +130,7 @@ class Writer:
                 return _largest(pi, pi > 0, 1).float()
             return _largest(z[: len(prefixes)], masks, 1).float()
 
-        # Of equal ones the first: the number 0 takes the lowest id.
+        # The number 0 selects the lowest id among ties.
         return self._write(choose, np.zeros((1, self.length)), True).prompts * count
 
     def lm_sample(self, count: int, generator: torch.Generator, temperature: float = 1.0) -> list[Prompt]:
@@ -158,7 +158,7 @@ class Writer:
         return choose
 
     def lm_logprobs(self, prefixes: Sequence[Prefix]) -> Tensor:
-        """The LM's log-probabilities of the next token, [n, V]; -inf where it may not be written."""
+        """The LM's log-probabilities of the next token, [n, V]; -inf for tokens that may not be written."""
         logprobs, kept = self.lm_next(prefixes)
         return logprobs.masked_fill(~kept, -torch.inf)
 
@@ -169,7 +169,7 @@ class Writer:
         return torch.cat([self.backbone.logprobs(part) for part in self._passes(states)])[: len(prefixes)], kept
 
     def likelihoods(self, text: str) -> tuple[list[float], list[float]]:
-        """Log-probabilities of a text's tokens by the frozen LM: in context, and each by itself."""
+        """Log-probabilities of a text's tokens under the frozen LM: in context, and each token alone."""
         tokens, logprobs = self.backbone.likelihoods(text)
         return logprobs.tolist(), self._unigrams[tokens].tolist()
 
@@ -183,7 +183,7 @@ class Writer:
         return Prompt(self.vocabulary.text(ids), ids)
 
     def completed(self, ids: Prefix) -> Prefix:
-        """A beginning with the required words behind it that it lacks: what may be sent in its place."""
+        """A prefix followed by the required words that it lacks; this can be scored in place of the prefix."""
         missing = self.vocabulary.required.missing(self.vocabulary.text(ids))
         return (*ids, *(token for word in missing for token in word.ids))
 
@@ -231,7 +231,7 @@ class Writer:
         some = [priors[row] for row in alive]
         if top_q is not None:
             some = largest(z[alive], some, top_q)
-        # Filled up again to all rows, so that a row's policy does not depend on how many there are.
+        # Padded to the full number of rows, so that a row's policy does not depend on the number of prefixes.
         fill = len(z) - len(alive)
         pi = policies(z[[*alive, *[alive[0]] * fill]], [*some, *[some[0]] * fill], entropy)
         found[alive] = pi[: len(alive)]
@@ -251,10 +251,10 @@ class Writer:
         starts: Sequence[Prefix] | None = None,
         ends: Sequence[int] | None = None,
     ) -> Written:
-        """Write one prompt per row of numbers [n, L]; the numbers say where in a distribution a token is taken.
+        """Write one prompt per row of numbers [n, L]; each number selects a token from its cumulated distribution.
 
-        `starts` are the ids that each prompt begins with (none), `ends` its number of tokens (L).
-        In groups whose prefixes the tree can hold at once; the groups change nothing but the work.
+        `starts` are the ids that each prompt begins with (default: none), `ends` its number of tokens (default: L).
+        Prompts are written in groups whose prefixes fit into the tree together; grouping does not change the result.
         """
         size = self.tree.prompts_at_once()
         starts = [()] * len(numbers) if starts is None else starts
@@ -277,8 +277,8 @@ class Writer:
     ) -> tuple[list[Prompt], Any]:
         """Prompts and support sizes [n, L] of one group, position by position.
 
-        A prefix after which nothing may be written (constraints can conflict) is taken back: that row draws
-        its last token again among the others.
+        If nothing may be written after a prefix (constraints can conflict), the row goes back one step and draws its
+        last token again from the others.
         """
         ids = list(starts)
         support = np.zeros((len(numbers), self.length))
@@ -309,7 +309,7 @@ class Writer:
     def _distributions(
         self, choose: Choose, prefixes: list[Prefix], filtered: bool
     ) -> Iterator[tuple[Prefix, Any, Any]]:
-        """Probabilities [V] and what may be written [V], on the CPU, in passes of `rows`; all zero at a dead end."""
+        """Probabilities [V] and allowed tokens [V], on the CPU, in passes of `rows` rows; all zero at a dead end."""
         states, kept = self.tree.look(prefixes, kept=filtered)
         for first, part in zip(range(0, len(prefixes), self.rows), self._passes(states), strict=True):
             batch = prefixes[first : first + self.rows]
@@ -327,7 +327,7 @@ class Writer:
 
 
 def _drawn(probabilities: Any, tokens: Any, number: float, shut: set[int]) -> int | None:
-    """The token at which the cumulated probability passes a number in [0, 1); None where all tokens are shut."""
+    """The token at which the cumulated probability exceeds a number in [0, 1); None if all tokens are shut."""
     if shut:
         tokens = np.array([token for token in tokens if int(token) not in shut], dtype=np.int64)
     if not len(tokens):
@@ -338,12 +338,12 @@ def _drawn(probabilities: Any, tokens: Any, number: float, shut: set[int]) -> in
 
 
 def _padded(rows: Tensor, count: int) -> Tensor:
-    """The first dimension filled up to `count` by repeating the last row."""
+    """The first dimension padded to `count` by repeating the last row."""
     return rows if len(rows) == count else torch.cat([rows, rows[-1:].expand(count - len(rows), -1)])
 
 
 def _largest(z: Tensor, masks: Tensor, count: int) -> Tensor:
-    """The masks cut down to the `count` largest z of each row, ties kept."""
+    """The masks reduced to the `count` largest z of each row, including ties."""
     masked = z.masked_fill(~masks, -torch.inf)
     threshold = torch.topk(masked, min(count, z.shape[-1]), dim=-1, sorted=False).values.amin(dim=-1, keepdim=True)
     return masks & (masked >= threshold)
