@@ -12,7 +12,7 @@ _WORDS = {"0": "terrible", "1": "great"}
 _SUPPORT = (2, 2, 3, 3, 4)  # tokens with a probability above 0 at each position of a sparse policy late in a search
 _NOTE = (
     "Prompts are drawn from a small tree (2, 2, 3, 3 and 4 tokens at the five positions), as a sparse policy writes "
-    "them late in a search; early on they share less, and 'whole prompts' is what is seen. Inputs are film reviews of "
+    "them late in a search; early on they share less, and 'whole prompts' is the rate to expect. Inputs are reviews of "
     "rotten-tomatoes. 'plain' is the formulation of the released code: whole strings, logits of the whole vocabulary "
     "at every position. 'careful' is what a careful user of transformers would run: padded on the left, logits of the "
     "last position only. Ratios of one run on one machine."

@@ -122,7 +122,7 @@ def _compare(backbone: Backbone, batch: int, steps: int, k: int) -> dict[str, An
 
 
 def sparsified(backbone: Backbone, settings: PolicySettings) -> Writer:
-    """A writer whose policy has about SUPPORT tokens at the first position; psi is random, its scale set by bisection."""
+    """A writer whose policy has about SUPPORT tokens at the first position; psi is random, scaled by bisection."""
     writer = Writer.build(settings, backbone=backbone)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():

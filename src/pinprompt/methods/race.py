@@ -1,19 +1,21 @@
-"""Race: many prompts on few rows, ever fewer on more rows, and the winner by all rows of train and dev.
+"""Race: score many prompts on few rows, then fewer and fewer on more rows; all rows of train and dev decide.
 
-1. The pool costs no calls: stock phrases ("All in all, it is"), and what the frozen LM writes by itself or after a
-   common beginning ("It was", "Overall, it"). What is not made of dictionary words or reads badly stays out.
-2. The hand-written prompts, and those of the pool after which the LM expects a label word most, are scored on the
-   first block of rows. A Gaussian process on the LM's states then picks from the rest, batch by batch.
+1. The pool costs no calls. It has stock phrases ("All in all, it is") and prompts that the frozen LM writes, from
+   scratch or after a common beginning ("It was", "Overall, it"). Prompts with words outside the dictionary, or with a
+   high perplexity, are left out.
+2. The hand-written prompts are scored on the first block of rows, together with those of the pool after which the LM
+   is most likely to write a label word. A Gaussian process on the LM's states then picks from the rest, batch by batch.
 3. After each block the best third advances to the next, together with the hand-written prompts. A prompt's score is
-   computed from all rows that it was asked on, so its calibration improves as it goes; no row is asked twice.
-4. The best mean over all rows wins. A bootstrap over the rows says how likely each finalist is to be the best.
-5. Words that the winner is better without are taken out, one at a time, as long as that pays on all rows.
+   computed from all rows that it was scored on, so its calibration improves with each block. No row is asked twice.
+4. The best mean over all rows wins. A bootstrap over the rows gives the probability of each finalist to be the best.
+5. Words are removed from the winner, one at a time, as long as its score on all rows improves.
 
-Where the texts are in another language than English there are no stock phrases: the LM continues examples of the texts.
-A task that has drafts (style transfer: common instructions) is raced with those, the LM's variations of them and of the
-hand-written prompts, and, for the second half of the first block, variations of the best prompts so far.
+If the texts are not in English, there are no stock phrases: the LM continues examples of the texts. For a task with
+drafts (style transfer: common instructions), the pool has the drafts and the LM's variations of them and of the
+hand-written prompts. Variations of the best prompts so far join it for the second half of the first block.
 
-The method needs no checkpoint: pool and order follow from the seed, and a resumed run finds its scores in the journal.
+The method needs no checkpoint: pool and order depend only on the seed, and a resumed run finds its scores in the
+journal.
 """
 
 from __future__ import annotations
@@ -43,13 +45,13 @@ Floats = NDArray[np.float64]
 
 @dataclass
 class Runner:
-    """A prompt in the race, with its scores on the blocks that it was asked on."""
+    """A prompt in the race, with its scores on the blocks so far."""
 
     prompt: Prompt
     source: str
     scores: list[Score] = field(default_factory=list)
     values: Floats = field(default_factory=lambda: np.zeros(0))
-    """What each row that it was asked on is worth, computed from all of these rows together."""
+    """The value of each row that it was scored on, computed from all of these rows together."""
 
     @property
     def mean(self) -> float:
@@ -58,7 +60,7 @@ class Runner:
 
 
 def race(search: Search, settings: RaceSettings) -> Outcome:
-    """Fill a pool, race it over growing blocks of rows, choose by all of them."""
+    """Fill a pool, race its prompts over growing blocks of rows, and choose by all rows."""
     task, made, blocks = search.task, search.writer(), blocks_of(search.task)
     hand = [Runner(Prompt(text), name) for name, text in task.baselines().items() if name != "in-context"]
     costs = [task.calls(block) for block in blocks]
@@ -67,7 +69,7 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
     rounds, count = plan(costs, search.evaluator.budget.settings.calls, len(hand), settings)
     drafts, texts = task.drafts(), [runner.prompt.text for runner in hand]
     candidates = drafted(made, settings, drafts, texts, count, search.seed) if drafts else []
-    if not candidates:  # no drafts, or none that keeps the constraints
+    if not candidates:  # no drafts, or none that meets the constraints
         candidates = [*stock(made, settings), *written(made, settings, max(settings.written, 3 * count), search.seed)]
     if not candidates:
         raise SettingError(
@@ -80,7 +82,7 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
 
     def tell(block: str) -> None:
         nonlocal steps
-        if runners:  # else `_alone` says why there is nothing to tell
+        if runners:  # otherwise `_alone` reports why there are none
             _tell(search, steps, block, runners)
             steps += 1
 
@@ -105,16 +107,16 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
 
 
 def _uncapped(settings: RaceSettings) -> dict[str, None]:
-    """No cap on perplexity where the default was left: it was chosen for English, and lets little else pass."""
+    """Remove the cap on perplexity if it is the default, which was chosen for English and rejects most other texts."""
     default = RaceSettings.model_fields["max_perplexity"].default
     return {"max_perplexity": None} if settings.max_perplexity == default else {}
 
 
 def plan(costs: Sequence[int], calls: int | None, hand: int, settings: RaceSettings) -> tuple[int, int]:
-    """How many blocks the race has, and how many prompts enter it, so that it fits into the calls.
+    """The number of blocks, and the number of prompts that enter the race, such that it fits into the budget.
 
-    Blocks that would take the last `race.least` prompts beyond half of the calls are left out: with many classes the
-    finalists would eat what the first block needs.
+    Blocks are left out if the last `race.least` prompts would need more than half of the calls for all blocks: with
+    many classes, the finalists would use up the calls that the first block needs.
     """
     if calls is None:
         return len(costs), max(settings.prompts, hand + 1)
@@ -136,7 +138,7 @@ def plan(costs: Sequence[int], calls: int | None, hand: int, settings: RaceSetti
 
 
 def race_cost(costs: Sequence[int], count: int, hand: int, settings: RaceSettings) -> int:
-    """Calls of a race that `count` prompts enter, from what one prompt costs on each block at most."""
+    """Calls of a race with `count` prompts; `costs` is the most that one prompt costs on each block."""
     total = 0
     for cost in costs:
         total += count * cost
@@ -149,14 +151,14 @@ def _stay(count: int, settings: RaceSettings) -> int:
 
 
 def cut(runners: Sequence[Runner], settings: RaceSettings) -> list[Runner]:
-    """Those that advance to the next block, best first: the best and every hand-written one; ties go to the earlier."""
+    """The runners that advance, best first: the best ones and every hand-written one; the earlier one wins a tie."""
     order = sorted(runners, key=lambda runner: -runner.mean)
     stay = _stay(len(runners), settings)
     return order[:stay] + [runner for runner in order[stay:] if runner.source != "pool"]
 
 
 def stock(writer: Writer, settings: RaceSettings) -> list[Prompt]:
-    """Stock phrases: every opener with every core, as ids of the writer, where they keep the user's constraints."""
+    """Stock phrases that meet the user's constraints, as ids of the writer: every opener with every core."""
     found: dict[str, Prompt] = {}
     for opener in ("", *settings.openers):
         for core in settings.cores:
@@ -168,7 +170,7 @@ def stock(writer: Writer, settings: RaceSettings) -> list[Prompt]:
 
 
 def written(writer: Writer, settings: RaceSettings, count: int, seed: int) -> list[Prompt]:
-    """Up to `count` distinct prompts by the LM: a third from scratch, the rest after heads and openers in turn."""
+    """Up to `count` distinct prompts by the LM: a third from scratch, the rest after the heads and openers in turn."""
     longest = writer.length - 1  # the state after the last token is needed too
     encode = writer.vocabulary.tokens.encode
     heads = [tuple(encode(" " + head)) for head in (*settings.heads, *settings.openers)]
@@ -184,7 +186,7 @@ def written(writer: Writer, settings: RaceSettings, count: int, seed: int) -> li
 def drafted(
     writer: Writer, settings: RaceSettings, drafts: Sequence[str], hand: Sequence[str], count: int, seed: int
 ) -> list[Prompt]:
-    """Drafts, and the LM's variations of them and of the hand-written prompts, which race by themselves."""
+    """Drafts, and the LM's variations of them and of the hand-written prompts, which are in the race anyway."""
     own = [prompt for text in drafts if text not in hand and (prompt := as_prompt(writer, text)) is not None]
     wanted = max(settings.written, 3 * count)
     varied = variations(writer, [*hand, *drafts], wanted, seed, settings.temperature)
@@ -192,7 +194,7 @@ def drafted(
 
 
 def _end(writer: Writer, settings: RaceSettings, start: int, share: float) -> int:
-    """The length of a prompt in tokens; where words are required, the longest, so that there is room for them."""
+    """The length of a prompt in tokens; the longest if words are required, so that there is room for them."""
     longest = writer.length - 1
     if writer.vocabulary.constraints.required:
         return longest
@@ -201,7 +203,7 @@ def _end(writer: Writer, settings: RaceSettings, start: int, share: float) -> in
 
 
 def _allowed_head(writer: Writer, ids: tuple[int, ...]) -> bool:
-    """A head may be continued where it breaks no rule by itself; words that are required can still come."""
+    """A head may be continued if it breaks no rule by itself; required words can still follow."""
     rules = writer.vocabulary.constraints
     text = writer.vocabulary.text(ids)
     short = rules.max_chars is None or len(text) < rules.max_chars
@@ -209,7 +211,7 @@ def _allowed_head(writer: Writer, ids: tuple[int, ...]) -> bool:
 
 
 class Pool:
-    """Written prompts that were not scored yet, and what the LM's states say about them."""
+    """Prompts that have not been scored yet, ordered by the LM's expectations and by a Gaussian process."""
 
     def __init__(
         self,
@@ -219,7 +221,7 @@ class Pool:
         max_perplexity: float | None,
         drafts: Sequence[str] = (),
     ) -> None:
-        """`drafts` were written by people: no limit of perplexity holds for them."""
+        """`drafts` were written by people, so the limit on perplexity does not apply to them."""
         self.prompts, self._writer, self._limit, self._drafts = list(prompts), writer, max_perplexity, set(drafts)
         states = writer.states([prompt.ids for prompt in self.prompts])
         features = states.double().cpu().numpy()
@@ -233,18 +235,18 @@ class Pool:
         self._waiting = dict.fromkeys(order)
 
     def likeliest(self, count: int) -> list[int]:
-        """The next prompts in the order of the LM's expectation of a label word, taken out of the pool."""
+        """Take the next prompts from the pool, in the order of the LM's probability of a label word after them."""
         return self._take(list(self._waiting), count)
 
     def promising(self, count: int, scored: Sequence[int], values: Floats, noise: float, explore: float) -> list[int]:
-        """The next prompts by posterior mean + explore x standard deviation, taken out of the pool."""
+        """Take the next prompts from the pool, by posterior mean + explore x standard deviation."""
         waiting = list(self._waiting)
         mean, variance = posterior(self.similarity, scored, values, noise)
         bound = mean + explore * np.sqrt(variance)
         return self._take(sorted(waiting, key=lambda place: -bound[place]), count)
 
     def add(self, prompts: Sequence[Prompt]) -> None:
-        """More prompts, where they are not known yet."""
+        """Add prompts that are not in the pool yet."""
         known = {prompt.text for prompt in self.prompts}
         new = [prompt for prompt in prompts if prompt.text not in known]
         if new:
@@ -264,7 +266,7 @@ class Pool:
         return taken
 
     def _readable(self, places: Sequence[int]) -> list[int]:
-        """Those of the prompts that keep within the limit."""
+        """The prompts within the limit on perplexity."""
         if self._limit is None:
             return list(places)
         written = [place for place in places if self.prompts[place].text not in self._drafts]
@@ -283,9 +285,9 @@ def _first_block(
     tell: Callable[[str], None],
     vary: Callable[[Sequence[str]], list[Prompt]] | None,
 ) -> None:
-    """Score `count` prompts on the first block: hand-written ones, likely ones, then those that look promising.
+    """Score `count` prompts on the first block: hand-written ones, likely ones, then promising ones.
 
-    `vary` gives variations of the best so far, which join the pool before the first promising ones are picked.
+    `vary` gives variations of the best prompts so far. They join the pool before the first promising ones are picked.
     """
     if runners:
         _ask(search, runners, block)
@@ -304,7 +306,7 @@ def _first_block(
             values = np.array([runner.mean for runner in field_])
             new = pool.promising(wanted, places, values, _noise(field_), settings.explore)
         if not new:
-            break  # the pool is empty: a small one, or most of it is not readable enough
+            break  # the pool is empty: it was small, or most of its prompts exceed the limit on perplexity
         fresh = [Runner(pool.prompts[place], "pool") for place in new]
         try:
             _ask(search, fresh, block)
@@ -315,7 +317,7 @@ def _first_block(
 
 
 def _alone(search: Search, settings: RaceSettings, pool: Pool, runners: Sequence[Runner], step: int) -> str:
-    """Say that no prompt of the pool raced, if that is so; an error where there is no other prompt either."""
+    """Report if no prompt of the pool was in the race; raise an error if there is no other prompt either."""
     if any(runner.source in ("pool", "pruned") for runner in runners) or not pool.prompts:
         return ""
     sentence = (
@@ -329,9 +331,9 @@ def _alone(search: Search, settings: RaceSettings, pool: Pool, runners: Sequence
 
 
 def prune(search: Search, writer: Writer, limit: float | None, blocks: Sequence[str], best: Runner) -> Runner:
-    """The best prompt without the words that it is better without, one at a time, while calls are left.
+    """Remove words from the best prompt, one at a time, while that improves it and calls are left.
 
-    A shorter prompt stays while it is ahead on all rows so far, and replaces the longer one if it ends ahead of it by
+    A shorter prompt is dropped once it is not ahead on all rows so far. It replaces the longer one if it ends ahead by
     more than the standard error of their difference; otherwise chance alone would shorten every prompt.
     """
     try:
@@ -352,7 +354,7 @@ def prune(search: Search, writer: Writer, limit: float | None, blocks: Sequence[
 
 
 def without_a_word(writer: Writer, prompt: Prompt, limit: float | None) -> list[Prompt]:
-    """The prompt with one word left out, for each word; what breaks a constraint or reads badly is no such prompt."""
+    """The prompts with one word left out, except those that break a constraint or exceed the limit on perplexity."""
     words = prompt.text.split()
     found: dict[str, Prompt] = {}
     for place in range(len(words) if len(words) > 1 else 0):
@@ -371,7 +373,7 @@ def _surely_ahead(gains: Floats) -> bool:
 
 
 def _noise(runners: Sequence[Runner]) -> float:
-    """The variance of a first score by its few rows: what is left when rows' and prompts' means are taken out."""
+    """The variance of a first score due to its few rows: the residual after subtracting row and prompt means."""
     table = np.stack([runner.values for runner in runners])
     if table.shape[0] < 2 or table.shape[1] < 2:
         return 0.0
@@ -380,7 +382,7 @@ def _noise(runners: Sequence[Runner]) -> float:
 
 
 def _ask(search: Search, runners: Sequence[Runner], block: str) -> None:
-    """Score prompts on one more block of rows; what a spent budget still paid for is taken in too."""
+    """Score prompts on one more block of rows; scores that were paid for before the budget ran out are kept."""
     refusal: BudgetSpent | None = None
     try:
         scores = search.evaluator.score([asked(runner.prompt, runner.scores) for runner in runners], block)
@@ -418,7 +420,7 @@ def _outcome(
     steps: int,
     extras: dict[str, Any],
 ) -> Outcome:
-    """The runners of the last block, best first, with how likely each is to be the best."""
+    """The runners of the last block, best first, each with its probability to be the best."""
     last = max((len(runner.scores) for runner in runners), default=0)
     if not last:
         raise SettingError("the budget ended before a single prompt was scored; raise --calls or --minutes")
@@ -445,9 +447,9 @@ def _outcome(
 
 
 def _paired(task: Task, finalists: Sequence[Runner]) -> int:
-    """The place of the best finalist (the first), if it is surely ahead of the best hand-written one; else of that one.
+    """The index of the best finalist (0) if it is clearly ahead of the best hand-written one, otherwise of the latter.
 
-    Ahead by more than a standard error of the paired difference on the rows of dev, where all of them were asked.
+    "Clearly" means by more than one standard error of the paired difference on the rows of dev, if all were scored.
     """
     hand = [place for place, runner in enumerate(finalists) if runner.source not in ("pool", "pruned")]
     if not hand:
@@ -458,14 +460,14 @@ def _paired(task: Task, finalists: Sequence[Runner]) -> int:
 
 
 def _dev_rows(task: Task, runner: Runner) -> Floats:
-    """What each row of dev says of a prompt; all rows that it was asked on where dev is not among them."""
+    """The values of a prompt on the rows of dev, or on all rows that it was scored on if dev is not among them."""
     dev = task.whole_splits(runner.scores).get("dev")
     values = [] if dev is None else task.row_values(dev, "dev")
     return np.asarray(values or runner.values, dtype=np.float64)
 
 
 def _within_error(values: Floats) -> list[int]:
-    """The places whose mean is within one standard error of the paired difference to the first."""
+    """The indices whose mean is within one standard error of the paired difference to the first."""
     close = [0]
     for place in range(1, len(values)):
         gap = values[0] - values[place]

@@ -1,4 +1,4 @@
-"""Variations of prompts that people wrote: other endings and middles by the frozen LM, of any length up to a limit."""
+"""Variations of hand-written prompts: the frozen LM writes other endings and middles, of any length up to a limit."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pinprompt.policy.writer import Writer
 from pinprompt.values import Prompt, derive
 
 HOLE = 3
-"""Words that an infilling takes out at the most; it puts in one to as many."""
+"""The most words that an infilling removes; it inserts between one word and as many."""
 MORE = 4
-"""Words by which another ending may be longer than the one that it replaces."""
+"""How many words longer a new ending may be than the one that it replaces."""
 MARKS = ".:!?"
 
 
 def variations(writer: Writer, texts: Sequence[str], count: int, seed: int, temperature: float = 1.0) -> list[Prompt]:
-    """Up to `count` distinct prompts, the texts in turn: infillings and endings, those that keep the constraints."""
+    """Up to `count` distinct prompts that meet the constraints: infillings and new endings of the texts in turn."""
     random = torch.Generator().manual_seed(derive(seed, "variations", *texts))
     known = set(texts)
     texts = [text for text in texts if len(text.split()) > 1]
@@ -45,14 +45,14 @@ def variations(writer: Writer, texts: Sequence[str], count: int, seed: int, temp
 
 
 def as_prompt(writer: Writer, text: str) -> Prompt | None:
-    """A text as a prompt of the writer; None where it is too long or breaks a constraint."""
+    """A text as a prompt of the writer; None if it is too long or breaks a constraint."""
     made = writer.prompt(writer.vocabulary.tokens.encode(" " + text))
     fits = 0 < len(made.ids) < writer.length  # the state after the last token is needed too
     return made if fits and allowed(writer, made) else None
 
 
 def allowed(writer: Writer, prompt: Prompt) -> bool:
-    """True where a prompt that the masks did not lead to keeps the constraints."""
+    """True if a prompt that was not written under the masks meets the constraints."""
     rules = writer.vocabulary.constraints
     spelled = rules.charset != "letters" or prompt.text.replace(" ", "").isalpha()
     known = not rules.dictionary or dictionary_words(prompt.text) == 1
@@ -60,9 +60,9 @@ def allowed(writer: Writer, prompt: Prompt) -> bool:
 
 
 def planned(text: str, infill: bool, draw: Sequence[float]) -> tuple[str, int, str]:
-    """What stays before the new words, how many new words there are, and what follows them.
+    """The text kept before the new words, the number of new words, and the text after them.
 
-    A prompt that stands around its text gets other words before the text, or another ending behind it.
+    A prompt with words on both sides of `{text}` gets new words before it, or a new ending after it.
     """
     before, around, after = text.partition("{text}")
     if not around:
@@ -73,7 +73,7 @@ def planned(text: str, infill: bool, draw: Sequence[float]) -> tuple[str, int, s
 
 
 def _plan(text: str, infill: bool, where: float, width: float, length: float) -> tuple[str, int, str]:
-    """The same for a prompt that stands before its text."""
+    """The same for a prompt without `{text}`."""
     words = text.split()
     if infill:
         hole = 1 + int(width * min(HOLE, len(words) - 1))

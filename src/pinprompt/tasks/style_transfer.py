@@ -1,4 +1,4 @@
-"""Unsupervised style transfer: a prompt is worth what the best of its rewrites keep in content and gain in style."""
+"""Unsupervised style transfer: a prompt's score is the content and style of the best rewrites that it produces."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from pinprompt.tasks.style_data import StyleData, style_data
 from pinprompt.values import Evaluation, Meter, Prompt, Score, derive
 
 SHOWN = 100
-"""Rewrites that an evaluation's table keeps."""
+"""The most rewrites in an evaluation's table."""
 DRAFTS = (
     "Rewrite the sentence so that it is {target}:",
     "Here is a {source} sentence and its {target} version:",
@@ -67,7 +67,7 @@ DRAFTS = (
     "If {text} is {source}, then the {target} opposite is",
     "I did not mean {text} What I meant was {target}:",
 )
-"""What people would write to ask for another style, with the names of both: before the text, or around it."""
+"""Common instructions for a change of style, with the names of both styles; before the text, or around it."""
 ROOM = 64
 """Tokens that a training or dev text must leave for the prompt and the template."""
 
@@ -79,7 +79,7 @@ class StyleTransferTask(Task):
     stochastic = True
     primary = "j"
     chunk = 16
-    """Prompts that are best scored together: one prompt alone leaves most rows of a pass empty."""
+    """How many prompts to score together: one prompt alone leaves most rows of a pass empty."""
 
     def __init__(
         self,
@@ -95,10 +95,10 @@ class StyleTransferTask(Task):
         self._server: Any = generator if generator.billed is not None else None
         """The generator, if it is behind an API: it counts tokens."""
         if self._server is not None:
-            self.chunk = 1  # so that each prompt has its own bill; its requests are still sent side by side
+            self.chunk = 1  # so that each prompt has its own bill; its requests are still sent in parallel
         fitting = _fitting(data, generator)
         self.pool = fitting["train"]
-        """Training texts that the sources of a step are drawn from; the first ones are those of the split itself."""
+        """Training texts from which the sources of a step are drawn; the first ones are the split `train`."""
         self.sources = {**fitting, "train": self.pool[: settings.sources]}
         self.splits = tuple(self.sources)
         self._rows = self._block_rows()
@@ -124,10 +124,10 @@ class StyleTransferTask(Task):
     ) -> StyleTransferTask:
         """Read the texts, open the task model, load or train the judges.
 
-        The run's seed has no part in it: texts and judges are drawn by `settings.split`, so that runs of several
-        seeds are measured on the same texts by the same judges. `remote` says how to reach a model behind an API;
-        without `contact` its server is asked nothing. Such a model tells no perplexity: that of
-        `settings.fluency_model` is reported, else the `writer`'s.
+        The run's seed is not used: texts and judges depend on `settings.split`, so that runs with different seeds are
+        measured on the same texts by the same judges. `remote` says how to reach a model behind an API; without
+        `contact`, no request is sent to its server. Such a model gives no perplexity, so that of
+        `settings.fluency_model` is reported, or the `writer`'s if that is not set.
         """
         data = style_data(settings)
         if is_remote(settings.model):
@@ -144,10 +144,10 @@ class StyleTransferTask(Task):
         return cls(settings, data, generator, build_judges(settings, data, device, lm), revision)
 
     def score(self, prompts: Sequence[Prompt], seeds: Sequence[int], split: str = "train") -> list[Score]:
-        """The mean over a prompt's sources of the mean over blocks of the best of the block's outputs, 0 to 100.
+        """The score, 0 to 100: the best output of each block, averaged over blocks and then over the sources.
 
-        `details` has the best of each block by source (`input/<source>/<block>`), for a z-score per source, and the
-        mean content and style of the outputs that counted. A server's prompts are scored one by one, so that each has
+        `details` has the best score of each block by source (`input/<source>/<block>`), for a z-score per source, and
+        the mean content and style of these best outputs. With a server, prompts are scored one by one, so that each has
         its own bill.
         """
         if self._server is None:
@@ -194,7 +194,7 @@ class StyleTransferTask(Task):
         return scores
 
     def _drawn(self, prompt: Prompt, split: str) -> dict[int, str]:
-        """The sources that a prompt is scored on by their place: the split's own, or one of those of its step."""
+        """The sources that a prompt is scored on, by index: all of the split, or one of those drawn for its step."""
         own = self._sources(split)
         if split != "train" or self.settings.draw == "fixed" or prompt.draw is None:
             return dict(enumerate(own, self._rows[split][1] if split in self._rows else 0))
@@ -204,7 +204,7 @@ class StyleTransferTask(Task):
         return {chosen: self.pool[chosen]}
 
     def row_values(self, score: Score, split: str) -> list[float]:
-        """What a score says of each of its sources, in order: the mean of the best of its blocks."""
+        """The value of each source in a score, in order: the mean over blocks of the best output."""
         blocks: dict[int, list[float]] = {}
         for name, value in score.details.items():
             kind, _, rest = name.partition("/")
@@ -213,13 +213,13 @@ class StyleTransferTask(Task):
         return [sum(values) / len(values) for _, values in sorted(blocks.items())]
 
     def pooled(self, scores: Sequence[Score]) -> list[float]:
-        """What each source of the first blocks says of a prompt."""
+        """The value of each source in the first blocks."""
         return [
             value for score, name in zip(scores, self.blocks, strict=False) for value in self.row_values(score, name)
         ]
 
     def whole_splits(self, scores: Sequence[Score]) -> dict[str, Score]:
-        """The scores on train and dev whose sources are all among those of the first blocks."""
+        """The scores on train and on dev, if all of the split's sources are in the first blocks."""
         found: dict[str, Score] = {}
         for split in ("train", "dev"):
             parts = [score for score, name in zip(scores, self.blocks, strict=False) if self._base(name) == split]
@@ -235,7 +235,7 @@ class StyleTransferTask(Task):
         return found
 
     def evaluate(self, prompt: Prompt, split: str, seed: int = 0) -> Evaluation:
-        """The best of `test_samples` outputs per source by the search's judges, measured by the report's judges."""
+        """The search's judges choose the best of `test_samples` outputs per source; the report's judges measure it."""
         if self._server is None:
             return self._evaluated(prompt, split, seed)
         self._server.take()
@@ -268,7 +268,7 @@ class StyleTransferTask(Task):
         copies = [unchanged(source, text) for source, text in zip(sources, texts, strict=True)]
         metrics["copies"] = 100 * sum(copies) / len(copies)
         perplexity = judges.lm.corpus_perplexity(texts)
-        # An output that is always empty has no perplexity; a table of plain numbers leaves it out.
+        # If all outputs are empty, there is no perplexity, and the metrics must be finite numbers.
         metrics |= {"perplexity": perplexity} if math.isfinite(perplexity) else {}
         rewrites = [
             {"source": source, "rewrite": one.text, "content": one.content, "style": 100 * p, "fluency": 100 * f}
@@ -286,30 +286,30 @@ class StyleTransferTask(Task):
         )
 
     def rewrite(self, prompt: str, text: str, n: int = 1, seed: int = 0) -> list[Rewrite]:
-        """The n best distinct rewrites of a text, by the judges of the report; one that changes nothing comes last."""
+        """The n best distinct rewrites of a text according to the report's judges; an unchanged text comes last."""
         return self.rewriter.rewrite(prompt, text, n, seed)
 
     @property
     def rewriter(self) -> Rewriter:
-        """The model and the judges that rewrite single texts; `kept_judges` is enough to make them again."""
+        """The model and judges for rewriting single texts; the judges can be restored from `kept_judges`."""
         judges, settings = self._judges, self.settings
         return Rewriter(self.generator, judges.content, judges.test_style, settings.test_samples, settings.reward)
 
     def kept_judges(self) -> dict[str, Any]:
-        """What judges.json says: the judges of the report as numbers, so that `rewrite` needs no text of the run."""
+        """The contents of judges.json: the report's judges as numbers, so that `rewrite` needs no text of the run."""
         return {"lower": self.data.lower, **keep_judges(self._judges)}
 
     def calls(self, split: str = "train") -> int:
-        """Outputs that scoring a prompt on a split takes."""
+        """The number of outputs needed to score a prompt on a split."""
         return len(self._sources(split)) * self._samples(split) * self._blocks(split)
 
     def tokens(self, prompt: Prompt, split: str = "train") -> tuple[int, int]:
-        """The most tokens in and out that a score can take; a request's text is read once for all its samples."""
+        """The most input and output tokens that a score can need; a request's text is read once for all its samples."""
         sources = list(self._drawn(prompt, split).values())
         return self._most_tokens(prompt, sources, self._samples(split) * self._blocks(split))
 
     def likely_tokens(self, prompt: Prompt, split: str = "train") -> tuple[int, int]:
-        """The tokens in and out that a score will take."""
+        """The expected number of input and output tokens of a score."""
         if self._server is None:
             return self.tokens(prompt, split)
         sources, count = self._drawn(prompt, split).values(), self._samples(split) * self._blocks(split)
@@ -317,12 +317,12 @@ class StyleTransferTask(Task):
         return sum(one for one, _ in counts), sum(one for _, one in counts)
 
     def evaluation_cost(self, prompt: Prompt, split: str) -> tuple[int, int, int]:
-        """Outputs of an evaluation, and the most tokens in and out that they can take."""
+        """The outputs of an evaluation, and the most input and output tokens that they can need."""
         count, sources = self.settings.test_samples, self._sources(split)
         return count * len(sources), *self._most_tokens(prompt, sources, count)
 
     def _most_tokens(self, prompt: Prompt, sources: Sequence[str], count: int) -> tuple[int, int]:
-        """The most tokens in and out that this many outputs of each source can take."""
+        """The most input and output tokens for `count` outputs of each source."""
         if self._server is not None:
             most = [self._server.most_tokens(prompt.text, source, count) for source in sources]
             return sum(one for one, _ in most), sum(one for _, one in most)
@@ -330,14 +330,14 @@ class StyleTransferTask(Task):
         return read, sum(count * self.generator.limit(source) for source in sources)
 
     def attach(self, meter: Meter) -> bool:
-        """Tell a meter of every request to the server."""
+        """Report every request to the server to a meter."""
         if self._server is None:
             return False
         self._server.client.attach(meter)
         return True
 
     def context(self) -> str:
-        """Texts of both styles and the hand-written prompts as a list of instructions, which the writer continues."""
+        """Texts of both styles and the hand-written prompts, as a list of instructions for the writer to continue."""
         count = self.settings.context_examples
         if not count:
             return ""
@@ -353,13 +353,13 @@ class StyleTransferTask(Task):
         return {"manual": self.data.manual, "instructions": self.data.instruction}
 
     def drafts(self) -> tuple[str, ...]:
-        """Common ways to ask for another style."""
+        """Common instructions for a change of style."""
         source, target = self.data.styles
         names = {"source": source, "target": target, "Source": _capital(source), "Target": _capital(target)}
         return tuple(frame.format(text="{text}", **names) for frame in DRAFTS)
 
     def sent(self, prompt: Prompt) -> dict[str, Any]:
-        """The exact text around an input, and the model; the messages where its server only chats."""
+        """The exact text around an input, and the model; also the messages if its server has only a chat API."""
         before, _, after = self.generator.fill(prompt.text, "\0").partition("\0")
         sent = {"before": before, "after": after, "model": self.settings.model, "kind": "causal"}
         if self._server is None:
@@ -369,11 +369,11 @@ class StyleTransferTask(Task):
         return {**sent, "source": "remote", "messages": messages}
 
     def judges(self) -> dict[str, str]:
-        """Who judged what, for result.json: numbers from different judges never share a column."""
+        """The judge of each metric, for result.json: numbers from different judges are never put in one column."""
         return self._judges.names()
 
     def _judged(self, requests: Sequence[Request]) -> list[tuple[list[Rewrite], str | None]]:
-        """All outputs with the search's judgements, and what failed. An empty output is worth 0."""
+        """All outputs with the scores of the search's judges, and failures. An empty output scores 0."""
         made = self.generator.sample(requests)
         pairs = [(request.text, text) for request, one in zip(requests, made, strict=True) for text in one.texts]
         contents = iter(self._judges.content([source for source, _ in pairs], [text for _, text in pairs]))
@@ -394,7 +394,7 @@ class StyleTransferTask(Task):
         return judged
 
     def _block_rows(self) -> dict[str, tuple[str, int, int]]:
-        """Blocks of the sources of train, then of dev: split, first and last place. None where each step draws."""
+        """Blocks of the sources of train, then of dev: split, start and end. Empty if each step draws its sources."""
         found: dict[str, tuple[str, int, int]] = {}
         size = self.settings.first_block
         for split in ("train", "dev") if self.settings.draw == "fixed" else ():
@@ -404,7 +404,7 @@ class StyleTransferTask(Task):
         return found
 
     def _base(self, split: str) -> str:
-        """The split that a block is part of; a split itself."""
+        """The split that a block belongs to; a split's own name otherwise."""
         return self._rows[split][0] if split in self._rows else split
 
     def _sources(self, split: str) -> tuple[str, ...]:
@@ -428,7 +428,7 @@ def _capital(name: str) -> str:
 
 
 def _best(source: str, rewrites: Sequence[Rewrite]) -> Rewrite:
-    """The output that is worth most; of equal ones the one with more content and style, a copy of the source last."""
+    """The output with the highest score; ties go to changed texts first, then to more content and style."""
     filled = [one for one in rewrites if one.text]
     if not filled:
         return rewrites[0]
@@ -436,9 +436,9 @@ def _best(source: str, rewrites: Sequence[Rewrite]) -> Rewrite:
 
 
 def _fitting(data: StyleData, generator: Generator) -> dict[str, tuple[str, ...]]:
-    """The texts to rewrite by split. Searching on a text that the model cannot read is pointless: those are left out.
+    """The texts to rewrite, by split. Train and dev texts that do not fit the model's window are left out.
 
-    Test texts all stay: one that does not fit is a recorded failure worth 0.
+    All test texts are kept: one that does not fit is recorded as a failure and scores 0.
     """
     kept: dict[str, tuple[str, ...]] = {}
     for split, texts in data.sources.items():
