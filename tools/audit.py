@@ -1,7 +1,7 @@
-"""Ask pip-audit for known vulnerabilities of what is installed, and say in one line what could be asked and what not.
+"""Run pip-audit on the installed packages, and print in one line how many of them were audited.
 
-Exit code 1 is a known vulnerability, 3 that the source of advisories could not be reached: then nothing is known, and
-`make check` says so in its last line.
+Exit code 1 means that there is a known vulnerability. Exit code 3 means that the source of advisories could not be
+reached and nothing was audited; `make check` reports this in its last line.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SECONDS = 300
 
 
 def verdict(report: dict[str, Any]) -> tuple[list[str], int]:
-    """What pip-audit's JSON says, in lines, and the exit code."""
+    """The contents of pip-audit's JSON as lines of text, and the exit code."""
     packages = report.get("dependencies", [])
     asked = [package for package in packages if "skip_reason" not in package]
     if not asked:
@@ -35,7 +35,7 @@ def verdict(report: dict[str, Any]) -> tuple[list[str], int]:
 
 
 def main() -> int:
-    """Run pip-audit beside this interpreter."""
+    """Run the pip-audit of this interpreter's environment."""
     command = [str(Path(sys.executable).with_name("pip-audit")), "--progress-spinner", "off", "--skip-editable"]
     try:
         done = subprocess.run([*command, "--format", "json"], capture_output=True, text=True, timeout=SECONDS)

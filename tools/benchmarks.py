@@ -1,7 +1,7 @@
-"""Run every bench and write the tables of docs/benchmarks.md: `make bench`, a quarter of an hour on two quiet cores.
+"""Run every bench and write the tables of docs/benchmarks.md: `make bench`, a quarter of an hour on two idle cores.
 
-Each bench runs in a process of its own. What they gave is kept in build/benchmarks.json; `--from FILE` writes the
-tables from such a file without measuring, and `--only NAME` measures some benches and leaves the other tables alone.
+Each bench runs in a separate process. The results are kept in build/benchmarks.json. `--from FILE` writes the tables
+from such a file without measuring. `--only NAME` measures some benches and leaves the other tables unchanged.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"
 KEPT = ROOT / "build" / "benchmarks.json"
 FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "asimd", "sve")
-"""Instructions that decide how fast products are."""
+"""Instruction sets that determine the speed of matrix products."""
 
-# What is shown of each bench: a label, and where its figure is.
+# The rows of each bench's table: a label, and the path of its figure in the results.
 ROWS: dict[str, tuple[tuple[str, str], ...]] = {
     "update": (
         ("released formulation, seconds", "released_seconds"),
@@ -121,7 +121,7 @@ ROWS: dict[str, tuple[tuple[str, str], ...]] = {
 
 
 def machine() -> dict[str, Any]:
-    """What a reader needs to know of this machine to compare."""
+    """What a reader needs to know about this machine for a comparison."""
     import torch
 
     said = Path("/proc/cpuinfo").read_text("utf-8") if Path("/proc/cpuinfo").exists() else ""
@@ -139,12 +139,12 @@ def machine() -> dict[str, Any]:
 
 
 def load() -> float | None:
-    """Processes that want a core, over the last minute."""
+    """The load average of the last minute."""
     return round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None
 
 
 def measured(name: str, threads: int) -> dict[str, Any]:
-    """One bench in a process of its own: its figures, the load before and after, and how long it took."""
+    """One bench in a separate process: its figures, the load before and after, and how long it took."""
     before, began = load(), time.monotonic()
     command = [sys.executable, "-m", "pinprompt.cli", "bench", name, "--json", "--threads", str(threads)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -155,7 +155,7 @@ def measured(name: str, threads: int) -> dict[str, Any]:
 
 
 def at(figures: Any, path: str) -> Any:
-    """The figure at a dotted path; None where there is none, such as int8 on a processor without it."""
+    """The figure at a dotted path; None if there is none, such as int8 on a processor without it."""
     for part in path.split("."):
         if isinstance(figures, Mapping):
             figures = figures.get(part)
@@ -188,7 +188,7 @@ def table(name: str, found: Mapping[str, Any]) -> str:
 
 
 def written(page: str, found: Mapping[str, Mapping[str, Any]]) -> str:
-    """The page with the blocks of these benches in place of what they were."""
+    """The page with the blocks of these benches replaced."""
     for name, one in found.items():
         begin, end = f"<!-- bench {name} -->", f"<!-- end {name} -->"
         if page.count(begin) != 1 or page.count(end) != 1:
@@ -199,7 +199,7 @@ def written(page: str, found: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Measure, keep, write."""
+    """Run the benches, save the results, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=[*BENCHES], default=[*BENCHES], help="some benches")
     parser.add_argument("--from", dest="source", type=Path, help="figures of an earlier run; nothing is measured")
@@ -219,7 +219,7 @@ def main() -> None:
                 continue
             KEPT.parent.mkdir(exist_ok=True)
             KEPT.write_text(json.dumps(found, indent=1), "utf-8")
-            # Written at once: an interruption costs nothing that was measured.
+            # Written after each bench, so that an interruption loses no results.
             PAGE.write_text(written(PAGE.read_text("utf-8"), {name: found[name]}), "utf-8")
         print(f"{sum(one['took'] for one in found.values())} s in all; {PAGE.relative_to(ROOT)} and {KEPT} written")
     PAGE.write_text(written(PAGE.read_text("utf-8"), found), "utf-8")

@@ -1,9 +1,9 @@
-"""The branch coverage of each room that must be covered, from coverage's JSON report: the last step of `make coverage`.
+"""Check the branch coverage of the main packages in coverage's JSON report: the last step of `make coverage`.
 
-    python tools/coverage_rooms.py coverage.json [least]      exit code 1 where a room is below (95 unless told)
+    python tools/coverage_rooms.py coverage.json [least]      exit code 1 if a package is below `least` (default: 95)
 
-A room's figure is coverage's own: statements and branches that ran, of all statements and branches in its files.
-Statements alone and branches alone are printed beside it.
+The figure is computed as in coverage.py: executed statements and branches, as a share of all in the package's files.
+The shares of statements alone and of branches alone are printed next to it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROOMS = ("maths", "policy", "scoring", "methods/pin", "records")
 
 
 def main(report: str = "coverage.json", least: str = "95") -> int:
-    """Print a line for each room; 1 where one is below what is asked."""
+    """Print a line for each package; return 1 if one is below `least`."""
     files: Mapping[str, Any] = json.loads(Path(report).read_text())["files"]
     print(f"{'room':<20}{'covered':>9}{'statements':>12}{'branches':>10}")
     low = []
@@ -42,7 +42,7 @@ def main(report: str = "coverage.json", least: str = "95") -> int:
 
 
 def share(part: int, whole: int) -> float:
-    """A part in percent; nothing to cover is covered."""
+    """A share in percent; 100 if there is nothing to cover."""
     return 100 * part / whole if whole else 100.0
 
 

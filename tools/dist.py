@@ -15,12 +15,12 @@ DIST = ROOT / "dist"
 TORCH = "torch==2.13.0"
 PIP = ("-m", "pip", "--disable-pip-version-check", "install", "--quiet")
 SMOKE = ("demo", "--calls", "120", "--set", "task.test_rows=40", "--quiet")
-"""The demo with a small budget: fetches its model and data where they are not in the cache, then takes a minute."""
+"""The demo with a small budget: downloads its model and data unless they are cached, then takes a minute."""
 CHECKS_LEFT_OUT = "W002"  # two files of the same content: empty __init__.py files
 
 
 def main() -> None:
-    """Every step prints its command; the first that fails ends it."""
+    """Run all steps, print their commands, and stop at the first failure."""
     shutil.rmtree(DIST, ignore_errors=True)
     run(sys.executable, "-m", "build", "--outdir", DIST, ROOT)
     wheel, sdist = next(DIST.glob("*.whl")), next(DIST.glob("*.tar.gz"))
@@ -49,7 +49,10 @@ def run(*words: object, cwd: str | Path = ROOT) -> None:
 
 
 def check_contents(wheel: Path) -> None:
-    """The wheel has every file of the package and nothing beside it: a checkout always has templates and weights."""
+    """Check that the wheel has every file of the package and nothing else.
+
+    Tests in a checkout cannot find this: there, templates and weights are always present.
+    """
     source = ROOT / "src"
     files = {
         path.relative_to(source).as_posix()

@@ -1,4 +1,4 @@
-"""Executes examples/tickets.ipynb in a fresh folder and keeps what its cells show: `make notebook`."""
+"""Executes examples/tickets.ipynb in a temporary folder and saves the outputs of its cells: `make notebook`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from notebook_page import NOTEBOOK, code_hash
 
 
 def main() -> int:
-    """Execute all cells in order; an error in one ends it, and the file stays as it is."""
+    """Execute all cells in order; an error in a cell stops this, and the file is not changed."""
     book = nbformat.read(NOTEBOOK, as_version=4)
     with tempfile.TemporaryDirectory(prefix="pinprompt-notebook-") as place:
         shutil.copytree(NOTEBOOK.parent / "data", Path(place) / "data")
@@ -28,7 +28,7 @@ def main() -> int:
     for cell in book.cells:
         cell.metadata.pop("execution", None)  # when each cell began and ended
         if cell.cell_type == "code":
-            # Warnings of other libraries and lines about the machine are not what the cell shows.
+            # Warnings of other libraries and lines about the machine do not belong in the outputs.
             cell.outputs = [one for one in cell.outputs if one.get("name") != "stderr"]
     book.metadata["pinprompt"] = {
         "code": code_hash(book),

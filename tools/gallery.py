@@ -1,7 +1,7 @@
-"""Writes the gallery of the site from run folders: `python tools/gallery.py FOLDER`, where FOLDER holds runs/NAME.
+"""Writes the gallery of the site from run folders: `python tools/gallery.py FOLDER`, where FOLDER contains runs/NAME.
 
-Each run was made in FOLDER by the command that stands beside it on the page (`--commands` prints them all). The report
-is written again, copied to docs/gallery/NAME.html, and photographed with Chromium.
+Each run was made in FOLDER with the command shown on the page (`--commands` prints them all). The report is written
+again and copied to docs/gallery/NAME.html, and Chromium takes a screenshot of it.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def page(entries: list[Entry]) -> str:
 
 
 def facts(result: dict[str, Any]) -> list[str]:
-    """The figures of a run, and what the comparison with the manual prompt says."""
+    """The figures of a run, and the result of the comparison with the manual prompt."""
     name = result["primary"]
     split = next(split for split in ("test", "dev", "train") if result.get(split))
     measured = result[split]
@@ -120,7 +120,7 @@ def facts(result: dict[str, Any]) -> list[str]:
 
 
 def photograph(pages: list[Path]) -> None:
-    """The top of each page as a picture of 1200 pixels width."""
+    """Save a screenshot of the top of each page, 1200 pixels wide."""
     from playwright.sync_api import sync_playwright
 
     browser = next((path for name in BROWSERS if (path := shutil.which(name))), None)

@@ -1,12 +1,12 @@
 """The mutation score of the files in which a mistake would cost the most: `make mutation`.
 
-mutmut changes one thing at a time in a function (a sign, a constant, an argument) and runs the tests that reach it; a
-change that no test notices survives. It is run on a copy in a temporary folder, so the working tree is never touched.
+mutmut changes one thing at a time in a function (a sign, a constant, an argument) and runs the tests that reach it. A
+change that no test detects survives. mutmut runs on a copy in a temporary folder, so the working tree is not modified.
 
-    python tools/mutation.py                      all files, exit code 1 below 85 % for any of them
-    python tools/mutation.py replay --keep /tmp/m  the files whose path holds "replay"; the copy is kept to look into
+    python tools/mutation.py                      all files; exit code 1 if any of them is below 85 %
+    python tools/mutation.py replay --keep /tmp/m  files with "replay" in their path; the copy is kept for inspection
 
-The copy has a conftest.py that the tree does not have: mutmut 3.8 reads `Item._nodeid`, which pytest 9 no longer has.
+The copy has an extra conftest.py: mutmut 3.8 reads `Item._nodeid`, which pytest 9 no longer has.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 
-# Each file with the tests that must notice a change of it.
+# Each file with the tests that must detect changes to it.
 FILES = {
     "src/pinprompt/maths/bootstrap.py": ["tests/maths/test_bootstrap.py"],
     "src/pinprompt/maths/entropy.py": ["tests/maths"],
@@ -39,9 +39,9 @@ FILES = {
     "src/pinprompt/methods/pin/replay.py": ["tests/methods/pin/test_replay.py"],
 }
 
-# mutmut's own time limit is many times what all tests of a mutant take; a test that takes this many seconds of CPU
-# (a loop that a mutant made endless) ends the mutant sooner, with mutmut's code for it. Hypothesis draws the same
-# examples every time, so that a score can be made again, and does not look for a smaller example of a failure.
+# mutmut's own time limit is many times the duration of all tests of a mutant. If a test takes this many CPU seconds
+# (an endless loop in a mutant), the mutant is stopped earlier, with mutmut's exit code for a timeout. Hypothesis draws
+# the same examples every time, so that scores are reproducible, and does not shrink failing examples.
 SHIM = """
 import os, signal, hypothesis, pytest
 
@@ -58,14 +58,14 @@ def pytest_runtest_logfinish():
     signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 """
 
-# The exit codes that mutmut calls killed (a failed test, an error inside pytest) and those of its time limit: a mutant
-# that never ends is noticed, too. Whatever else a mutant ended with counts against the score.
+# The exit codes that mutmut counts as killed (a failed test, an error inside pytest), and those of its time limit: a
+# mutant that never ends is detected, too. Every other exit code counts against the score.
 NOTICED = (1, 3, 24, -24, 36, 152, 255)
 UNTESTED = 33
 
 
 def main() -> int:
-    """Run mutmut on a copy, print the score of each file and what survived."""
+    """Run mutmut on a copy, and print the score and the survivors of each file."""
     parser = argparse.ArgumentParser(description="Mutation score of the files in which a mistake would cost the most.")
     parser.add_argument("only", nargs="*", help="parts of paths; without any, all files")
     parser.add_argument("--min", type=float, default=85.0, help="the score in percent that every file must reach")
@@ -84,7 +84,7 @@ def main() -> int:
 
 
 def measured(folder: Path, files: Sequence[str], jobs: int, least: float) -> int:
-    """The exit code: 0 where every file reaches the score."""
+    """Run mutmut in the folder; the exit code is 0 if every file reaches the score."""
     copied(folder, files)
     environment = os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     command = [sys.executable, "-m", "mutmut", "run", "--max-children", str(jobs)]
@@ -100,7 +100,7 @@ def measured(folder: Path, files: Sequence[str], jobs: int, least: float) -> int
 
 
 def copied(folder: Path, files: Sequence[str]) -> None:
-    """The package, the tests that matter and mutmut's settings, in a folder of their own."""
+    """Copy the package and the relevant tests to a folder, and write mutmut's settings there."""
     code = shutil.ignore_patterns("__pycache__", "*.safetensors", "*.png", "*.npz")
     shutil.copytree(ROOT / "src", folder / "src", ignore=code)
     tests = sorted({test for path in files for test in FILES[path]})
@@ -108,19 +108,19 @@ def copied(folder: Path, files: Sequence[str]) -> None:
         for source in sorted((ROOT / test).glob("*.py")) if (ROOT / test).is_dir() else [ROOT / test]:
             copy = folder / source.relative_to(ROOT)
             copy.parent.mkdir(parents=True, exist_ok=True)
-            # A survivor costs every example; fewer of them can only make the score lower.
+            # A surviving mutant runs every example; fewer examples can only lower the score.
             copy.write_text(source.read_text().replace("max_examples=10_000", "max_examples=500"))
     (folder / "tests/conftest.py").write_text(SHIM)
     lines = ["[tool.pytest.ini_options]", 'addopts = "-q"', "[tool.mutmut]", 'source_paths = ["src"]']
     lines += [f"only_mutate = {json.dumps(list(files))}", f"pytest_add_cli_args_test_selection = {json.dumps(tests)}"]
-    # Plugins that a mutant does not need take as long to load as the tests to run.
+    # Loading plugins that a mutant does not need takes as long as running the tests.
     unneeded = [word for name in ("cacheprovider", "xdist", "cov", "timeout", "anyio") for word in ("-p", f"no:{name}")]
     lines += [f"pytest_add_cli_args = {json.dumps(unneeded)}", "use_git_change_detection = false"]
     (folder / "pyproject.toml").write_text("\n".join(lines) + "\n")
 
 
 def scored(folder: Path, path: str, least: float) -> bool:
-    """Print a file's score and its survivors; True where the score is high enough."""
+    """Print a file's score and its survivors; True if the score is high enough."""
     codes: dict[str, int | None] = json.loads((folder / "mutants" / f"{path}.meta").read_text())["exit_code_by_key"]
     survivors = [name for name, code in codes.items() if code not in NOTICED]
     score = 100 * (1 - len(survivors) / len(codes))

@@ -1,14 +1,14 @@
-"""Fetch the pictures of the paper's textual inversion, ten of a set, into pictures/<set>/<n>.jpg.
+"""Download the pictures for the paper's textual inversion, ten per set, to pictures/<set>/<n>.jpg.
 
     python tools/paper_pictures.py coco                   # detection-datasets/coco of the hub (extra `hub`)
     python tools/paper_pictures.py laion                  # laion/relaion400m, after `hf auth login`: it is gated
     python tools/paper_pictures.py lexica --from FOLDER   # target_imgs/lexica of the released code
 
-The paper says ten random images of each set; the released code names twenty and its commands use the first ten.
-COCO's are taken by their ids. LAION's are links to other people's servers, most of them dead by now, so ten others
-are drawn: rows of the hub's copy shuffled with seed 13, the first ten that still answer with a picture. Beside the
-pictures stands `sources.json` with the id or link and the hash of each, so that two people can see whether they have
-the same.
+The paper uses ten random images of each set. The released code lists twenty, and its commands use the first ten. COCO's
+images are selected by their ids. LAION's images are links to third-party servers, most of which no longer work, so ten
+others are drawn: the rows of the hub's copy are shuffled with seed 13, and the first ten links that still give a
+picture are used. `sources.json`, next to the pictures, has the id or link and the hash of each, so that two people can
+check whether they have the same pictures.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ COCO = "detection-datasets/coco"
 COCO_IDS = (125547, 37527, 552584, 490129, 548337, 458160, 212733, 35599, 67548, 147961)
 LAION = "laion/relaion400m"
 LARGEST = 20_000_000
-"""Bytes of a picture that is read from a link."""
+"""The most bytes to read from a link."""
 
 
 def coco(seed: int) -> Iterator[tuple[str, bytes]]:
-    """The published images by their ids; a seed other than 0 draws ten others instead."""
+    """The published images, by id; a seed other than 0 draws ten others instead."""
     import datasets
 
     rows = datasets.load_dataset(COCO, split="train", streaming=True)
@@ -51,7 +51,7 @@ def coco(seed: int) -> Iterator[tuple[str, bytes]]:
 
 
 def laion(seed: int) -> Iterator[tuple[str, bytes]]:
-    """Rows in an order drawn by the seed; those whose link is dead or no picture are passed over."""
+    """Rows in an order given by the seed; rows whose link is dead or not a picture are skipped."""
     import datasets
 
     from pinprompt.errors import DataError

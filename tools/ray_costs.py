@@ -1,6 +1,6 @@
-"""What the driver of a real Ray spends on one chunk, by how many others are on their way: CPU seconds on this machine.
+"""CPU time that a real Ray driver needs for one chunk, by the number of pending chunks, on this machine.
 
-`python tools/ray_costs.py` prints a line for each number. `pinprompt.bench.scale.MEASURED` holds what it gave.
+`python tools/ray_costs.py` prints a line for each number. `pinprompt.bench.scale.MEASURED` has the results.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ TIMES = 100
 
 
 class Worker:
-    """Answers at once, or much later."""
+    """An actor that answers immediately, or much later."""
 
     def score(self, prompts: list[str], seeds: list[int], split: str) -> tuple[list[float], None]:
-        """An answer as small as a score."""
+        """Return an answer of the size of a score."""
         return [1.0], None
 
     def hold(self, seconds: float) -> None:
-        """Something that is on its way."""
+        """Stay pending."""
         time.sleep(seconds)
 
 

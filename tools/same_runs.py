@@ -1,13 +1,13 @@
-"""Short runs of every method and task on tiny models, and a comparison with what they wrote before.
+"""Short runs of every method and task on tiny models, and a comparison with an earlier set of such runs.
 
-Before a change that must not alter what a run does, and after it:
+Use it before and after a change that must not alter the results of a run:
 
     python tools/same_runs.py /tmp/runs before
-    python tools/same_runs.py /tmp/runs after --like before     exit code 1 where a file differs
+    python tools/same_runs.py /tmp/runs after --like before     exit code 1 if a file differs
 
-What is compared, byte for byte: the recipe, the events, every score in its order, the prompts, the search's trials, and
-result.json and report.html without their times. The run `demo` is the recipe of `pinprompt demo` with fewer calls; it
-needs the alias smollm2, and `--only` leaves it out.
+These are compared, byte for byte: the recipe, the events, all scores in order, the prompts, the search's trials, and
+result.json and report.html without times. The run `demo` is the recipe of `pinprompt demo` with fewer calls. It needs
+the alias smollm2; use `--only` to leave it out.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ COMPARED = (
     "result.json",
     "report.html",
 )
-VARYING = ("seconds", "search_seconds", "report_seconds", "run", "crc")  # times, and the run's own number
+VARYING = ("seconds", "search_seconds", "report_seconds", "run", "crc")  # times, and the run's id
 TIMED = re.compile("time|seconds|minutes")
-"""Lines of report.html that say how long something took, or when."""
+"""Matches lines of report.html with a time or a duration."""
 
 
 def main() -> int:
-    """Make the runs, or those that are named, and compare them where asked."""
+    """Make all runs or the selected ones, and compare them if `--like` is given."""
     parser = argparse.ArgumentParser(description="Do runs write the same as before?")
     parser.add_argument("home", type=Path, help="the folder of the models and of every set of runs")
     parser.add_argument("name", help="this set of runs")
@@ -74,7 +74,7 @@ def main() -> int:
 
 
 def trees(models: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every run by its name, with the settings of its recipe; models and data are made in the folder once."""
+    """The name and the recipe's settings of every run; models and data are created in the folder once."""
     models.mkdir(parents=True, exist_ok=True)
     fewer: dict[str, Any] = {
         "race": {"written": 60, "max_perplexity": None, "words": 2, "batch": 3, "least": 3},
@@ -124,7 +124,7 @@ def _of(method: str, sections: dict[str, Any]) -> dict[str, Any]:
 
 
 def masked(models: Path, more: dict[str, Any]) -> dict[str, Any]:
-    """Labels by a masked LM that was trained to want one word."""
+    """Classification with a masked LM that was trained to prefer one word."""
     folder = models / "masked"
     if not (folder / "config.json").exists():
         model, tokenizer = answering("masked")
@@ -135,7 +135,7 @@ def masked(models: Path, more: dict[str, Any]) -> dict[str, Any]:
 
 
 def styled(models: Path, more: dict[str, Any]) -> dict[str, Any]:
-    """Sentences of bad food into sentences of good food, with a judge that is trained in the run."""
+    """Style transfer from sentences about bad food to good food, with a judge that is trained in the run."""
     home = models / "style"
     if not home.exists():
         home.mkdir()
@@ -162,7 +162,7 @@ def styled(models: Path, more: dict[str, Any]) -> dict[str, Any]:
 
 
 def pictured(models: Path, more: dict[str, Any]) -> dict[str, Any]:
-    """Words for a red square, by the model that comes with pinprompt."""
+    """Words for a red square, with the model that is part of the package."""
     task = {"kind": "inversion", "images": [picture(models / "red.png", "red")], "model": "emoji-clip"}
     base = {"task": task, "policy": _writer(models), "scoring": {"memo": False}, "budget": {"calls": 300}}
     return recipes.merge(base, more)
@@ -173,7 +173,7 @@ def _writer(models: Path) -> dict[str, Any]:
 
 
 def differences(before: Path, after: Path) -> Iterator[str]:
-    """The files of the runs in `after` that are not as in `before`."""
+    """The files of the runs in `after` that differ from those in `before`."""
     for run in sorted(path for path in after.iterdir() if path.is_dir()):
         for name in COMPARED:
             old, new = (plain(base, f"{run.name}/{name}") for base in (before, after))
@@ -182,11 +182,11 @@ def differences(before: Path, after: Path) -> Iterator[str]:
 
 
 def plain(base: Path, name: str) -> str | None:
-    """What a file says, without what differs between two equal runs; None where there is none."""
+    """A file's contents without what differs between two equal runs; None if there is no such file."""
     path = base / name
     if not path.exists():
         return None
-    text = path.read_text("utf-8").replace(str(base), "")  # a report has the command that makes its run again
+    text = path.read_text("utf-8").replace(str(base), "")  # a report contains the command that repeats its run
     if path.suffix == ".json":
         return json.dumps(_without_times(json.loads(text)), indent=1)
     if path.suffix == ".jsonl":

@@ -1,6 +1,7 @@
-"""Write the tables of docs/scale.md: what a paper-size sweep costs, and what the simulations give.
+"""Write the tables of docs/scale.md: the cost of a paper-size sweep, and the results of the simulations.
 
-`python tools/scale.py` takes a minute. Nothing is measured: speeds and prices are the inputs below, with their sources.
+`python tools/scale.py` takes a minute. Nothing is measured: speeds and prices are inputs, given below with their
+sources.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ PAGE = ROOT / "docs" / "scale.md"
 RECIPES = [ROOT / "recipes" / "paper" / f"table1-{part}.toml" for part in ("classification", "bootstrap", "calibrated")]
 
 GPU, GPU_TFLOPS, GPU_HOUR = "A100", 60.0, 2.0
-"""Useful TFLOP/s in half precision with full batches, and the price of an hour in dollars: assumptions of 2026-11."""
+"""Useful TFLOP/s in half precision with full batches, and the price per hour in dollars: assumptions as of 2026-11."""
 CPU_TFLOPS = 0.056
 """One core of an AMD EPYC with AVX-512 in float32, 32 rows at a time, by CPU time (2026-11-16)."""
 SERVER, PRICE = "gpt-4o-mini", {"input": 0.15, "output": 0.60}
 """List price in dollars per million tokens, as of 2026-06."""
 PER_MINUTE = 10_000
-"""Requests that the server allows per minute: an assumption, a common limit of paying accounts."""
+"""Requests per minute that the server allows: an assumption, a common limit for paid accounts."""
 
 
 def cells(**settings: Any) -> list[Cell]:
@@ -34,12 +35,12 @@ def cells(**settings: Any) -> list[Cell]:
 
 
 def hours(found: list[Cell], tflops: float) -> dict[str, float]:
-    """Hours of each cell on a worker of that speed, by the name of its folder."""
+    """Hours of each cell on a worker of that speed, by folder name."""
     return {cell.folder.name: rough(cell.recipe, tflops * 1e12 / 2)["minutes"] / 60 for cell in found}
 
 
 def costs() -> Iterator[str]:
-    """What the sweep costs."""
+    """The cost of the sweep."""
     found = cells()
     calls = sum(rough(cell.recipe)["calls"] for cell in found)
     on_gpu, on_cpu = hours(found, GPU_TFLOPS), hours(found, CPU_TFLOPS)
@@ -72,7 +73,7 @@ def _gradients(cell: Cell) -> bool:
 
 
 def small() -> Iterator[str]:
-    """What the default search costs behind the API, for comparison."""
+    """The cost of the default search with the API, for comparison."""
     task = {"kind": "classification", "dataset": "sst-2", "model": f"remote:{SERVER}"}
     recipe = recipes.resolve({"profile": "quick", "task": task, "budget": {"prices": {SERVER: PRICE}}})
     facts = rough(recipe)
@@ -83,7 +84,7 @@ def small() -> Iterator[str]:
 
 
 def swept() -> Iterator[str]:
-    """The sweep on many workers, simulated."""
+    """A simulation of the sweep on many workers."""
     found = cells()
     known = hours(found, GPU_TFLOPS)
     yield "| GPUs | lost nodes | cells finished | hours | without trouble | share of it |"
@@ -97,7 +98,7 @@ def swept() -> Iterator[str]:
 
 
 def scored(figures: dict[str, Any]) -> Iterator[str]:
-    """Prompts scored by many workers, simulated."""
+    """A simulation of scoring with many workers."""
     yield "| workers | prompts, and how many at a time | prompts/s | busy | driver busy | lost | in order |"
     yield "|---:|---|---:|---:|---:|---:|---|"
     for one in [*figures["scoring_all_at_once"], *figures["scoring_steps_of_16"], figures["lost_nodes"]]:
@@ -110,12 +111,12 @@ def scored(figures: dict[str, Any]) -> Iterator[str]:
 
 
 def breaking() -> Iterator[str]:
-    """Where one driver is busy all the time."""
+    """The number of workers at which the driver is busy all the time."""
     driver = scale.MEASURED
     yield "| seconds per chunk | workers that one driver can keep busy |"
     yield "|---:|---:|"
     for seconds in (0.05, 0.5, 2.0, 20.0):
-        # A worker more needs a chunk more in the same seconds, and makes every wait a little longer.
+        # Each additional worker needs one more chunk in the same time, and makes every wait a little longer.
         fixed = driver.send + driver.wait + driver.get
         workers = 1
         while workers * (fixed + workers * driver.wait_each) < seconds:
@@ -124,7 +125,7 @@ def breaking() -> Iterator[str]:
 
 
 def limits(figures: dict[str, Any]) -> Iterator[str]:
-    """A server with a limit, simulated."""
+    """A simulation of a server with a rate limit."""
     yield "| `requests_per_minute` | Retry-After | outage | minutes (ideal) | refused | rows not answered | stops |"
     yield "|---|---|---:|---:|---:|---:|---:|"
     for one in figures["limits"]:
@@ -143,7 +144,7 @@ def blocks(figures: dict[str, Any]) -> dict[str, str]:
 
 
 def written(page: str, found: dict[str, str]) -> str:
-    """The page with these tables in their places."""
+    """The page with these tables inserted."""
     for name, text in found.items():
         begin, end = f"<!-- {name} -->", f"<!-- end {name} -->"
         head, rest = page.split(begin)
@@ -152,7 +153,7 @@ def written(page: str, found: dict[str, str]) -> str:
 
 
 def main() -> None:
-    """Simulate and write."""
+    """Run the simulations and write the page."""
     PAGE.write_text(written(PAGE.read_text("utf-8"), blocks(scale.measure())), "utf-8")
 
 

@@ -1,7 +1,7 @@
-"""How near scoring is to the limit of products: `python tools/scoring_threads.py THREADS TEXTS [TOKENS ...]`.
+"""How close scoring is to the matrix-product limit: `python tools/scoring_threads.py THREADS TEXTS [TOKENS ...]`.
 
-Reads 24 prompts of 5 to 8 tokens behind random texts with `smollm2`, in passes of at least TOKENS tokens (64), and
-prints useful GFLOP/s beside a product of 512 rows on as many threads.
+Reads 24 prompts of 5 to 8 tokens after random texts with `smollm2`, in passes of at least TOKENS tokens (default: 64),
+and prints the useful GFLOP/s next to those of a product of 512 rows with the same number of threads.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pinprompt.models.loading import load_causal_lm
 
 
 def main() -> None:
-    """Print a line for each size of a pass."""
+    """Print a line for each pass size."""
     threads, count, *sizes = (int(one) for one in sys.argv[1:])
     torch.set_num_threads(threads)
     torch.manual_seed(0)

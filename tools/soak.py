@@ -1,4 +1,4 @@
-"""The soak: small runs are killed and damaged at random, then resumed: equal to the undisturbed run, or an error.
+"""Soak test: small runs are killed or damaged at random, then resumed. They must equal the undisturbed run, or fail.
 
     python tools/soak.py --kills 1000 --damages 1000     # make soak: half an hour
     python tools/soak.py --minutes 2                     # make soak-short: what CI runs
@@ -6,11 +6,11 @@
 Every case is a real run: tiny models of the real classes in their real formats, real run folders, the real evaluator,
 journal, memo and checkpoint. Runs are forked from a process that has torch and the models in memory, so that a run
 takes a fraction of a second. A run is killed by the kernel after a random share of its CPU time, or in the middle of a
-random operation on the disk (half a row written, a file not yet renamed, or renamed and not yet synced); it is killed
-up to four times, then resumed to its end. A damage changes one file of a copy of a killed or a finished run, or the
-memo: a bit, a block, its length, its rows, its existence. The resumed run must then tell the same events, prompts and
-result, or refuse with a sentence of ours. "Ended well but different" fails, and so does any other error. With Ray the
-runs are processes of their own, a few only, since Ray takes many seconds to start.
+random disk operation (half a row written, a file not yet renamed, or renamed and not yet synced). It is killed up to
+four times, then resumed to its end. Damage is done to one file in a copy of a killed or finished run, or to the memo: a
+bit, a block, its length or its rows are changed, or it is deleted. The resumed run must then give the same events,
+prompts and result, or stop with one of pinprompt's own errors. A different result or any other error is a failure. Runs
+on Ray are separate processes, and there are only a few of them, since Ray takes many seconds to start.
 """
 
 from __future__ import annotations
@@ -66,23 +66,23 @@ SMALL: dict[str, Any] = {
     "grips": {"steps": 3, "candidates": 2, "patience": 2, "finalists": 2},
 }
 VARY = ("seconds", "paid_calls")
-"""What result.json says of the machine and of kills, not of the run."""
+"""Fields of result.json that depend on the machine and on kills, not on the run."""
 
 
 @dataclass
 class Case:
-    """One way to run: the recipe, and what stands around it."""
+    """One case: the recipe, and the circumstances of its runs."""
 
     name: str
     tree: dict[str, Any]
     memo: bool = False
     force: bool = False
-    """Is the folder taken by a run of another seed, which `--force` removes?"""
+    """Whether the folder has a run with another seed, which `--force` removes."""
     cpu: float = 0.0
     operations: int = 0
     expected: Any = None
     whole: Path = Path()
-    """The undisturbed run, with the home of its memo."""
+    """The undisturbed run, with the folder of its memo."""
     killed: list[Path] = field(default_factory=list)
     """Runs that were killed at different moments."""
 
@@ -93,7 +93,7 @@ class Case:
 
 @dataclass
 class Tally:
-    """What happened so far."""
+    """Counts of what has happened so far."""
 
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
@@ -103,7 +103,7 @@ class Tally:
         print(f"FAILED: {sentence}", flush=True)
 
 
-# The cases: every method with a budget and a dev split, and the rest of the house around some of them.
+# The cases: every method with a budget and a dev split, and some of them with other features.
 
 
 def cases(base: Path, url: str) -> list[Case]:
@@ -136,12 +136,12 @@ def cases(base: Path, url: str) -> list[Case]:
     return found
 
 
-# One run in a child of its own.
+# One run in a child process.
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a child ended: 'done', 'killed', 'refused' (an error of ours), or 'broken' (any other)."""
+    """How a child ended: 'done', 'killed', 'refused' (one of pinprompt's errors), or 'broken' (any other)."""
 
     how: str
     said: str
@@ -149,7 +149,7 @@ class Ended:
 
 
 def in_child(work: Callable[[], None], after: float | None = None) -> Ended:
-    """Run a function in a fork; with `after` the kernel ends it after that many seconds of CPU time."""
+    """Run a function in a fork; with `after`, the kernel kills it after that many seconds of CPU time."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -179,14 +179,14 @@ def in_child(work: Callable[[], None], after: float | None = None) -> Ended:
 
 
 class Operations:
-    """Counts what a run does to the disk, and ends the process in the middle of one operation."""
+    """Counts a run's disk operations, and kills the process in the middle of one of them."""
 
     def __init__(self, last: int = 0) -> None:
         self.count, self.last = 0, last
 
     @contextlib.contextmanager
     def counted(self) -> Iterator[None]:
-        """Watch appending, renaming and syncing."""
+        """Count appends, renames and syncs."""
         append, replace, sync = files.AppendOnly.append, os.replace, os.fsync
 
         def torn(file: files.AppendOnly, rows: list[dict[str, Any]]) -> None:
@@ -222,7 +222,7 @@ class Operations:
 
 
 def carry_out(case: Case, out: Path, *, resume: bool, kill: Operations | None = None) -> None:
-    """The run of a case, as `pinprompt tune` carries it out."""
+    """Run a case in the same way as `pinprompt tune`."""
     os.environ["PINPROMPT_HOME"] = str(out.parent / "home")
     with (kill or Operations()).counted():
         running.run(
@@ -231,7 +231,7 @@ def carry_out(case: Case, out: Path, *, resume: bool, kill: Operations | None = 
 
 
 def told(out: Path) -> Any:
-    """What a run's user sees of it."""
+    """The part of a run that its user sees."""
     result = json.loads((out / "result.json").read_text("utf-8"))
     for name in VARY:
         result.pop(name)
@@ -240,14 +240,14 @@ def told(out: Path) -> Any:
 
 
 def measure(case: Case, base: Path, dice: random.Random) -> None:
-    """The undisturbed run (what is to be expected, how long it takes, how often it touches the disk), and killed ones.
+    """Make the undisturbed run, which gives the expected result, the duration and the disk operations; and killed ones.
 
-    These are killed early, halfway and late, never before there is a folder: they are what damages are done to.
+    Runs are killed early, halfway and late, but never before their folder exists. Damage is done to copies of these.
     """
     out = base / "run"
     base.mkdir()
 
-    # In this process, so that whatever is imported or compiled on the way is there for all forks.
+    # In this process, so that everything imported or compiled during the run is available to all forks.
     operations, started = Operations(), time.process_time()
     carry_out(case, out, resume=False, kill=operations)
     case.expected, case.whole = told(out), base
@@ -303,7 +303,7 @@ def kill_and_resume(case: Case, base: Path, dice: random.Random, tally: Tally) -
 
 
 def damage(path: Path, dice: random.Random) -> str:
-    """Change a file in a random way; gives what was done to it."""
+    """Change a file in a random way; returns a description of the change."""
     content = path.read_bytes()
     if not content or dice.random() < 0.08:
         path.unlink()
@@ -358,7 +358,7 @@ def damage_and_resume(case: Case, base: Path, dice: random.Random, tally: Tally)
         tally.counts["repaired"] += 1
 
 
-# Ray: processes of their own.
+# Ray: separate processes.
 
 RAY = """
 import sys
@@ -370,7 +370,7 @@ ON_RAY = ("pin", "random", "beam")
 
 
 def with_ray(method: str, models: str, out: str, last: str) -> None:
-    """A run whose prompts are scored by two workers of Ray; prints how often it touched the disk."""
+    """A run whose prompts are scored by two Ray workers; prints the number of disk operations."""
     from tests.house.tiny import recipe
     from tests.toys import patient_ray
 
@@ -390,7 +390,7 @@ def with_ray(method: str, models: str, out: str, last: str) -> None:
 
 
 def ray_kills(base: Path, dice: random.Random, count: int, tally: Tally) -> None:
-    """Kill the driver of a run on Ray in the middle of an operation on the disk, resume it, and compare."""
+    """Kill the driver of a run on Ray in the middle of a disk operation, resume it, and compare."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "src")])
     environment = {**os.environ, "PYTHONPATH": path, "PINPROMPT_HOME": str(base / "ray-home")}
 
@@ -422,14 +422,14 @@ def ray_kills(base: Path, dice: random.Random, count: int, tally: Tally) -> None
 
 
 def soak(kills: int, damages: int, minutes: float | None, seed: int, ray: int) -> int:
-    """Everything, until the counts or the minutes are reached; the number of failures."""
+    """Run everything until the counts or the minutes are reached; returns the number of failures."""
     import torch
 
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
-    Checkpoint.due = lambda self: True  # type: ignore[method-assign]  # every step is saved, so that kills meet saving
-    loading.load_causal_lm = functools.cache(loading.load_causal_lm)  # forks share what the parent has read
-    label_scores.RESAMPLES = 50  # the intervals of a report are not what is tried here, and would take most of the time
+    Checkpoint.due = lambda self: True  # type: ignore[method-assign]  # every step is saved, so that kills hit saves
+    loading.load_causal_lm = functools.cache(loading.load_causal_lm)  # forks share the parent's models
+    label_scores.RESAMPLES = 50  # intervals of reports are not tested here, and would take most of the time
     dice, tally, started = random.Random(seed), Tally(), time.monotonic()
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # a killed process loses nothing there either
     with tempfile.TemporaryDirectory(prefix="soak-", dir=memory) as place, _server() as url:
@@ -468,7 +468,7 @@ def soak(kills: int, damages: int, minutes: float | None, seed: int, ray: int) -
 
 @contextlib.contextmanager
 def _server() -> Iterator[str]:
-    """The server of the remote cases, in a process of its own: a fork must not carry its threads."""
+    """The server of the remote cases, in a separate process: its threads must not be in a forked process."""
     code = (
         "from tests.safety.remote_runs import labeller\nfrom remote_servers import serving\nimport sys, threading\n"
         "with serving(labeller) as server:\n    print(server.url, flush=True)\n    sys.stdin.read()\n"

@@ -1,4 +1,6 @@
-"""Bootstrapped against Monte-Carlo on a task with a known answer (tests/house/tiny.py); docs/deviations.md quotes it.
+"""Bootstrapped against Monte-Carlo targets on a task with a known answer (tests/house/tiny.py).
+
+docs/deviations.md has the results.
 
 Run it from the project's root: .venv/bin/python tools/toy_targets.py
 """
@@ -22,7 +24,7 @@ SEEDS = (0, 1, 2)
 
 
 def solved(folder: Path, **learning: object) -> tuple[int, float]:
-    """How many of the seeds found every word, and the mean number of prompts tried."""
+    """The number of seeds that found every word, and the mean number of prompts tried."""
     found, prompts = 0, 0
     for seed in SEEDS:
         with tempfile.TemporaryDirectory() as out:

@@ -1,4 +1,4 @@
-"""Words for tools/emoji_clip/train.py: the tokenizer, captions drawn anew each time, a start for concept vectors."""
+"""Text for tools/emoji_clip/train.py: the tokenizer, random captions, initial concept vectors."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ TEMPLATES = (
 def make_tokenizer(concepts: list[dict[str, Any]]) -> PreTrainedTokenizerFast:
     """One token for each word of the captions, one for all other words.
 
-    A model this small cannot know what a word is that no caption has; with pieces of words to choose from, a search
-    puts together eight of them that point anywhere.
+    A model this small cannot learn words that are in no caption. With subword tokens, a search could combine eight of
+    them to reach any point of the embedding space.
     """
     texts = [*TEMPLATES, *(text for concept in concepts for text in [concept["name"], *concept["keywords"]])]
     split = pre_tokenizers.Split(Regex(r"[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"), "removed", invert=True)
@@ -40,7 +40,7 @@ def make_tokenizer(concepts: list[dict[str, Any]]) -> PreTrainedTokenizerFast:
 
 
 class Captions:
-    """Draws a new caption for a concept each time: its name, some keywords, their words shuffled, noise between."""
+    """Draws random captions for a concept: its name, some keywords, shuffled words, with noise words in between."""
 
     def __init__(self, concepts: list[dict[str, Any]], words: list[str], seed: int) -> None:
         self.concepts, self.random = concepts, random.Random(seed)
@@ -59,7 +59,7 @@ class Captions:
         return " ".join(self.noise_words(self.random.randint(1, 10)))
 
     def mixed(self) -> str:
-        """Words of several concepts: a caption that a search might think of, and that fits no picture."""
+        """Words of several concepts: a caption that a search might find, and that fits no picture."""
         some = [self.random.choice(self.concepts) for _ in range(self.random.randint(3, 10))]
         return " ".join(self.random.choice([one["name"], *one["keywords"]]).split()[0] for one in some)
 
@@ -85,7 +85,7 @@ class Captions:
 
 
 def prototypes(concepts: list[dict[str, Any]]) -> torch.Tensor:
-    """A start for one vector per concept: their words, weighted by rarity, pressed into 128 directions (LSA)."""
+    """Initial vectors, one per concept: its words, weighted by rarity, projected to 128 dimensions (LSA)."""
     bags = [
         [word for text in [concept["name"]] * 3 + concept["keywords"] for word in text.split()] for concept in concepts
     ]

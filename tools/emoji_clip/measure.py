@@ -1,4 +1,4 @@
-"""Save emoji-clip, measure it on the drawing set that it has never seen, and write its card."""
+"""Save emoji-clip, evaluate it on the held-out drawing set, and write its model card."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def texts_to_features(model: CLIPModel, tokenizer: PreTrainedTokenizerFast, text
 
 @torch.no_grad()
 def test_features(model: CLIPModel, data: Any) -> torch.Tensor:
-    """Unit vectors of the unseen set's drawings on white, prepared by the shipped processor."""
+    """Unit vectors of the held-out drawings on a white background, prepared by the shipped processor."""
     processor, pixels = make_processor(model), []
     for picture in data[TEST_SET]:
         drawing = Image.fromarray(picture)
@@ -46,7 +46,7 @@ def many_texts(model: CLIPModel, tokenizer: PreTrainedTokenizerFast, texts: list
 def recall(
     model: CLIPModel, tokenizer: PreTrainedTokenizerFast, data: Any, concepts: list[dict[str, Any]]
 ) -> dict[str, float]:
-    """Recall at 1 and 5 over all names, for the unseen set."""
+    """Recall at 1 and 5 over all names, for the held-out set."""
     texts = many_texts(model, tokenizer, [concept["name"] for concept in concepts])
     order = (test_features(model, data) @ texts.T).topk(5).indices
     hits = order == torch.from_numpy(data[f"{TEST_SET}/concepts"])[:, None]
@@ -61,7 +61,7 @@ def recall(
 def best_words(
     model: CLIPModel, tokenizer: PreTrainedTokenizerFast, data: Any, concepts: list[dict[str, Any]], words: list[str]
 ) -> dict[str, float]:
-    """How often the best single words for an unseen drawing are its own: a search over words finds just these."""
+    """How often the best single words for a held-out drawing are its own: a search over words would find these."""
     own = [set(" ".join([concept["name"], *concept["keywords"]]).split()) for concept in concepts]
     every = sorted({*words, *(word for some in own for word in some)})
     order = (test_features(model, data) @ many_texts(model, tokenizer, every).T).topk(5).indices.tolist()
@@ -75,7 +75,7 @@ def best_words(
 
 
 def make_processor(model: CLIPModel) -> CLIPImageProcessorPil:
-    """What turns a picture into the model's pixels."""
+    """The image processor, which turns a picture into the model's input."""
     size = model.config.vision_config.image_size
     return CLIPImageProcessorPil(
         size={"shortest_edge": size}, crop_size={"height": size, "width": size}, image_mean=MEAN, image_std=STD
@@ -83,7 +83,7 @@ def make_processor(model: CLIPModel) -> CLIPImageProcessorPil:
 
 
 def save(model: CLIPModel, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
-    """Weights in half precision, tokenizer and image processor, as transformers saves them."""
+    """Save weights in half precision, tokenizer and image processor in transformers' format."""
     half = CLIPModel(model.config)
     half.load_state_dict(model.state_dict())
     half.half().save_pretrained(out)
@@ -100,7 +100,7 @@ def finish(
     concepts: list[dict[str, Any]],
     words: list[str],
 ) -> None:
-    """Save the model, measure what was saved, and write its card."""
+    """Save the model, evaluate the saved files, and write the model card."""
     save(model, tokenizer, given.out)
     shipped = CLIPModel.from_pretrained(given.out, dtype=torch.float32).eval()
     result = recall(shipped, tokenizer, data, concepts) | best_words(shipped, tokenizer, data, concepts, words)

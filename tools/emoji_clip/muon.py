@@ -8,9 +8,10 @@ import torch
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum whose matrix steps are made orthogonal (Jordan et al. 2024).
+    """Momentum with orthogonalised matrix steps (Jordan et al. 2024).
 
-    torch.optim.Muon does it in bfloat16, which is slow on a CPU; here in float32, all matrices of a shape at once.
+    torch.optim.Muon uses bfloat16, which is slow on a CPU. This one uses float32 and handles all matrices of one shape
+    at once.
     """
 
     def __init__(self, params: list[torch.nn.Parameter]) -> None:
@@ -18,7 +19,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
-        """One step for every matrix that has a gradient."""
+        """Make one step for every matrix that has a gradient."""
         shapes: dict[torch.Size, list[torch.nn.Parameter]] = {}
         for group in self.param_groups:
             for p in group["params"]:

@@ -1,16 +1,18 @@
-"""Fetch openly licensed emoji drawings and their captions, and rasterise them for tools/emoji_clip/train.py.
+"""Download openly licensed emoji drawings and their captions, and rasterise them for tools/emoji_clip/train.py.
 
     python -m venv /tmp/emoji-venv && /tmp/emoji-venv/bin/pip install resvg_py numpy pillow
     /tmp/emoji-venv/bin/python tools/emoji_clip/pictures.py /tmp/emoji-data
 
-Needs `npm` (only `npm pack`, which downloads and runs nothing). Leaves in the folder: `pictures.npz` (for each set an
-array [n, 72, 72, 4] of RGBA drawings and the row of the concept that each shows), `concepts.json` (name, keywords and
-group per concept), and `noto/` with the test drawings as PNG files. Nothing of it is shipped with the package.
+Needs `npm`, but only for `npm pack`, which downloads packages without running them. The script writes to the folder:
+`pictures.npz` (for each set an array [n, 72, 72, 4] of RGBA drawings and the row of each drawing's concept),
+`concepts.json` (name, keywords and group of each concept), and `noto/` with the test drawings as PNG files. None of
+this is shipped with the package.
 
     /tmp/emoji-venv/bin/python tools/emoji_clip/pictures.py runs/pictures --only octopus pizza rocket
 
-fetches a part of it and leaves `concepts.json` and these test drawings in `noto/`: pictures to find words for, which
-emoji-clip has not seen (recipes/small/inversion-*.toml). A drawing is named by its Unicode name, hyphens for spaces.
+downloads only what is needed for `concepts.json` and these test drawings in `noto/`: pictures for inversion that were
+not used to train emoji-clip (recipes/small/inversion-*.toml). Drawings are named by their Unicode name, with hyphens
+for spaces.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ SETS = {  # npm package, exact version; the drawings' licence
     "fa6-solid": ("@iconify-json/fa6-solid", "1.2.4"),  # CC-BY-4.0, Dave Gandy
     TEST_SET: ("@iconify-json/noto", "1.2.9"),  # Apache-2.0, Google
 }
-# Icons: only those that are called like an emoji are taken.
+# Icons: only those with the name of an emoji are used.
 ICONS = ("game-icons", "mdi", "hugeicons", "icon-park", "ph", "mingcute", "tabler", "fa6-solid")
 MONOCHROME = ("fluent-contrast", "emojione-monotone", *(name for name in ICONS if name != "icon-park"))
 VARIANT = re.compile(r"-(fill|filled|duotone|\d)$")
@@ -75,7 +77,7 @@ def fetch(package: str, version: str, folder: Path) -> Path:
 
 
 def squeeze(name: str) -> str:
-    """A name without case, accents and anything but letters and digits, for matching sets that name things apart."""
+    """A name in lower case, with only letters and digits and no accents, to match sets with different spellings."""
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
     return re.sub(r"[^a-z0-9]", "", plain.replace("flag-for-flag-", "flag").replace("flag-for-", "flag"))
 
@@ -112,7 +114,7 @@ def concepts(folder: Path) -> list[dict[str, Any]]:
 
 
 def draw(icons: dict[str, Any], name: str) -> np.ndarray | None:
-    """The drawing as RGBA, or None where the set has no drawing of that name."""
+    """The drawing as RGBA, or None if the set has no drawing of that name."""
     flip = False
     icon = icons["icons"].get(name)
     if icon is None:
@@ -135,19 +137,19 @@ def draw(icons: dict[str, Any], name: str) -> np.ndarray | None:
 
 
 def names_in(set_name: str, package: Path, folder: Path, icons: dict[str, Any]) -> dict[str, list[str]]:
-    """Both hexcode and squeezed name to the icon's name in that set, or names: some sets have variants."""
+    """A table from hexcodes and squeezed names to the icon's names in that set; some sets have variants."""
     found: dict[str, list[str]] = {}
     for name in [*icons["icons"], *icons.get("aliases", {})]:
         plain = VARIANT.sub("", name) if set_name in ("streamline", *ICONS) else name
         found.setdefault(squeeze(plain), []).append(name)
-    if set_name == "fluent-emoji":  # has no table of its own, and the names of its flat sister
+    if set_name == "fluent-emoji":  # it has no table; its names are those of the flat set
         package = fetch(*SETS["fluent-emoji-flat"], folder)
     chars = json.loads((package / "chars.json").read_text("utf-8"))
     return found | {"#" + code: [name] for code, name in chars.items()}
 
 
 def vector_drawings(set_name: str, package: Path, folder: Path) -> Callable[[dict[str, Any]], list[np.ndarray]]:
-    """From a concept to a set's drawings of it, at most three."""
+    """A function from a concept to a set's drawings of it, at most three."""
     icons = json.loads((package / "icons.json").read_text("utf-8"))
     names = names_in(set_name, package, folder, icons)
 
@@ -162,7 +164,7 @@ def vector_drawings(set_name: str, package: Path, folder: Path) -> Callable[[dic
 
 
 def rendered_drawings(package: Path) -> Callable[[dict[str, Any]], list[np.ndarray]]:
-    """The same for a set of pictures that are files named by their code points."""
+    """The same for a set of image files named by their code points."""
     files = {path.stem.lower().replace("-fe0f", ""): path for path in (package / "assets").glob("*.webp")}
 
     def of(concept: dict[str, Any]) -> list[np.ndarray]:
@@ -173,7 +175,7 @@ def rendered_drawings(package: Path) -> Callable[[dict[str, Any]], list[np.ndarr
 
 
 def paint(arrays: dict[str, np.ndarray]) -> None:
-    """Give the drawings of one colour the mean colour of their concept in the coloured sets: more like an emoji."""
+    """Colour monochrome drawings with the mean colour of their concept in the coloured sets, to resemble an emoji."""
     sums: dict[int, np.ndarray] = {}
     for name in (name for name in SETS if name not in MONOCHROME and name != TEST_SET):
         for picture, owner in zip(arrays[name].astype(float), arrays[f"{name}/concepts"].tolist(), strict=True):
@@ -187,12 +189,12 @@ def paint(arrays: dict[str, np.ndarray]) -> None:
 
 
 def file_name(concept: dict[str, Any]) -> str:
-    """How a concept's drawing is called as a file, without its ending."""
+    """The name of the file with a concept's drawing, without its extension."""
     return str(concept["name"]).replace(" ", "-")
 
 
 def draw_set(set_name: str, rows: list[dict[str, Any]], folder: Path) -> tuple[list[np.ndarray], list[int]]:
-    """The drawings of a set, and the row of the concept that each shows; the test set's are saved as PNG files too."""
+    """The drawings of a set, and the row of each drawing's concept; the test set is also saved as PNG files."""
     package = fetch(*SETS[set_name], folder)
     rendered = (package / "assets").exists()
     drawings = rendered_drawings(package) if rendered else vector_drawings(set_name, package, folder)
@@ -210,7 +212,7 @@ def draw_set(set_name: str, rows: list[dict[str, Any]], folder: Path) -> tuple[l
 
 
 def main(folder: Path, only: list[str] | None) -> None:
-    """Fetch, match, draw, save."""
+    """Download, match, draw and save."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = concepts(folder)
     (folder / "concepts.json").write_text(json.dumps(rows, indent=0), encoding="utf-8")

@@ -2,13 +2,13 @@
 
     python tools/emoji_clip/train.py /tmp/emoji-data OUT --minutes 30 --words /path/to/smollm2/tokenizer.json
 
-The folder comes from tools/emoji_clip/pictures.py. One drawing set (Noto) is never trained on and is the test: which
-of all names does the model rank first for a drawing? `--words` is a tokenizer.json whose word-like tokens (SmolLM2's,
-Apache-2.0) serve as unrelated words: captions are mixed with them, and captions made of nothing else are extra
-negatives, so that a word the model has no picture for does not win by noise; so are captions of words from many
-concepts, for a search would put such together. The learning rate follows the clock, so
-that the run ends well in whatever time it is given. The last (averaged) weights are the model, not those
-that do best on the test set.
+The folder comes from tools/emoji_clip/pictures.py. One drawing set (Noto) is not used for training but for the test:
+which of all names does the model rank first for a drawing? `--words` is a tokenizer.json whose word-like tokens
+(SmolLM2's, Apache-2.0) are used as unrelated words. Captions are mixed with them, and captions of unrelated words only
+are extra negatives, so that a word without a picture does not get a high score by chance. Captions of words from many
+concepts are negatives, too, since a search would combine words in this way. The learning rate depends on the elapsed
+time, so that its schedule is complete for any given duration. The saved model has the last (averaged) weights, not
+those that are best on the test set.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from transformers import AutoTokenizer, CLIPConfig, CLIPModel, PreTrainedTokeniz
 FIXED = re.compile(r"left|right|arrow|clock|thirty|flag|button|keycap|input|letters|abc|symbol|sign|mark|back|soon|end")
 
 FULL_COLOUR = {"twemoji", "fluent-emoji-flat", "fluent-emoji", "fluent-3d", "emojione", "fxemoji", "streamline"}
-BEND, CROSSED, COLOURED = 0.06, 0.25, 0.65  # how far drawings are bent; shares of crossed ones, of ones in full colour
+BEND, CROSSED, COLOURED = 0.06, 0.25, 0.65  # strength of warping; shares of combined drawings and of full-colour ones
 
 
 def make_model(tokenizer: PreTrainedTokenizerFast, size: int, patch: int, width: int, layers: int) -> CLIPModel:
-    """The real class at a size that stays under 8 MB in half precision."""
+    """A CLIPModel that takes less than 8 MB in half precision."""
     text = {
         "vocab_size": len(tokenizer), "hidden_size": 160, "intermediate_size": 640, "num_hidden_layers": 2,
         "num_attention_heads": 5, "max_position_embeddings": WINDOW, "projection_dim": 128,
@@ -54,14 +54,14 @@ def make_model(tokenizer: PreTrainedTokenizerFast, size: int, patch: int, width:
 
 @torch.no_grad()
 def whiten(model: CLIPModel, pixels: torch.Tensor) -> None:
-    """Start the patch layer at the whitened principal directions of real patches: neighbouring pixels are alike."""
+    """Initialise the patch layer with the whitened principal components of real patches, whose pixels correlate."""
     patch = model.config.vision_config.patch_size
     patches = F.unfold(pixels, patch, stride=patch).transpose(1, 2).flatten(0, 1)
     patches = patches[patches.std(1) > 0.02]
     values, directions = torch.linalg.eigh((patches - patches.mean(0)).T.cov())
     width = model.config.vision_config.hidden_size
     kept = directions[:, -width:] / (values[-width:] + 1e-2 * values[-1]).sqrt()
-    turn, _ = torch.linalg.qr(torch.randn(width, width))  # so that no channel is the brightest one
+    turn, _ = torch.linalg.qr(torch.randn(width, width))  # so that no channel dominates
     weight = model.vision_model.embeddings.patch_embedding.weight
     weight.copy_((kept @ turn).T.reshape(weight.shape) * 0.3)
 
@@ -79,7 +79,7 @@ def make_optimizers(model: CLIPModel, anchors: torch.nn.Parameter) -> list[torch
 
 
 def augment(pictures: torch.Tensor, may_flip: torch.Tensor, size: int) -> torch.Tensor:
-    """RGBA drawings [n, 4, 72, 72] to RGB [n, 3, size, size]: moved, turned, bent, on some ground, in other colours."""
+    """RGBA drawings [n, 4, 72, 72] to RGB [n, 3, size, size]: shifted, rotated, warped, recoloured, on a background."""
     count = len(pictures)
     angle = (torch.rand(count) - 0.5) * 0.4
     zoom, stretch = 1 / torch.empty(count).uniform_(0.75, 1.1), torch.empty(count).uniform_(0.9, 1.1)
@@ -88,10 +88,10 @@ def augment(pictures: torch.Tensor, may_flip: torch.Tensor, size: int) -> torch.
     cos, sin = angle.cos() * zoom, angle.sin() * zoom
     theta = torch.stack([cos * mirror * stretch, -sin, shift[:, 0], sin * mirror * stretch, cos, shift[:, 1]], 1)
     grid = F.affine_grid(theta.view(count, 2, 3), [count, 4, size, size], align_corners=False)
-    # Bent a little, for vendors draw the same thing in other proportions.
+    # Slightly warped, since vendors draw the same thing in different proportions.
     grid = grid + F.interpolate(torch.randn(count, 2, 4, 4) * BEND, size, mode="bicubic").permute(0, 2, 3, 1)
     alpha_first = pictures.clone()
-    alpha_first[:, :3] *= pictures[:, 3:]  # premultiplied, so that clear pixels do not bleed colour
+    alpha_first[:, :3] *= pictures[:, 3:]  # premultiplied, so that transparent pixels do not bleed colour
     moved = F.grid_sample(alpha_first, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
     ground = torch.rand(count, 3, 1, 1)
     ground[torch.rand(count) < 0.6] = 1.0
@@ -110,7 +110,7 @@ def augment(pictures: torch.Tensor, may_flip: torch.Tensor, size: int) -> torch.
 
 
 def crossed(pictures: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
-    """Some drawings go on as another vendor's of the same concept beyond a straight line: parts vary apart."""
+    """Replace one side of some drawings with another vendor's drawing of the concept, so that parts vary separately."""
     count, size = len(pictures), pictures.shape[-1]
     along = torch.linspace(-1, 1, size)
     turn, offset = torch.rand(count, 1, 1) * 2 * math.pi, torch.empty(count, 1, 1).uniform_(-0.5, 0.5)
@@ -120,7 +120,7 @@ def crossed(pictures: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
 
 
 def picture_weights(concepts: list[dict[str, Any]], shown: list[bool]) -> torch.Tensor:
-    """How often each concept is drawn: flags, and the many men and women of each profession, would be half of all."""
+    """How often each concept is sampled: flags and people of each profession would otherwise be half of all."""
     return torch.tensor(
         [
             0.0 if not there else 0.3 if concept["group"] == 9 else 0.6 if concept["group"] == 1 else 1.0
@@ -130,7 +130,7 @@ def picture_weights(concepts: list[dict[str, Any]], shown: list[bool]) -> torch.
 
 
 class Drawings:
-    """Drawings of each concept to choose from, most of them from the sets in full colour."""
+    """Samples drawings of each concept, mostly from the sets in full colour."""
 
     def __init__(self, sets: dict[str, np.ndarray], owners: dict[str, np.ndarray], seed: int) -> None:
         self.sets, self.random = sets, random.Random(seed + 2)
@@ -140,11 +140,11 @@ class Drawings:
                 self.places[owner, name in FULL_COLOUR].append((name, at))
 
     def has(self, concept: int) -> bool:
-        """Whether there is any."""
+        """Whether there is a drawing of the concept."""
         return (concept, True) in self.places or (concept, False) in self.places
 
     def of(self, concepts: list[int]) -> torch.Tensor:
-        """One for each concept, RGBA [n, 4, 72, 72]."""
+        """One drawing for each concept, RGBA [n, 4, 72, 72]."""
         chosen = []
         for concept in concepts:
             coloured = self.random.random() < COLOURED
@@ -155,7 +155,7 @@ class Drawings:
 
 
 def go_on(model: CLIPModel, tokenizer: PreTrainedTokenizerFast, start: Path, names: list[str]) -> torch.Tensor:
-    """Take over an earlier model, but its text tower only where the tokens are the same; gives its vectors of names."""
+    """Load an earlier model's weights, the text tower only if the tokens are the same; returns its vectors of names."""
     earlier = CLIPModel.from_pretrained(start, dtype=torch.float32).eval()
     words = AutoTokenizer.from_pretrained(start)
     same = words.get_vocab() == tokenizer.get_vocab()
@@ -165,7 +165,7 @@ def go_on(model: CLIPModel, tokenizer: PreTrainedTokenizerFast, start: Path, nam
 
 
 def main() -> None:
-    """Train for the given time, then save and measure."""
+    """Train for the given time, then save and evaluate."""
     options = argparse.ArgumentParser()
     options.add_argument("data", type=Path)
     options.add_argument("out", type=Path)
@@ -176,11 +176,11 @@ def main() -> None:
     options.add_argument("--patch", type=int, default=12)
     options.add_argument("--width", type=int, default=160)
     options.add_argument("--layers", type=int, default=3)
-    options.add_argument("--start", type=Path, help="go on from a model of an earlier run")
+    options.add_argument("--start", type=Path, help="continue from a model of an earlier run")
     options.add_argument(
         "--before", type=float, nargs=2, default=(0, 0), help="steps and minutes of that run, for the card"
     )
-    options.add_argument("--new-words", action="store_true", help="with --start: learn tokens and text tower anew")
+    options.add_argument("--new-words", action="store_true", help="with --start: new tokens and a new text tower")
     options.add_argument("--peak", type=float, default=1.0, help="share of the full learning rates to begin with")
     options.add_argument("--seed", type=int, default=0)
     given = options.parse_args()
@@ -190,7 +190,7 @@ def main() -> None:
     vocabulary = json.loads(given.words.read_text("utf-8"))["model"]["vocab"]
     words = [token[1:] for token in sorted(vocabulary, key=vocabulary.get) if re.fullmatch("Ġ[a-z]{2,}", token)]
     data = dict(np.load(given.data / "pictures.npz"))
-    # Learning the tokens anew may break ties otherwise, so a run that goes on keeps the ones it began with.
+    # A new tokenizer may order its tokens differently, so a run that continues an earlier one keeps its tokenizer.
     keep_words = given.start is not None and not given.new_words
     tokenizer = AutoTokenizer.from_pretrained(given.start) if keep_words else make_tokenizer(concepts)
     shape = (given.image, given.patch, given.width, given.layers)
@@ -227,12 +227,12 @@ def main() -> None:
         pictures = crossed(drawings.of(chosen.tolist()), drawings.of(chosen.tolist()))
         pixels = augment(pictures, ~fixed[chosen], given.image)
         images = F.normalize(model.get_image_features(pixel_values=pixels).pooler_output, dim=-1)
-        # Both towers name the concept among all of them, over vectors they share. So each picture is set against every
-        # name and not only those of its batch; only the towers are kept.
+        # Both towers classify the concept among all concepts, with shared concept vectors. So each picture is compared
+        # with every name, not only with those of its batch. The concept vectors are not saved.
         named = model.logit_scale.exp() * F.normalize(anchors, dim=-1).T
         loss = F.cross_entropy(images @ named, chosen)
         parts = [loss.item()]
-        if step < 100 or step % 3 == 0:  # words are learnt much faster than pictures
+        if step < 100 or step % 3 == 0:  # text is learnt much faster than pictures
             long = draw.random() < 0.08
             texts = [captions.draw(concepts[row], long) for row in chosen.tolist()]
             texts += [captions.junk() for _ in range(given.batch // 8)]

@@ -1,11 +1,11 @@
-"""Train emoji-clip's text tower on, against a search that cheats; of the picture tower only the last projection.
+"""Train emoji-clip's text tower and the image tower's last projection further, against an adversarial search.
 
     python tools/emoji_clip/train_words.py /tmp/emoji-data OUT --start MODEL --words /path/to/smollm2/tokenizer.json
 
-After tools/emoji_clip/train.py, which names pictures well, eight words thrown together can still point anywhere in 128
-dimensions, and a search over prompts finds such eight. So every concept gets an adversary: prompts without any of the
-concept's own words, bred from those that scored best so far. The tower learns that they fit no picture, and that one
-own word among them makes a prompt better. Pictures are looked at once, in a few versions each: a step is cheap.
+A model of tools/emoji_clip/train.py names pictures well. But eight arbitrary words can still reach any point of the
+128 dimensions, and a search over prompts finds such words. So every concept gets an adversary: prompts without any of
+the concept's own words, bred from those with the best scores so far. The text tower learns that they fit no picture,
+and that an own word makes such a prompt better. Steps are cheap: pictures are encoded once, in a few versions each.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from measure import TEST_SET, finish, save
 from train import FIXED, FULL_COLOUR, augment, picture_weights
 from transformers import AutoTokenizer, CLIPModel, PreTrainedTokenizerFast
 
-LENGTH = 8  # words of a prompt in a search
-VERSIONS = 6  # of every drawing in full colour, moved and recoloured; of others a third of it
-MUTANTS = 4  # new prompts for each concept at a step
-MARGIN, STEEPNESS = 0.15, 20.0  # how much better an own word shall make a prompt, and how hard that is pressed
-NEIGHBOURS, CONFUSION, NOISE = 12, 0.5, 0.3  # how far an unseen vendor's pictures are off
+LENGTH = 8  # words in a prompt of a search
+VERSIONS = 6  # augmented versions of every drawing in full colour; a third as many of the others
+MUTANTS = 4  # new prompts for each concept in a step
+MARGIN, STEEPNESS = 0.15, 20.0  # how much an own word should improve a prompt, and the steepness of that loss
+NEIGHBOURS, CONFUSION, NOISE = 12, 0.5, 0.3  # simulated differences of an unseen vendor's pictures
 FUNCTION_WORDS = frozenset(("a", "an", "of", "the", "in", "on", "with", "and", "for", "to", "at", "is", "it", "this"))
 
 Words = list[int]
@@ -40,21 +40,21 @@ Words = list[int]
 
 @dataclass
 class Vocabulary:
-    """Tokens of the model, those of each concept, and how a writer's words look to it."""
+    """Tokens of the model, tokens of each concept, and a language model's words as tokens."""
 
     tokenizer: PreTrainedTokenizerFast
     own: torch.Tensor
-    """Which tokens stand in a concept's name or keywords, bool [concepts, V]."""
+    """Which tokens are in a concept's name or keywords, bool [concepts, V]."""
     known: list[int]
     """Tokens that are words."""
     written: list[int]
-    """Words of a language model in the order of their frequency, as tokens of this model."""
+    """Words of a language model in order of frequency, as tokens of this model."""
     names: list[Words] = field(default_factory=list)
-    """The tokens of each concept that are words of its own."""
+    """The own words of each concept, as tokens."""
 
     @classmethod
     def make(cls, tokenizer: PreTrainedTokenizerFast, concepts: list[dict[str, Any]], words: list[str]) -> Vocabulary:
-        """Look up everything once."""
+        """Build the tables once."""
         tokens = tokenizer.get_vocab()
         own = torch.zeros(len(concepts), len(tokens), dtype=torch.bool)
         for row, concept in enumerate(concepts):
@@ -76,7 +76,7 @@ class Vocabulary:
 
 
 def features(model: CLIPModel, tokenizer: PreTrainedTokenizerFast, prompts: list[Words]) -> torch.Tensor:
-    """Unit vectors of prompts that are tokens already."""
+    """Unit vectors of prompts given as tokens."""
     ids = torch.full((len(prompts), max(map(len, prompts)) + 2), tokenizer.eos_token_id)
     ids[:, 0] = tokenizer.bos_token_id
     for row, prompt in enumerate(prompts):
@@ -93,7 +93,7 @@ class Adversary:
         self.tempting: torch.Tensor | None = None
 
     def look(self, model: CLIPModel, means: torch.Tensor, count: int = 150) -> None:
-        """Note which single words score best for a concept that does not have them."""
+        """Find the single words that score best for each concept without being its own."""
         vocabulary = self.vocabulary
         parts = [[[word] for word in vocabulary.known[at : at + 512]] for at in range(0, len(vocabulary.known), 512)]
         known = torch.tensor(vocabulary.known)
@@ -103,13 +103,13 @@ class Adversary:
         self.tempting = known[scores.masked_fill(vocabulary.own[:, known], -9).topk(count, 1).indices]
 
     def prompt(self, concept: int, length: int = LENGTH) -> Words:
-        """A fresh one: what a writer of sentences or tags would write, tempting words, or some of all and any other."""
+        """A new prompt: frequent words, words of other concepts, tempting words, or a mixture of any words."""
         draw, vocabulary, kind, found = self.random, self.vocabulary, self.random.random(), []
         assert self.tempting is not None
         while len(found) < length:
             which = kind if kind < 0.7 else draw.random()
             if which < 0.2:
-                # Frequent words more often: evenly over the logarithm of the rank.
+                # Frequent words are more likely: uniform in the logarithm of the rank.
                 word = vocabulary.written[int(len(vocabulary.written) ** draw.random()) - 1]
             elif which < 0.4:
                 word = draw.choice(draw.choice(vocabulary.names) or vocabulary.known)
@@ -122,7 +122,7 @@ class Adversary:
         return found
 
     def mutant(self, concept: int) -> Words:
-        """A child of two of the best, or a fresh prompt."""
+        """A combination of two of the best prompts, or a new one."""
         draw, best = self.random, self.best[concept][:12]
         if len(best) < 8 or draw.random() < 0.2:
             return self.prompt(concept)
@@ -135,7 +135,7 @@ class Adversary:
         return child
 
     def attack(self, model: CLIPModel, chosen: list[int], images: torch.Tensor) -> tuple[list[Words], list[Words]]:
-        """For each concept the best new prompt and one of the best so far."""
+        """For each concept, the best new prompt and one of the best so far."""
         made = [self.mutant(concept) for concept in chosen for _ in range(MUTANTS)]
         with torch.no_grad():
             texts = features(model, self.vocabulary.tokenizer, made).view(len(chosen), MUTANTS, -1)
@@ -143,7 +143,7 @@ class Adversary:
         new, old = [], []
         for row, concept in enumerate(chosen):
             mine = made[row * MUTANTS : (row + 1) * MUTANTS]
-            # Old scores fade, for the tower that gave them has learnt since.
+            # Old scores decay, since the tower has changed since then.
             known = [(score - 0.01, prompt) for score, prompt in self.best[concept]]
             known += zip(scores[row].tolist(), mine, strict=True)
             self.best[concept] = sorted(known, reverse=True)[:40]
@@ -152,7 +152,7 @@ class Adversary:
         return new, old
 
     def mend(self, prompt: Words, concept: int) -> Words:
-        """The prompt with an own word of the concept in it, or two."""
+        """The prompt with one or two of the concept's own words inserted."""
         mended = list(prompt)
         for _ in range(self.random.choice((1, 1, 1, 2))):
             mended[self.random.randrange(LENGTH)] = self.random.choice(self.vocabulary.names[concept])
@@ -161,7 +161,7 @@ class Adversary:
 
 @torch.no_grad()
 def look_at_pictures(model: CLIPModel, data: dict[str, Any], fixed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Vectors before the projection, of all drawings that may be trained on in some versions each; whose they are."""
+    """Vectors before the projection, of several versions of all training drawings, and the concept of each."""
     vectors, owners = [], []
     size = model.config.vision_config.image_size
     for name in (name for name in data if "/" not in name and name != TEST_SET):
@@ -178,21 +178,21 @@ def look_at_pictures(model: CLIPModel, data: dict[str, Any], fixed: torch.Tensor
 def mistaken(
     vectors: torch.Tensor, concepts: torch.Tensor, means: torch.Tensor, neighbours: torch.Tensor
 ) -> torch.Tensor:
-    """Pictures as an unseen vendor's look to the picture tower: a little like something similar, and noisy."""
+    """Simulated vectors of an unseen vendor's pictures: shifted towards a similar concept, with noise."""
     like = neighbours[concepts, torch.randint(neighbours.shape[1], (len(concepts),))]
     share = CONFUSION * torch.rand(len(concepts), 1)
     return vectors + share * (means[like] - vectors) + NOISE * vectors.std() * torch.randn_like(vectors)
 
 
 def any_right(scores: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Some right text is above all wrong ones, for each picture that has a right one; which, the tower may choose."""
+    """A loss that asks for any right text to score above all wrong ones, for each picture that has a right one."""
     usable = right.any(1)
     best = scores.masked_fill(~right, -1e4).logsumexp(1)
     return (scores.logsumexp(1) - best)[usable].mean()
 
 
 def main() -> None:
-    """Train for the given time, then save and measure."""
+    """Train for the given time, then save and evaluate."""
     options = argparse.ArgumentParser()
     options.add_argument("data", type=Path)
     options.add_argument("out", type=Path)
@@ -246,17 +246,17 @@ def main() -> None:
         tempting = [adversary.prompt(row, 1)[0] for row in chosen.tolist()]
         single = [[word] for word in dict.fromkeys(owned + tempting)]
         prompts = [*new, *old, *mended]
-        # Apart, for each kind is padded to its longest.
+        # In separate batches, since each batch is padded to its longest prompt.
         fitting, written, alone = (features(model, tokenizer, some) for some in (described, prompts, single))
         cheating, _, better = written.split(given.batch)
         logits = scale * images @ fitting.T
         gain = (images * (better - cheating)).sum(1)
         losses = [
-            # A caption is above other pictures' captions, and its picture above other pictures.
+            # A caption scores above other captions for its picture, and its picture above others for the caption.
             F.cross_entropy(logits, truth) + F.cross_entropy(logits.T, truth),
             any_right(scale * images @ alone.T, vocabulary.fits(chosen, single)),
             any_right(scale * images @ written.T, vocabulary.fits(chosen, prompts)),
-            # An own word makes a cheat better: what a search has to go by.
+            # An own word improves an adversarial prompt, which gives a search a signal to follow.
             F.softplus(STEEPNESS * (MARGIN - gain)).mean(),
         ]
         optimizer.zero_grad()

@@ -1,10 +1,10 @@
-"""The table of a sweep over drawings: own words found, similarity, readability, and the front of both as a figure.
+"""The table of a sweep over drawings (own words found, similarity, readability), and a figure of the trade-off.
 
     python tools/emoji_clip/words_found.py runs/pictures-table /tmp/emoji-data --figure docs/figures/pictures/front.svg
 
 The second folder is that of tools/emoji_clip/pictures.py (its concepts.json has the names and keywords). "Own words" is
-the number of drawings whose best prompt has a word of the drawing's own name or keywords; words are compared without
-case and otherwise as they stand, and function words of a name ("statue of liberty") do not count.
+the number of drawings whose best prompt has a word of the drawing's own name or keywords. Words are compared in lower
+case, without stemming, and function words of a name ("statue of liberty") do not count.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Rows = dict[str, dict[str, dict[str, Any]]]
 
 
 def read(sweep: Path, data: Path) -> Rows:
-    """Every finished run below `sweep`, by method and drawing."""
+    """Every finished run in `sweep`, by method and drawing."""
     own = {}
     for concept in json.loads((data / "concepts.json").read_text("utf-8")):
         stem = re.sub(r"[^a-z0-9']+", "-", concept["name"].lower()).strip("-")
@@ -48,7 +48,7 @@ def read(sweep: Path, data: Path) -> Rows:
 
 
 def similarities(drawings: Mapping[str, dict[str, Any]]) -> list[float]:
-    """The similarity of what was found for each drawing."""
+    """The similarity of the prompt found for each drawing."""
     return [row["score"] for _, row in sorted(drawings.items())]
 
 
@@ -89,7 +89,7 @@ def show(found: Rows) -> None:
 
 
 def draw(found: Rows, path: Path) -> None:
-    """Similarity against likelihood, a point a drawing; the means are large."""
+    """Plot similarity against likelihood, with a point per drawing and large points for the means."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,11 +1,12 @@
-"""The experiment on calls: finished cells are collected in one CSV file, and its tables and figure are made from that.
+"""The experiment on calls: collect finished cells in one CSV file, and make the tables and the figure from it.
 
 Run it from the project's root after recipes/small/calls.toml, calls-rivals.toml, calls-ablation.toml and
-smaller_budgets.py; cells that the file has already are kept, so that it can grow over several sessions:
+smaller_budgets.py. Cells that are already in the file are kept, so that it can grow over several sessions:
     .venv/bin/python tools/search_trials/calls_table.py docs/results/calls.csv --runs runs/calls runs/calls-rivals \
         runs/calls-ablation --smaller build/trials/smaller-budgets.jsonl --figure docs/figures/calls/accuracy-calls.svg
-A cell is a set and a split. Hand-written prompts are measured by every run of `race`; "best hand-written" is the one of
-manual and instructions that is better on dev, so that no test row chooses. Intervals are Student's t over cells.
+A cell is a dataset and a split. Hand-written prompts are measured by every run of `race`. "Best hand-written" is the
+better of manual and instructions on dev, so that test rows do not influence the choice. Intervals are Student's t over
+cells.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ Cells = dict[str, dict[tuple[str, int], Row]]
 
 
 def rows_of(folder: Path) -> Iterator[Row]:
-    """What a finished run says: the row of its method, and the rows of the hand-written prompts beside a race."""
+    """The rows of a finished run: that of its method and, for a race, those of the hand-written prompts."""
     result = json.loads((folder / "result.json").read_text("utf-8"))
     recipe = running.recipe_of(folder).model_dump(mode="json")
     cell = {"dataset": result["dataset"], "split": result["split"], "precision": recipe["models"]["precision"]}
@@ -60,7 +61,7 @@ def rows_of(folder: Path) -> Iterator[Row]:
 
 
 def row_name(recipe: Mapping[str, Any]) -> str:
-    """The row of a run in the tables: its method, what differs from that method's defaults, its budget."""
+    """The row of a run in the tables: its method, the settings that differ from the defaults, its budget."""
     method, race, scoring = recipe["method"], recipe["race"], recipe["scoring"]
     raw = recipe["task"]["calibrate"] == "none"
     said = [method]
@@ -77,10 +78,10 @@ def row_name(recipe: Mapping[str, Any]) -> str:
 
 
 def smaller_rows(path: Path) -> Iterator[Row]:
-    """What smaller budgets of the rivals would have chosen, as smaller_budgets.py writes it."""
+    """The choices of the rivals with smaller budgets, as written by smaller_budgets.py."""
     for line in path.read_text("utf-8").splitlines():
         row = json.loads(line)
-        # What a method that learns would have found with calibrated scores is another run, not another choice.
+        # With calibrated scores, a method that learns would have made a different run, not just a different choice.
         if (row["way"], row["budget"]) != ("raw", 6400) and (row["method"] == "random" or row["way"] == "raw"):
             name = f"{row['method']}, {row['way']}, {row['budget']:,} calls"
             yield {
@@ -90,7 +91,7 @@ def smaller_rows(path: Path) -> Iterator[Row]:
 
 
 def collect(path: Path, runs: Sequence[Path], smaller: Path | None) -> list[Row]:
-    """All cells: those of the file and those of finished runs, which replace them; written back to the file."""
+    """All cells, from the file and from finished runs, which take precedence; they are written back to the file."""
     found: dict[tuple[str, str, int, str], Row] = {}
 
     def take(row: Row) -> None:
@@ -138,7 +139,7 @@ def interval(values: Sequence[float]) -> str:
 
 
 def draw(cells: Cells, path: Path) -> None:
-    """Accuracy against calls on the sets that were not tuned on, over the cells that all lines have."""
+    """Plot accuracy against calls on the datasets not used for tuning, over the cells that all lines have."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -213,7 +214,7 @@ def brief(cells: Cells) -> None:
 
 
 def readability(rows: Sequence[Row]) -> list[str]:
-    """Perplexity (geometric mean), SLOR and the share of dictionary words of what a row found."""
+    """Perplexity (geometric mean), SLOR and the share of dictionary words of a row's prompts."""
     rows = [row for row in rows if row.get("perplexity")]
     if not rows:
         return ["", "", ""]

@@ -1,7 +1,7 @@
-"""Whole searches simulated on the tables of tables.py: no model is called, thousands of splits and draws are free.
+"""Simulate whole searches on the tables of tables.py: no model is called, so thousands of splits and draws are cheap.
 
 Run it from the project's root: .venv/bin/python tools/search_trials/simulate.py TABLE.npz... [--calls N] [--splits N]
-A split draws 16 rows per class for train and as many for dev; the rest are test rows, which judge and never choose.
+A split draws 16 rows per class for train and as many for dev. The rest are test rows, which are used only to measure.
 """
 
 from __future__ import annotations
@@ -18,40 +18,40 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 SHOTS = 16
-BATCH = 8  # prompts that the model of the scored proposes at a time
-SHARES = (0.2, 0.5, 0.8, 0.95)  # of the prompts' variance that their states explain
+BATCH = 8  # prompts that the Gaussian process proposes at a time
+SHARES = (0.2, 0.5, 0.8, 0.95)  # share of the prompts' variance that is explained by their states
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One way to search; the defaults are those of `race`."""
+    """A variant of the search; the defaults are those of `race`."""
 
     sources: tuple[str, ...] = ()
-    """Of the prompts that are drawn; none: all that the LM wrote and the stock, without the hand-written."""
+    """Sources of the candidates; if empty, all that the LM wrote and the stock phrases, without hand-written ones."""
     cap: float = 400.0
     """The largest perplexity."""
     calibrate: bool = True
     reward: str = "gap"
     final: str = ""
-    """What chooses at the end; none: the reward."""
+    """The criterion of the final choice; if empty, the reward."""
     by_mass: bool = True
-    """Candidates in the order of their label mass, else as they were drawn."""
+    """Order candidates by their label mass; otherwise, in the order in which they were drawn."""
     screen: bool = True
-    """Later candidates are proposed by a Gaussian process on the writer's states."""
+    """Let a Gaussian process on the writer's states propose later candidates."""
     first: float = 0.5
-    """Share of the first block that is not proposed."""
+    """Share of the first block that the Gaussian process does not propose."""
     kappa: float = 1.0
     blocks: tuple[int, ...] = (8, 16, 32, 64)
     keep: float = 1 / 3
     floor: int = 4
     manual: bool = True
     fixed: str = ""
-    """A prompt that is taken without a search."""
+    """A prompt to use without a search."""
 
 
 @dataclass
 class Trial:
-    """A table, and what depends on the table alone."""
+    """A table, and values that depend only on the table."""
 
     name: str
     data: dict[str, Any]
@@ -70,13 +70,13 @@ def kernel(states: Floats) -> Floats:
 
 
 def calibrated(log_probs: Floats, rows: Sequence[int] | Ints) -> Floats:
-    """Label log-probabilities [P, N, C] less their mean over the given rows, normalised again."""
+    """Label log-probabilities [P, N, C] minus their mean over the given rows, normalised again."""
     shifted = log_probs - log_probs[:, rows].mean(1, keepdims=True)
     return np.asarray(shifted - np.logaddexp.reduce(shifted, axis=-1, keepdims=True))
 
 
 def rewards(log_probs: Floats, targets: Ints, kind: str) -> Floats:
-    """Rewards [P, N]: the paper's gap, the log-likelihood of the true class, or whether it is the likeliest."""
+    """Rewards [P, N]: the paper's gap, the log-likelihood of the true class, or whether it is the most likely one."""
     rows = np.arange(len(targets))
     if kind == "log-likelihood":
         return np.asarray(log_probs[:, rows, targets])
@@ -88,14 +88,14 @@ def rewards(log_probs: Floats, targets: Ints, kind: str) -> Floats:
 
 
 def split(targets: Ints, chance: np.random.Generator) -> tuple[Ints, Ints]:
-    """Rows of train and dev, classes in turns, train first; and those of test."""
+    """Rows of train and dev, classes in turn, train first; and rows of test."""
     classes = [chance.permutation(np.flatnonzero(targets == label)) for label in range(targets.max() + 1)]
     parts = [np.stack([rows[a : a + SHOTS] for rows in classes], 1).ravel() for a in (0, SHOTS)]
     return np.concatenate(parts), np.concatenate([rows[2 * SHOTS :] for rows in classes])
 
 
 def plan(prompts: int, rule: Rule) -> tuple[list[int], int]:
-    """How many prompts each block has, and what all blocks cost."""
+    """The number of prompts in each block, and the cost of all blocks."""
     counts = [prompts]
     for _ in rule.blocks[1:]:
         counts.append(min(counts[-1], max(rule.floor, int(np.ceil(counts[-1] * rule.keep)))))
@@ -123,7 +123,7 @@ def proposed(gram: Floats, known: Ints, means: Floats, noise: float, kappa: floa
 
 
 def search(trial: Trial, rule: Rule, rows: Ints, calls: int, order: Ints) -> int:
-    """The prompt that a search of so many calls ends with."""
+    """The prompt that a search with this budget finds."""
     data = trial.data
     texts, logs, targets = data["texts"], data["log_probs"], data["targets"]
     manual = int(np.flatnonzero(np.isin(texts, ("It was", "Topic:")))[0])
@@ -166,7 +166,7 @@ Found = list[tuple[float, float]]
 
 
 def run(trial: Trial, rules: dict[str, Rule], calls: int, splits: int, seed: int = 0) -> dict[str, Found]:
-    """Test accuracy and log-perplexity of what each rule finds, on the same splits and draws."""
+    """Test accuracy and log-perplexity of the prompt that each rule finds, on the same splits and draws."""
     chance, data = np.random.default_rng(seed), trial.data
     logs, targets = data["log_probs"], data["targets"]
     found: dict[str, Found] = {name: [] for name in rules}
@@ -247,7 +247,7 @@ def main() -> None:
 
 
 def show_sources(trial: Trial) -> None:
-    """How good the prompts of each source are, raw and calibrated over all rows."""
+    """Print the quality of the prompts of each source, raw and calibrated over all rows."""
     data = trial.data
     logs, targets = data["log_probs"], data["targets"]
     free = logs - data["content_free"].mean(1, keepdims=True)

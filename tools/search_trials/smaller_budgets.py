@@ -1,11 +1,12 @@
-"""What smaller budgets of a finished search would have chosen, raw and calibrated, and what that is worth on test.
+"""What a finished search would have chosen with smaller budgets, raw and calibrated, and its test accuracy.
 
 Run it from the project's root on the runs of recipes/small/calls-rivals.toml (raw scores, 6,400 calls):
     .venv/bin/python tools/search_trials/smaller_budgets.py runs/calls-rivals build/trials/smaller-budgets.jsonl
-For a budget of n calls the prompts that had been scored by then, less eight finalists on dev, are candidates. The eight
-best on train go to dev, and dev decides, as `methods/selection.py` does. "calibrated" takes the label offsets out of
-the same answers. For `random`, whose prompts depend on no score, the calibrated choice is what a calibrated run finds;
-for methods that learn it is only another choice among the same prompts. An output row is one run, budget and way.
+For a budget of n calls, the candidates are the prompts that had been scored by then, after reserving calls for eight
+finalists on dev. The eight best on train go to dev, and dev decides, as in `methods/selection.py`. "calibrated"
+subtracts the label offsets from the same answers. For `random`, whose prompts do not depend on scores, the calibrated
+choice is that of a calibrated run. For methods that learn, it is only another choice among the same prompts. An output
+row is one run, one budget, and raw or calibrated.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ FINALISTS = 8
 
 
 def rows_of(folder: Path, task: Any) -> Iterator[dict[str, Any]]:
-    """What each budget and way would have chosen in one run, with its test accuracy both ways."""
+    """The choice for each budget, raw and calibrated, in one run, with its test accuracy both ways."""
     scored: dict[str, Any] = {}
     for line in (folder / "scores.jsonl").read_text("utf-8").splitlines():
         row = json.loads(line)
@@ -61,7 +62,7 @@ def rows_of(folder: Path, task: Any) -> Iterator[dict[str, Any]]:
 
 
 def main(runs: Path, out: Path) -> None:
-    """All finished runs below a folder; those that the output already has are skipped."""
+    """Process all finished runs in a folder; those already in the output are skipped."""
     out.parent.mkdir(parents=True, exist_ok=True)
     known = {json.loads(line)["run"] for line in out.read_text("utf-8").splitlines()} if out.is_file() else set()
     build.set_threads(1)

@@ -1,4 +1,4 @@
-"""Which forms of a prompt does a small model follow? Instructions before the text against forms around it.
+"""Which forms of a prompt does a small model follow: instructions before the text, or forms around it?
 
 Run it from the project's root:
     .venv/bin/python tools/search_trials/style_forms.py --dataset vader-products --direction negative-to-positive

@@ -1,11 +1,12 @@
-"""Does the race for instructions beat hand-written prompts? Both directions of a pair of styles, several seeds.
+"""Does a race between instructions beat hand-written prompts? Both directions of a pair of styles, several seeds.
 
-Run it from the project's root; it appends a row for each cell and skips those that are there:
+Run it from the project's root. It appends a row for each cell and skips cells that are already there:
     .venv/bin/python tools/search_trials/style_trials.py build/trials/style.jsonl --seeds 13 21
     .venv/bin/python tools/search_trials/style_trials.py build/trials/style.jsonl --table
 A cell is a direction and a seed. The found prompt and both hand-written ones rewrite the same 50 test texts with the
-same draws; the best of 4 outputs by the search's judges is measured by the report's judges. The table has J of each and
-the paired difference with a bootstrap over cells and texts. Single words are not measured, which a report would do.
+same draws. The search's judges choose the best of 4 outputs, and the report's judges measure it. The table has J of
+each prompt and the paired difference with a bootstrap over cells and texts. Unlike a report, it does not measure single
+words.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def main() -> None:
 def cell(
     asked: argparse.Namespace, direction: str, seed: int, tasks: dict[str, Any], tested: dict[tuple[str, str], Any]
 ) -> dict[str, Any]:
-    """One search, and its answer beside the hand-written prompts on test."""
+    """One search, and a comparison of its answer with the hand-written prompts on test."""
     from pinprompt.recipe import recipe as recipes
     from pinprompt.run import build, running
     from pinprompt.values import Prompt
@@ -81,7 +82,7 @@ def cell(
         "found_by": result.data["found_by"], "source": result.top[0]["source"], "top": result.top,
     }  # fmt: skip
     for name, text in {"found": result.prompt, **task.baselines()}.items():
-        if (direction, text) not in tested:  # the same texts and draws for all seeds: hand-written prompts once
+        if (direction, text) not in tested:  # hand-written prompts once: all seeds have the same texts and draws
             evaluation = task.evaluate(Prompt(text), "test", 0)
             tested[direction, text] = {
                 "prompt": text, **evaluation.metrics, "rows": evaluation.rows, "outcomes": evaluation.outcomes["j"],

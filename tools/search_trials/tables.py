@@ -1,11 +1,11 @@
-"""Label log-probabilities of many prompts on many rows of one dataset, so that ways to search can be simulated.
+"""Label log-probabilities of many prompts on many rows of one dataset, to simulate variants of the search.
 
 Run it from the project's root; one core needs about 20 minutes for a dataset:
     .venv/bin/python tools/search_trials/tables.py rotten-tomatoes build/trials/rotten-tomatoes.npz
     .venv/bin/python tools/search_trials/simulate.py build/trials/rotten-tomatoes.npz
-A table holds the prompts of every source (see `sources`), what the writer knows of them without a call (states, label
-mass, perplexity), and their label log-probabilities on balanced rows. No row of the writer's contexts is among them.
-The task model runs in bfloat16, which is twice as fast on a CPU that has it and close enough for trials.
+A table has the prompts of every source (see `sources`), what the writer knows about them without a call (states, label
+mass, perplexity), and their label log-probabilities on balanced rows. Rows of the writer's contexts are not used. The
+task model runs in bfloat16, which is twice as fast on a CPU that supports it and accurate enough for trials.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from pinprompt.records.readability import dictionary_words
 from pinprompt.tasks.prompts import context_text, parse
 from pinprompt.values import derive
 
-ROWS = 256  # of a table, all classes together
-SPARE = 64  # rows of each class kept apart, for the writer's contexts
+ROWS = 256  # rows in a table, all classes together
+SPARE = 64  # rows of each class reserved for the writer's contexts
 CONTEXTS = (13, 21, 42)  # seeds of the contexts
-GROUP = 64  # rows of a pass
+GROUP = 64  # rows in a pass
 HAND = [
     "It was",
     "It is",
@@ -125,7 +125,7 @@ CORES = [
 
 
 class Cell:
-    """One dataset: rows, contexts, the writer, and what the writer says of a prompt without a call."""
+    """One dataset: rows, contexts, the writer, and what the writer knows about a prompt without a call."""
 
     def __init__(self, name: str) -> None:
         card = datasets.lookup(name)
@@ -157,7 +157,7 @@ class Cell:
         return list(self.backbone.tokenizer(" " + text, add_special_tokens=False)["input_ids"])
 
     def written(self, seed: int, head: str, length: int, count: int, dictionary: bool = True) -> list[str]:
-        """Prompts that begin with `head` and go on with `length` words of the LM."""
+        """Prompts that begin with `head` and continue with `length` words by the LM."""
         constraints = Constraints(whole_words=True, dictionary=dictionary, no_repeats=True)
         settings = PolicySettings(model="smollm2", length=length, k=64, constraints=constraints)
         context = f"{self.contexts[seed]} {head}".rstrip(" ")
@@ -167,7 +167,7 @@ class Cell:
 
     @torch.no_grad()
     def seen(self, text: str) -> dict[str, Any]:
-        """What the writer knows of a prompt behind the first context; its keys and values are read once."""
+        """What the writer knows about a prompt after the first context, which is read once."""
         body = self.backbone.body
         if self._read is None:
             cache, start = DynamicCache(), torch.tensor([self.backbone.start(self.contexts[CONTEXTS[0]])])
@@ -188,7 +188,7 @@ class Cell:
 
 
 def sources(cell: Cell) -> Iterator[tuple[str, list[str]]]:
-    """The prompts of each source; of the LM's, some as drawn and some of the largest label mass."""
+    """The prompts of each source; for the LM, some as drawn and some with the largest label mass."""
     yield "hand", HAND
     stock = [f"{opener} {core}" for opener in OPENERS for core in CORES]
     yield "stock", random.Random(0).sample(stock, 80)
