@@ -47,7 +47,7 @@ def costs() -> Iterator[str]:
     work, most = sum(on_gpu.values()), max(on_gpu.values())
     yield f"{len(found):,} cells, at most {calls:,} calls; the longest cell takes {most:.1f} {GPU} hours."
     yield ""
-    yield "| where | work | done after | money |"
+    yield "| where | work | elapsed | cost |"
     yield "|---|---:|---:|---:|"
     for count in (1, 8):
         after = elapsed(list(on_gpu.values()), count)
@@ -87,7 +87,7 @@ def swept() -> Iterator[str]:
     """A simulation of the sweep on many workers."""
     found = cells()
     known = hours(found, GPU_TFLOPS)
-    yield "| GPUs | lost nodes | cells finished | hours | without trouble | share of it |"
+    yield "| GPUs | lost nodes | cells finished | hours | ideal hours | ideal / actual |"
     yield "|---:|---:|---:|---:|---:|---:|"
     for count in (8, 100, scale.WORKERS):
         one = scale.sweep(found, known, count)

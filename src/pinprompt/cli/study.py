@@ -194,7 +194,7 @@ def studio(
         typer.Option("--port", min=0, max=65535, help="Port; default: 8765, or a free port if that is taken."),
     ] = None,
     host: Annotated[
-        str, typer.Option("--host", help="The address to listen on; any other than the default admits other machines.")
+        str, typer.Option("--host", help="The address to listen on; other machines can connect unless it is local.")
     ] = "127.0.0.1",
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
 ) -> None:

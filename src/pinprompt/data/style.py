@@ -67,7 +67,7 @@ STYLES: dict[str, StyleCard] = {
         _sentiment("yelp", "Yelp: sentiment of review sentences", "review", lower=True, packaged=False),
         StyleCard(
             name="shakespeare",
-            title="Shakespeare: his English and ours",
+            title="Shakespeare: his English and modern English",
             styles=("shakespeare", "modern"),
             lower=False,
             manual={
