@@ -200,7 +200,7 @@ class WholePrompts:
         return max(1, self.tokens // (self.rows * depth))
 
     def logits(self, paths: Sequence[TokenPath], tokens: Sequence[int] | None, last: int = 1) -> list[torch.Tensor]:
-        """For each path, logits [N, last, K] of `tokens` (all tokens if None) at its `last` last positions."""
+        """For each path, logits [N, last, K] of `tokens` (of the vocabulary where None) at its last places."""
         by_depth: dict[int, list[TokenPath]] = {}
         for path in dict.fromkeys(paths):
             by_depth.setdefault(len(path), []).append(path)

@@ -153,7 +153,7 @@ class CausalLabels(LocalLabels):
         table = torch.empty(len(paths), len(heads), len(words.ids))
         for chosen in _parts(order, heads, SLOT_BYTES // token_bytes(self.model)):
             texts = [heads[row] for row in chosen]
-            # A single text is always read, even if it exceeds the limit.
+            # A single text is read, however long it is.
             limit = max(SLOT_BYTES, (len(texts[0]) + DEPTH) * token_bytes(self.model))
             part = WholePrompts(self.model, texts, DEPTH, tokens=self._tokens, limit=limit)
             table[:, chosen] = torch.stack(self._tree(part, paths, words))
@@ -230,7 +230,7 @@ class CausalLabels(LocalLabels):
             return [probabilities(logits[:, 0]).cpu() for logits in behind.logits(paths, words.firsts)]
         scores = torch.empty(len(paths), behind.rows, len(words.ids))
         for beginning in dict.fromkeys(ids[:-1] for ids in words.ids):
-            # Words that differ only in their last token are read together.
+            # Words that differ in their last token only are read together.
             every = behind.logits([path + beginning for path in paths], None, len(beginning) + 1)
             for label, ids in enumerate(words.ids):
                 if ids[:-1] == beginning:

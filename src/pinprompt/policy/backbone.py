@@ -185,7 +185,7 @@ class Backbone:
         return self.perplexities([text])[0]
 
     def perplexities(self, texts: Sequence[str]) -> list[float]:
-        """The perplexity of each text, read separately; several texts are read in parallel."""
+        """The perplexity of each text, read by itself, several texts side by side."""
         with self._packed_layers:
             found = self.side_by_side(self._likelihoods, texts)
         return [float((-logprobs.mean()).exp()) for _, logprobs in found]

@@ -169,7 +169,7 @@ class Writer:
         return torch.cat([self.backbone.logprobs(part) for part in self._passes(states)])[: len(prefixes)], kept
 
     def likelihoods(self, text: str) -> tuple[list[float], list[float]]:
-        """Log-probabilities of a text's tokens under the frozen LM: in context, and each token alone."""
+        """Log-probabilities of a text's tokens by the frozen LM: in context, and each by itself."""
         tokens, logprobs = self.backbone.likelihoods(text)
         return logprobs.tolist(), self._unigrams[tokens].tolist()
 
