@@ -35,7 +35,7 @@ class Clock:
         self._ahead = False
 
     def time(self) -> float:
-        """The simulated time, in place of `time.time`."""
+        """The simulated time, for code that takes a clock function."""
         return self.now
 
     def at(self, when: float, action: Callable[[], None]) -> None:

@@ -2,7 +2,7 @@
 
 A node stores the state e; the kept set F_I, which depends on the frozen LM and the constraints and so is the same for
 psi and its slow copy; the LM's distribution over F_I if the policy is relative to the LM; and the token's own keys and
-values unless it is the last of a prompt. Memory is bounded. Dropped nodes are computed again when needed, with
+values unless nothing will be read after it. Memory is bounded. Dropped nodes are computed again when needed, with
 bit-identical results, since every pass has the same shape.
 """
 
