@@ -87,7 +87,7 @@ def test_real_sentences_outrank_shuffled_ones(smollm2: Backbone) -> None:
     writer = Writer.build(PolicySettings(k=5, hidden=4), backbone=smollm2)
 
     def measured(text: str) -> float:
-        return slor(*writer.likelihoods(text))
+        return slor(*writer.likelihoods([text])[0])
 
     chance = random.Random(5)
     gains = []
@@ -99,5 +99,5 @@ def test_real_sentences_outrank_shuffled_ones(smollm2: Backbone) -> None:
     assert sum(gains) / len(gains) > 1
     # Perplexity holds rare words against a sentence, SLOR does not.
     rare, common = "Oncologists prescribe methotrexate for rheumatoid arthritis.", SENTENCES[1]
-    assert perplexity(writer.likelihoods(rare)[0]) > perplexity(writer.likelihoods(common)[0])
+    assert perplexity(writer.likelihoods([rare])[0][0]) > perplexity(writer.likelihoods([common])[0][0])
     assert measured(rare) > measured(common)

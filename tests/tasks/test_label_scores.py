@@ -46,6 +46,14 @@ def test_log_likelihood_stays_finite() -> None:
     assert found[0] < -700
 
 
+def test_metrics_of_many_tables_are_those_of_each() -> None:
+    tables = np.random.default_rng(0).integers(0, 4, size=(50, 3, 3))
+    tables[0] = 0  # no rows at all
+    tables[1, :, 2] = tables[1, 2] = 0  # a class that neither occurs nor is predicted
+    for metric in (label_scores.accuracy, label_scores.macro_f1):
+        assert metric(tables).tolist() == pytest.approx([float(metric(table)) for table in tables])
+
+
 def test_confusion_and_macro_f1_against_sklearn() -> None:
     sklearn = pytest.importorskip("sklearn.metrics")
     rng = np.random.default_rng(0)

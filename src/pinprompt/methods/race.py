@@ -34,7 +34,7 @@ from pinprompt.errors import BudgetSpent, SettingError
 from pinprompt.maths.gaussian_process import kernel, posterior
 from pinprompt.methods.protocol import Candidate, Finalist, Outcome, Search
 from pinprompt.methods.selection import asked, chances_of_best
-from pinprompt.methods.variations import allowed, as_prompt, variations
+from pinprompt.methods.variations import allowed, as_prompt, variations, without
 from pinprompt.policy.writer import Writer
 from pinprompt.recipe.sections import RaceSettings
 from pinprompt.tasks.protocol import Task, blocks_of
@@ -358,10 +358,7 @@ def without_a_word(writer: Writer, prompt: Prompt, limit: float | None) -> list[
     words = prompt.text.split()
     found: dict[str, Prompt] = {}
     for place in range(len(words) if len(words) > 1 else 0):
-        text = " ".join((*words[:place], *words[place + 1 :]))
-        if prompt.text.strip()[:1].isupper():
-            text = text[:1].upper() + text[1:]
-        made = writer.prompt(writer.vocabulary.tokens.encode(" " + text))
+        made = writer.prompt(writer.vocabulary.tokens.encode(" " + without(words, place)))
         readable = limit is None or writer.backbone.perplexity(made.text) <= limit
         if len(made.ids) < writer.length and allowed(writer, made) and readable:
             found.setdefault(made.text, made)

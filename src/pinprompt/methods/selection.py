@@ -107,11 +107,11 @@ def train_blocks(task: Task) -> tuple[str, ...]:
     return task.blocks
 
 
-def score_whole(task: Task, evaluator: Evaluator, prompts: Sequence[Prompt]) -> None:
+def score_whole(task: Task, evaluator: Evaluator, prompts: Sequence[Prompt], *, report: bool = False) -> None:
     """Score prompts on all of train, block by block, so that rows of earlier heats are not scored again."""
     given: list[list[Score]] = [[] for _ in prompts]
     for block in train_blocks(task):
-        scores = evaluator.score([asked(*pair) for pair in zip(prompts, given, strict=True)], block)
+        scores = evaluator.score([asked(*pair) for pair in zip(prompts, given, strict=True)], block, report=report)
         for own, score in zip(given, scores, strict=True):
             own.append(score)
     for prompt, own in zip(prompts, given, strict=True):

@@ -87,3 +87,9 @@ def _plan(text: str, infill: bool, where: float, width: float, length: float) ->
 
 def _mark(text: str) -> str:
     return text[-1] if text[-1] in MARKS else ""
+
+
+def without(words: Sequence[str], place: int) -> str:
+    """A prompt of words without one of them; if it began with a capital letter, it still does."""
+    text = " ".join((*words[:place], *words[place + 1 :]))
+    return text[:1].upper() + text[1:] if words[0][:1].isupper() else text

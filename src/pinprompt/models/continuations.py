@@ -181,7 +181,6 @@ class WholePrompts:
 
     def __init__(self, model: Any, texts: Sequence[Sequence[int]], depth: int, *, tokens: int, limit: int) -> None:
         self.model, self.depth, self.tokens, self.rows = model, depth, tokens, len(texts)
-        self._packed = PackedLayers(model.base_model)
         self._sizes = torch.tensor([len(ids) for ids in texts], device=model.device)
         self._longest = int(self._sizes.max())
         if self.rows * (self._longest + self.depth) * token_bytes(model) > limit:
@@ -201,23 +200,18 @@ class WholePrompts:
 
     def logits(self, paths: Sequence[TokenPath], tokens: Sequence[int] | None, last: int = 1) -> list[torch.Tensor]:
         """For each path, logits [N, last, K] of `tokens` (of the vocabulary where None) at its last places."""
+        return logits_behind([self], paths, tokens, last)[0]
+
+    def parts(self, paths: Sequence[TokenPath]) -> list[list[TokenPath]]:
+        """The paths of each pass: as many of one depth as it has groups."""
         by_depth: dict[int, list[TokenPath]] = {}
         for path in dict.fromkeys(paths):
             by_depth.setdefault(len(path), []).append(path)
-        parts = [
+        return [
             members[start : start + self.groups(depth)]
             for depth, members in by_depth.items()
             for start in range(0, len(members), self.groups(depth))
         ]
-        with row_attention(self.model), for_tokens(self.model, tokens), self._packed:
-            answers = side_by_side(lambda part: self._pass(part, tokens, last), parts, self._store.device)
-        self.passes += len(parts)
-        found = {
-            path: one
-            for part, answer in zip(parts, answers, strict=True)
-            for path, one in zip(part, answer, strict=True)
-        }
-        return [found[path] for path in paths]
 
     def _pass(self, paths: Sequence[TokenPath], tokens: Sequence[int] | None, last: int) -> list[torch.Tensor]:
         """One pass over paths of one depth; unused groups repeat the first path, so that the shape is constant."""
@@ -247,3 +241,22 @@ class WholePrompts:
         seen = torch.cat([text[:, None].expand(-1, depth, -1), own.expand(self.rows, -1, -1)], -1)
         mask = torch.zeros(seen.shape, dtype=self._store.dtype, device=device)
         return mask.masked_fill(~seen, torch.finfo(mask.dtype).min)[:, None]
+
+
+def logits_behind(
+    readers: Sequence[WholePrompts], paths: Sequence[TokenPath], tokens: Sequence[int] | None, last: int = 1
+) -> list[list[torch.Tensor]]:
+    """For each reader of the same model and each path, logits [N, last, K]; the passes of all readers side by side.
+
+    Long passes begin first, so that at the end no thread waits long for another.
+    """
+    passes = [(reader, part) for reader in readers for part in reader.parts(paths)]
+    passes.sort(key=lambda one: -one[0].rows * len(one[1][0]))
+    first = readers[0]
+    with row_attention(first.model), for_tokens(first.model, tokens), PackedLayers(first.model.base_model):
+        answers = side_by_side(lambda one: one[0]._pass(one[1], tokens, last), passes, first.model.device)
+    found: dict[WholePrompts, dict[TokenPath, torch.Tensor]] = {reader: {} for reader in readers}
+    for (reader, part), answer in zip(passes, answers, strict=True):
+        reader.passes += 1
+        found[reader].update(zip(part, answer, strict=True))
+    return [[found[reader][path] for path in paths] for reader in readers]

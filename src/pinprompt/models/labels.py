@@ -19,7 +19,16 @@ import torch
 from transformers import DynamicCache
 
 from pinprompt.errors import ModelError
-from pinprompt.models.continuations import CHUNK, ROWS, SLOT_BYTES, TOKENS, SharedPrefixes, TokenPath, WholePrompts
+from pinprompt.models.continuations import (
+    CHUNK,
+    ROWS,
+    SLOT_BYTES,
+    TOKENS,
+    SharedPrefixes,
+    TokenPath,
+    WholePrompts,
+    logits_behind,
+)
 from pinprompt.models.label_text import (
     Frame,
     LabelWords,
@@ -151,12 +160,16 @@ class CausalLabels(LocalLabels):
         heads = inputs.heads[self._kept]
         order = sorted(range(len(heads)), key=lambda row: len(heads[row]))
         table = torch.empty(len(paths), len(heads), len(words.ids))
-        for chosen in _parts(order, heads, SLOT_BYTES // token_bytes(self.model)):
-            texts = [heads[row] for row in chosen]
+        for group in _parts(order, heads, SLOT_BYTES // token_bytes(self.model)):
+            chunks = [group[start : start + CHUNK] for start in range(0, len(group), CHUNK)]
             # A single text is read, however long it is.
-            limit = max(SLOT_BYTES, (len(texts[0]) + DEPTH) * token_bytes(self.model))
-            part = WholePrompts(self.model, texts, DEPTH, tokens=self._tokens, limit=limit)
-            table[:, chosen] = torch.stack(self._tree(part, paths, words))
+            limit = max(SLOT_BYTES, (len(heads[group[0]]) + DEPTH) * token_bytes(self.model))
+            readers = [
+                WholePrompts(self.model, [heads[row] for row in chosen], DEPTH, tokens=self._tokens, limit=limit)
+                for chosen in chunks
+            ]
+            for chosen, answers in zip(chunks, self._after_paths(readers, paths, words), strict=True):
+                table[:, chosen] = torch.stack(answers)
         return dict(zip(paths, table, strict=True))
 
     def _path(self, frame: Frame, inputs: Inputs, words: LabelWords) -> TokenPath | None:
@@ -213,7 +226,7 @@ class CausalLabels(LocalLabels):
         self, tree: SharedPrefixes | WholePrompts, paths: Sequence[TokenPath], words: LabelWords
     ) -> list[torch.Tensor]:
         if isinstance(tree, WholePrompts):
-            return self._after_paths(tree, paths, words)
+            return self._after_paths([tree], paths, words)[0]
         if words.single:
             return [probabilities(logits).cpu() for logits in tree.logits(paths, words.firsts)]
         needed = [path + ids[:n] for path in paths for ids in words.ids for n in range(len(ids))]
@@ -225,17 +238,22 @@ class CausalLabels(LocalLabels):
             answers.append(probabilities(torch.stack(scores, 1)).cpu())
         return answers
 
-    def _after_paths(self, behind: WholePrompts, paths: Sequence[TokenPath], words: LabelWords) -> list[torch.Tensor]:
+    def _after_paths(
+        self, readers: Sequence[WholePrompts], paths: Sequence[TokenPath], words: LabelWords
+    ) -> list[list[torch.Tensor]]:
+        """For each reader, the answers [N, C] after each path."""
         if words.single:
-            return [probabilities(logits[:, 0]).cpu() for logits in behind.logits(paths, words.firsts)]
-        scores = torch.empty(len(paths), behind.rows, len(words.ids))
+            every = logits_behind(readers, paths, words.firsts)
+            return [[probabilities(logits[:, 0]).cpu() for logits in own] for own in every]
+        scores = [torch.empty(len(paths), reader.rows, len(words.ids)) for reader in readers]
         for beginning in dict.fromkeys(ids[:-1] for ids in words.ids):
             # Words that differ in their last token only are read together.
-            every = behind.logits([path + beginning for path in paths], None, len(beginning) + 1)
+            every = logits_behind(readers, [path + beginning for path in paths], None, len(beginning) + 1)
             for label, ids in enumerate(words.ids):
                 if ids[:-1] == beginning:
-                    scores[:, :, label] = torch.stack([sequence_log_probs(logits, ids).cpu() for logits in every])
-        return list(probabilities(scores))
+                    for table, own in zip(scores, every, strict=True):
+                        table[:, :, label] = torch.stack([sequence_log_probs(logits, ids).cpu() for logits in own])
+        return [list(probabilities(table)) for table in scores]
 
     def _whole(self, frame: Frame, inputs: Inputs, words: LabelWords) -> torch.Tensor:
         """Plain passes over whole strings, with rows of similar length together."""
@@ -375,7 +393,7 @@ def _parts(order: Sequence[int], heads: Sequence[Sequence[int]], tokens: int) ->
     """Split rows, ordered by length, into parts whose texts and prompts have at most `tokens` tokens in all."""
     part: list[int] = []
     for row in order:
-        if part and (len(part) == CHUNK or (len(part) + 1) * (len(heads[row]) + DEPTH) > tokens):
+        if part and (len(part) + 1) * (len(heads[row]) + DEPTH) > tokens:
             yield part
             part = []
         part.append(row)

@@ -305,7 +305,7 @@ def read_many(model: Any, texts: Sequence[Sequence[int]]) -> list[torch.Tensor]:
     batches = [order[start : start + size] for start in range(0, len(order), size)]
     found: dict[int, torch.Tensor] = {}
     with PackedLayers(model.base_model):
-        for part in side_by_side(together, batches, model.device):
+        for part in side_by_side(together, batches[::-1], model.device):  # long ones first: no thread waits long
             found |= part
     return [found[place] for place in range(len(texts))]
 
@@ -322,8 +322,8 @@ def in_batches(
     size = rows_at_once(model.device, most)
     batches = [order[start : start + size] for start in range(0, len(order), size)]
     with for_tokens(model, tokens), PackedLayers(model.base_model):
-        answers = side_by_side(together, batches, model.device)
-    found = dict(zip(order, torch.cat(answers), strict=True))
+        answers = side_by_side(together, batches[::-1], model.device)  # long ones first: no thread waits long
+    found = dict(zip(order, torch.cat(answers[::-1]), strict=True))
     return torch.stack([found[row] for row in range(len(rows))])
 
 

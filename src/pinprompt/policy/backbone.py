@@ -186,14 +186,12 @@ class Backbone:
 
     def perplexities(self, texts: Sequence[str]) -> list[float]:
         """The perplexity of each text, read by itself, several texts side by side."""
-        with self._packed_layers:
-            found = self.side_by_side(self._likelihoods, texts)
-        return [float((-logprobs.mean()).exp()) for _, logprobs in found]
+        return [float((-logprobs.mean()).exp()) for _, logprobs in self.likelihoods(texts)]
 
-    def likelihoods(self, text: str) -> tuple[Tensor, Tensor]:
-        """The tokens of a text that the model predicts after its opening token, [t], and their log-probabilities."""
+    def likelihoods(self, texts: Sequence[str]) -> list[tuple[Tensor, Tensor]]:
+        """For each text its tokens after the opening one, [t], and their log-probabilities; texts side by side."""
         with self._packed_layers:
-            return self.side_by_side(self._likelihoods, [text])[0]
+            return self.side_by_side(self._likelihoods, texts)
 
     @torch.no_grad()
     def _likelihoods(self, text: str) -> tuple[Tensor, Tensor]:

@@ -168,10 +168,10 @@ class Writer:
         assert kept is not None
         return torch.cat([self.backbone.logprobs(part) for part in self._passes(states)])[: len(prefixes)], kept
 
-    def likelihoods(self, text: str) -> tuple[list[float], list[float]]:
-        """Log-probabilities of a text's tokens by the frozen LM: in context, and each by itself."""
-        tokens, logprobs = self.backbone.likelihoods(text)
-        return logprobs.tolist(), self._unigrams[tokens].tolist()
+    def likelihoods(self, texts: Sequence[str]) -> list[tuple[list[float], list[float]]]:
+        """For each text the log-probabilities of its tokens by the frozen LM: in context, and each by itself."""
+        found = self.backbone.likelihoods(texts)
+        return [(logprobs.tolist(), self._unigrams[tokens].tolist()) for tokens, logprobs in found]
 
     @cached_property
     def _unigrams(self) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
@@ -13,8 +12,9 @@ from typing import Any
 
 from pinprompt.errors import BudgetSpent, PinpromptError, RunError, SettingError
 from pinprompt.methods.protocol import Candidate, Finalist, Outcome, Search
-from pinprompt.methods.selection import announce, facts_of, select
+from pinprompt.methods.selection import announce, facts_of, score_whole, select
 from pinprompt.methods.table import METHODS
+from pinprompt.methods.variations import without
 from pinprompt.recipe import recipe as recipes
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.recipe.task_sections import MANNERS
@@ -395,10 +395,13 @@ def conclude(
         result["sent"] = task.sent(replace(best.candidate.prompt, offsets=known))
     if best and report:
         result["tokens"] = _tokens(recipe, search, best.candidate, writer)
-        result["readability"] = _readability(best.candidate.prompt, writer)
+        prompt, tokenizer = best.candidate.prompt, writer().backbone.tokenizer
+        fluency = _fluency(list(dict.fromkeys([prompt.text, *(row["prompt"] for row in result["top"])])), writer)
+        result["readability"] = readability(
+            prompt.text, ids=prompt.ids, tokenizer=tokenizer, fluency=fluency[prompt.text]
+        )
         for row in result["top"]:
-            fluency = _fluency(row["prompt"], writer).items()
-            row |= {name: value if math.isfinite(value) else None for name, value in fluency}
+            row |= {name: one if math.isfinite(one) else None for name, one in fluency[row["prompt"]].items()}
     spent = {"calls": evaluator.charged_calls, "prompts": evaluator.distinct}
     search.emit(
         Event("end", outcome.steps, {"stopped": outcome.stopped, **spent}, {"paid_calls": evaluator.paid_calls})
@@ -470,31 +473,26 @@ def _compared(prompt: Prompt, evaluations: Mapping[str, Evaluation]) -> dict[str
 
 def _tokens(recipe: Recipe, search: Search, found: Candidate, writer: Callable[[], Any]) -> list[dict[str, Any]]:
     """What each part of the prompt is worth: the score on train with and without it, and its Q where it was written."""
-    prompt, whole = found.prompt, found.score
-    if recipe.method == "race" or recipe.scoring.choose == "rows":  # chosen by other rows than those of train alone
-        whole = (search.evaluator.known(prompt, "train") or search.evaluator.score([prompt], report=True)[0]).value
+    prompt, evaluator = found.prompt, search.evaluator
     if METHODS[recipe.method].kind == "rl" and 1 <= len(prompt.ids) <= PARTS:
         parts = writer().explain(prompt, recipe.q_learning.entropy)
         rest = [writer().prompt(prompt.ids[:place] + prompt.ids[place + 1 :]).text for place in range(len(prompt.ids))]
     else:
-        words = re.findall(r"\S+", prompt.text)[:PARTS]
-        parts = [{"token": word} for word in words]
-        rest = [
-            "" if word == "{text}" else " ".join(words[:place] + words[place + 1 :]) for place, word in enumerate(words)
-        ]
-    shortened = [Prompt(text) for text in rest if text]
-    scores = iter(search.evaluator.score(shortened, report=True) if shortened else [])
+        words = prompt.text.split()
+        parts = [{"token": word} for word in words[:PARTS]]
+        rest = ["" if part["token"] == "{text}" else without(words, place) for place, part in enumerate(parts)]
+    other_rows = recipe.method == "race" or recipe.scoring.choose == "rows"  # not chosen by train alone
+    asked = [prompt] * other_rows + [Prompt(text) for text in rest if text]
+    if search.task.blocks and (recipe.method == "race" or recipe.scoring.race):  # the search has asked some of the rows
+        new = [one for one in asked if evaluator.known(one, "train") is None]
+        score_whole(search.task, evaluator, new, report=True)
+    scores = iter(evaluator.score(asked, report=True) if asked else [])
+    whole = next(scores).value if other_rows else found.score
     withouts = [next(scores).value if text else None for text in rest]
     return [{**part, "score_with": whole, "score_without": one} for part, one in zip(parts, withouts, strict=True)]
 
 
-def _fluency(text: str, writer: Callable[[], Any]) -> dict[str, float]:
-    """Readability of a text under the writer's LM."""
-    logprobs, unigrams = writer().likelihoods(text)
-    return {"perplexity": perplexity(logprobs), "slor": slor(logprobs, unigrams)}
-
-
-def _readability(prompt: Prompt, writer: Callable[[], Any]) -> dict[str, Any]:
-    made = writer()
-    fluency = _fluency(prompt.text, writer)
-    return readability(prompt.text, ids=prompt.ids, tokenizer=made.backbone.tokenizer, fluency=fluency)
+def _fluency(texts: Sequence[str], writer: Callable[[], Any]) -> dict[str, dict[str, float]]:
+    """Readability of each text under the writer's LM."""
+    known = zip(texts, writer().likelihoods(texts), strict=True)
+    return {text: {"perplexity": perplexity(own), "slor": slor(own, unigrams)} for text, (own, unigrams) in known}

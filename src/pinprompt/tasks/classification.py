@@ -255,7 +255,7 @@ class ClassificationTask(Task):
         return Evaluation(
             split=split,
             metrics={
-                **{name: metric(table) for name, metric in _METRICS.items()},
+                **{name: float(metric(table)) for name, metric in _METRICS.items()},
                 "reward": float(np.mean(self._rewards(probabilities, split))),
             },
             rows=len(targets),

@@ -83,16 +83,16 @@ def confusion(labels: Ints, predicted: Ints, classes: int) -> Ints:
     return table
 
 
-def accuracy(table: Ints) -> float:
-    """The share of the diagonal."""
-    return float(np.trace(table) / max(1, table.sum()))
+def accuracy(tables: Ints) -> Floats:
+    """The share of the diagonal in each table [..., C, C]."""
+    return np.asarray(np.trace(tables, axis1=-2, axis2=-1) / np.maximum(1, tables.sum(axis=(-2, -1))))
 
 
-def macro_f1(table: Ints) -> float:
-    """The mean over classes of F1; a class that neither occurs nor is predicted counts as 0."""
-    hits = np.diag(table).astype(np.float64)
-    sums = table.sum(axis=0) + table.sum(axis=1)
-    return float(np.mean(np.divide(2 * hits, sums, out=np.zeros_like(hits), where=sums > 0)))
+def macro_f1(tables: Ints) -> Floats:
+    """For each table [..., C, C] the mean of F1 over classes; one that neither occurs nor is predicted counts as 0."""
+    hits = np.diagonal(tables, axis1=-2, axis2=-1).astype(np.float64)
+    sums = tables.sum(axis=-2) + tables.sum(axis=-1)
+    return np.asarray(np.mean(np.divide(2 * hits, sums, out=np.zeros_like(hits), where=sums > 0), axis=-1))
 
 
 def balanced_accuracy(table: Ints) -> float:
@@ -109,7 +109,7 @@ def label_entropy(table: Ints) -> float:
 
 
 def intervals(
-    labels: Ints, predicted: Ints, classes: int, metrics: Mapping[str, Callable[[Ints], float]], seed: int
+    labels: Ints, predicted: Ints, classes: int, metrics: Mapping[str, Callable[[Ints], Floats]], seed: int
 ) -> dict[str, tuple[float, float]]:
     """95 % percentile bootstrap intervals over rows, the same for the same seed."""
     if not len(labels):
@@ -118,10 +118,10 @@ def intervals(
     # Resampling rows is a multinomial draw of the table's cells: the same distribution, without drawing rows.
     shares = np.bincount(cells, minlength=classes * classes) / len(cells)
     drawn = np.random.default_rng(seed).multinomial(len(cells), shares, size=RESAMPLES)
+    tables = drawn.reshape(-1, classes, classes)
     found = {}
     for name, metric in metrics.items():
-        values = [metric(row.reshape(classes, classes)) for row in drawn]
-        low, high = np.percentile(values, [2.5, 97.5])
+        low, high = np.percentile(metric(tables), [2.5, 97.5])
         found[name] = (float(low), float(high))
     return found
 
