@@ -37,11 +37,11 @@ def rows_of(folder: Path, task: Any) -> Iterator[dict[str, Any]]:
             logs = label_scores.unpack_rows(base64.b64decode(row["answers"]), len(task.labels))
             scored.setdefault(row["text"], logs)
     texts = list(scored)
-    targets = task.targets("train")
+    targets, prior = task.targets("train"), label_scores.prior_of(task.settings.prior, task.labels)
     worth: dict[str, dict[str, float]] = {"raw": {}, "calibrated": {}}
     offsets: dict[str, tuple[float, ...]] = {}
     for text, logs in scored.items():
-        offsets[text] = tuple(map(float, label_scores.batch_offsets(logs, targets, task.prior)))
+        offsets[text] = tuple(map(float, label_scores.batch_offsets(logs, targets, prior)))
         worth["raw"][text] = task.score_of(np.exp(logs), "train").value
         worth["calibrated"][text] = task.score_of(label_scores.calibrated(logs, offsets[text]), "train").value
     tested: dict[str, dict[str, float]] = {}

@@ -6,7 +6,7 @@ Run it from the project's root. It appends a row for each cell and skips cells t
 A cell is a direction and a seed. The found prompt and both hand-written ones rewrite the same 50 test texts with the
 same draws. The search's judges choose the best of 4 outputs, and the report's judges measure it. The table has J of
 each prompt and the paired difference with a bootstrap over cells and texts. Unlike a report, it does not measure single
-words.
+words. With --again, cells that an earlier --csv wrote are not searched again: only their prompts are measured again.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[13, 21])
     parser.add_argument("--calls", type=int, default=800)
     parser.add_argument("--precision", default="float32", help="What the task model computes in: float32 or bf16.")
+    parser.add_argument("--again", type=Path, help="A file of --csv, whose found prompts are measured again.")
     asked = parser.parse_args()
     known = [json.loads(line) for line in asked.rows.read_text("utf-8").splitlines()] if asked.rows.exists() else []
     if asked.table:
@@ -45,18 +46,36 @@ def main() -> None:
         return
     asked.rows.parent.mkdir(parents=True, exist_ok=True)
     done = {(row["dataset"], row["direction"], row["seed"]) for row in known}
+    found = {} if asked.again is None else searched(asked.again)
     tasks: dict[str, Any] = {}
     tested: dict[tuple[str, str], Any] = {}
     for seed in asked.seeds:
         for direction in DIRECTIONS:
             if (asked.dataset, direction, seed) not in done:
-                row = cell(asked, direction, seed, tasks, tested)
+                row = cell(asked, direction, seed, tasks, tested, found.get((asked.dataset, direction, seed)))
                 with asked.rows.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(row) + "\n")
 
 
+def searched(path: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
+    """What earlier searches found, by dataset, direction and seed, from a file of --csv."""
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["prompt_of"] == "found"]
+    return {
+        (row["dataset"], row["direction"], int(row["seed"])): {
+            "calls": int(row["calls"]), "source": row["source"], "prompt": row["prompt"],
+        }
+        for row in rows
+    }  # fmt: skip
+
+
 def cell(
-    asked: argparse.Namespace, direction: str, seed: int, tasks: dict[str, Any], tested: dict[tuple[str, str], Any]
+    asked: argparse.Namespace,
+    direction: str,
+    seed: int,
+    tasks: dict[str, Any],
+    tested: dict[tuple[str, str], Any],
+    found: dict[str, Any] | None,
 ) -> dict[str, Any]:
     """One search, and a comparison of its answer with the hand-written prompts on test."""
     from pinprompt.recipe import recipe as recipes
@@ -74,14 +93,15 @@ def cell(
     if direction not in tasks:
         tasks[direction] = build.build_task(recipe, "cpu")
     task = tasks[direction]
-    with tempfile.TemporaryDirectory() as folder:
-        result = running.run(recipe, folder, task=task, threads=1, report=False)
+    if found is None:
+        with tempfile.TemporaryDirectory() as folder:
+            result = running.run(recipe, folder, task=task, threads=1, report=False)
+        found = {"calls": result.calls, "source": result.top[0]["source"], "prompt": result.prompt}
     row: dict[str, Any] = {
-        "dataset": asked.dataset, "direction": direction, "seed": seed, "calls": result.calls,
-        "precision": asked.precision,
-        "found_by": result.data["found_by"], "source": result.top[0]["source"], "top": result.top,
+        "dataset": asked.dataset, "direction": direction, "seed": seed, "calls": found["calls"],
+        "precision": asked.precision, "source": found["source"],
     }  # fmt: skip
-    for name, text in {"found": result.prompt, **task.baselines()}.items():
+    for name, text in {"found": found["prompt"], **task.baselines()}.items():
         if (direction, text) not in tested:  # hand-written prompts once: all seeds have the same texts and draws
             evaluation = task.evaluate(Prompt(text), "test", 0)
             tested[direction, text] = {

@@ -131,7 +131,8 @@ def verify(options: Output, runs: Runs) -> None:
         shown = []
         for one in checked:
             aged = "" if one.run else " (written by an earlier version, without checksums)"
-            whole = "unchanged" if one.ok else f"changed ({len(one.findings)} problems)"
+            count = f"{len(one.findings)} problem" + "s" * (len(one.findings) != 1)
+            whole = "unchanged" if one.ok else f"changed ({count})"
             shown.append(f"{one.folder}: {one.state}, {whole}{aged}")
             shown += [f"  {finding.what}; {finding.remedy}" for finding in one.findings]
         console.answer({"runs": [one.data() for one in checked]}, *shown)
