@@ -54,6 +54,7 @@ def test_a_dry_run_counts_calls_and_multiplications() -> None:
     short = fixed.model_copy(update={"method": "random", "budget": fixed.budget.model_copy(update={"calls": 320})})
     # Ten prompts at the most, each written by a model of 82 million parameters.
     assert rough(short, speed=1e9)["minutes"] == pytest.approx((320 * 9 * 0.135 + 10 * 5 * 0.082) / 60)
+    assert rough(short, speed=1e9)["prompts"] == 10  # what 320 calls on 32 rows pay for
     style = {
         "kind": "style-transfer",
         "sources": 3,

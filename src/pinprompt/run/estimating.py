@@ -200,6 +200,8 @@ def rough(recipe: Recipe, speed: float | None = None) -> dict[str, Any]:
     if per_prompt is not None:
         planned = train * per_prompt[0] + dev * per_prompt[1]
         figures["calls"] = planned if recipe.budget.calls is None else min(planned, recipe.budget.calls)
+        if figures["calls"] < planned and recipe.method != "race" and not recipe.scoring.race:
+            figures["prompts"] = figures["calls"] // per_prompt[0]  # the budget ends the search before its plan does
     if speed is not None and figures["calls"] and (work := _work(recipe, train, figures["calls"], per_prompt)):
         minutes = work / speed / 60
         figures["minutes"] = minutes if recipe.budget.minutes is None else min(minutes, recipe.budget.minutes)
