@@ -43,8 +43,7 @@ class Ignorable:
         allowed = torch.stack([self.vocabulary.allowed(prefix) for prefix in prefixes]).to(states.device)
         if self.k is None or self.k >= self.vocabulary.writable:
             return allowed
-        logits = self.backbone.logits(states)[: len(prefixes)]
-        logits = logits.masked_fill(~allowed, -torch.inf)
+        logits = self.backbone.logits(states)[: len(prefixes)].masked_fill_(~allowed, -torch.inf)
         threshold = _kth_largest(logits, self.k)
         forced = torch.tensor([self.vocabulary.forced(prefix) for prefix in prefixes], device=states.device)
         return allowed & ((logits >= threshold) | forced[:, None])

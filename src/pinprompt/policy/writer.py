@@ -109,7 +109,9 @@ class Writer:
         """
 
         def choose(prefixes: list[Prefix], states: Tensor, masks: Tensor) -> Tensor:
-            z = self.q(states).add_(logit_bias)
+            z = self.q(states)
+            if logit_bias:
+                z.add_(logit_bias)
             if self.relative:
                 return self._relative(prefixes, z, entropy, top_q)
             z = z[: len(prefixes)]
