@@ -146,7 +146,7 @@ def load() -> float | None:
 def measured(name: str, threads: int) -> dict[str, Any]:
     """One bench in a separate process: its figures, the load before and after, and how long it took."""
     before, began = load(), time.monotonic()
-    command = [sys.executable, "-m", "pinprompt.cli", "bench", name, "--json", "--threads", str(threads)]
+    command = [sys.executable, "-m", "pinprompt", "bench", name, "--json", "--threads", str(threads)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"bench {name} failed: {done.stderr.strip() or done.stdout.strip()}")

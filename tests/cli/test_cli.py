@@ -211,9 +211,8 @@ def test_every_verb_is_a_function_of_the_api() -> None:
         assert callable(getattr(api, "tune" if verb in searches else verb)), verb
 
 
-@pytest.mark.parametrize("module", ["pinprompt", "pinprompt.cli"])
-def test_python_runs_the_package_as_a_command(module: str) -> None:
-    done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True)
+def test_python_runs_the_package_as_a_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "pinprompt", "--version"], capture_output=True, text=True)
     assert done.returncode == 0
     assert done.stdout.strip() == version("pinprompt")
 
@@ -233,7 +232,7 @@ def test_ctrl_c_leaves_the_run_resumable(tiny_recipe: Path, tmp_path: Path) -> N
     command = [
         sys.executable,
         "-m",
-        "pinprompt.cli",
+        "pinprompt",
         "tune",
         str(tiny_recipe),
         "--out",

@@ -78,7 +78,7 @@ def test_a_method_is_added_by_the_steps_in_contributing(tmp_path: Path) -> None:
         [
             sys.executable,
             "-m",
-            "pinprompt.cli",
+            "pinprompt",
             "tune",
             str(recipe),
             "--quiet",

@@ -152,7 +152,7 @@ def test_no_refusal_says_the_key(tmp_path: Path, lm_folder: Path, told: dict[str
         tell(told, "classify", *data, *server_at(server.url), *chatty, "--out", tmp_path / "chat", "--calls", 60)
         shutil.copy(consent._path(), tmp_path / "home" / "agreed.json")  # another process of the same user
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-X", "dev", "-m", "pinprompt.cli", "predict", str(tmp_path / "chat"), "a film"]
+        command = [sys.executable, "-X", "dev", "-m", "pinprompt", "predict", str(tmp_path / "chat"), "a film"]
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
         told["process"] = done.stdout + done.stderr
         assert done.returncode == 2

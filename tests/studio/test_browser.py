@@ -43,7 +43,7 @@ def begin(tab: Any, name: str) -> None:
 
 def search(folder: Path, home: Path, tiny: Path, data: Path, steps: int, *more: str) -> subprocess.Popen[bytes]:
     """The same search, started in a terminal."""
-    command = [sys.executable, "-m", "pinprompt.cli", "classify", "--train", str(data), "--text-column", "review"]
+    command = [sys.executable, "-m", "pinprompt", "classify", "--train", str(data), "--text-column", "review"]
     command += ["--label-column", "stars", "--word", "animal=cat", "--word", "thing=stone", "--task-model", str(tiny)]
     command += ["--out", str(folder), "--method", "pin", "--quiet", *more]
     command += [word for setting in settings(tiny, steps) for word in ("--set", setting)]
@@ -242,7 +242,7 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed(tab: Any, studio: Studio, tiny:
     assert studio.stop() == 0
     folder = studio.folder / "kept"
     steps = len(read_run(folder).of("step"))
-    command = [sys.executable, "-m", "pinprompt.cli", "tune", str(folder / "recipe.toml"), "--out", str(folder)]
+    command = [sys.executable, "-m", "pinprompt", "tune", str(folder / "recipe.toml"), "--out", str(folder)]
     command += ["--resume", "--calls", "700", "--quiet"]
     assert subprocess.run(command, env=environment(tmp_path / "home"), cwd=studio.folder.parent).returncode == 0
     assert len(read_run(folder).of("step")) > 0 < steps
@@ -276,7 +276,7 @@ def test_a_text_is_tried_with_several_prompts(tab: Any, studio: Studio, earlier:
     # One call each; and the label offsets of the two prompts that are not the answer are measured on 32 training rows.
     assert tab.locator("#calls").inner_text() == "67 calls so far"
     shown = tab.locator("#answers article").first.locator(".verdict-word").inner_text()
-    run = [sys.executable, "-m", "pinprompt.cli", "predict", str(folder), "the cat is blue", "--json"]
+    run = [sys.executable, "-m", "pinprompt", "predict", str(folder), "the cat is blue", "--json"]
     home = environment(studio.folder.parent / "home")
     said = json.loads(subprocess.run(run, env=home, capture_output=True, check=True).stdout)["predictions"][0]
     assert shown.startswith(said["label"])

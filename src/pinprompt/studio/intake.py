@@ -242,7 +242,7 @@ class Order:
 
     def process(self, *more: str) -> list[str]:
         """The command as this Python runs it."""
-        return [sys.executable, "-m", "pinprompt.cli", *self.arguments, *more]
+        return [sys.executable, "-m", "pinprompt", *self.arguments, *more]
 
 
 def order(root: Path, form: Mapping[str, Any]) -> Order:
