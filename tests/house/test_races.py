@@ -18,6 +18,7 @@ import pytest
 from pinprompt.errors import SettingError
 from pinprompt.files import read_lines
 from pinprompt.methods.protocol import Candidate
+from pinprompt.methods.variations import without
 from pinprompt.run import running
 from pinprompt.tasks.custom import CustomTask
 from pinprompt.values import Prompt, Score
@@ -36,7 +37,8 @@ def test_a_call_is_a_row_and_no_row_is_asked_twice(
 
     monkeypatch.setattr(ClassificationTask, "score", ClassificationTask.score)  # put back after the test
     note_asked(tmp_path / "asked")
-    result = running.run(raced(lm_folder, race={"prune": 0}), tmp_path / "run", device="cpu", threads=1)
+    recipe, folder = raced(lm_folder, race={"prune": 0}), tmp_path / "run"
+    result = running.run(recipe, folder, device="cpu", threads=1, report=False)
     asked = Counter((tmp_path / "asked").read_text("utf-8").splitlines())
     assert set(asked.values()) == {1}
     blocks = {question: ROWS[question.split("/")[0]] for question in asked if question.split("/")[0] in ROWS}
@@ -52,6 +54,13 @@ def test_a_call_is_a_row_and_no_row_is_asked_twice(
     journal = [row for row in read_lines(tmp_path / "run" / "scores.jsonl") if row["split"] in ROWS]
     assert sorted(f"{row['split']}/{row['text']}" for row in journal) == sorted(blocks)
     assert all(row["calls"] == ROWS[row["split"]] for row in journal)
+    # Nor does the report ask for them again: of the blocks' rows it asks for those of the prompt without a word.
+    running.run(recipe, folder, device="cpu", threads=1, resume=True)
+    again = Counter((tmp_path / "asked").read_text("utf-8").splitlines())
+    assert set(again.values()) == {1}
+    words = result.prompt.split()
+    shorter = {without(words, place) for place in range(len(words))}
+    assert {question.split("/")[1] for question in again - asked if question.split("/")[0] in ROWS} <= shorter
 
 
 @pytest.mark.parametrize("method", ["random", "beam", "pin"])
@@ -82,20 +91,22 @@ def test_a_hand_written_answer_of_a_method_that_learns_has_words_and_no_q(lm_fol
 
     def score(prompts: list[Prompt], report: bool) -> list[Score]:
         assert report
+        known.update({prompt.text: Score(float(len(prompt.text)), 1) for prompt in prompts})
         asked.extend(prompt.text for prompt in prompts)
-        return [Score(float(len(prompt.text)), 1) for prompt in prompts]
+        return [known[prompt.text] for prompt in prompts]
 
     def writer() -> Any:
         raise AssertionError("the writer was asked about a prompt that it did not write")
 
-    known = {"train": Score(9.0, 1)}  # it was chosen by rows of dev too, which its own score (7.0) counts
-    search: Any = SimpleNamespace(evaluator=SimpleNamespace(score=score, known=lambda prompt, split: known[split]))
+    known = {"It was": Score(9.0, 1)}  # on train; it was chosen by rows of dev too, which its own score (7.0) counts
+    evaluator = SimpleNamespace(score=score, known=lambda prompt, split: known.get(prompt.text))
+    search: Any = SimpleNamespace(evaluator=evaluator, task=SimpleNamespace(blocks=()))
     recipe = in_heats(lm_folder, "pin", scoring={"choose": "rows"})
     assert running._tokens(recipe, search, Candidate(Prompt("It was"), "manual", 7.0), writer) == [
         {"token": "It", "score_with": 9.0, "score_without": 3.0},
         {"token": "was", "score_with": 9.0, "score_without": 2.0},
     ]
-    assert asked == ["was", "It"]
+    assert asked == ["Was", "It"]
 
 
 @pytest.mark.parametrize("method", ["grips", "autoprompt", "manual"])

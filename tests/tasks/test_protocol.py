@@ -42,7 +42,8 @@ def test_a_bare_task_is_given_the_defaults() -> None:
     assert isinstance(task, BareTask)
     assert not isinstance(task, Task)
     whole = complete(task)
-    assert isinstance(whole, Task)
+    assert complete(whole) is whole
+    assert all(hasattr(whole, name) for name in OPTIONAL)
     assert (whole.chunk, whole.billed, whole.calibrates) == (1, None, False)
     assert (list(whole.notes), dict(whole.fingerprints)) == ([], {})
     assert (whole.judges(), whole.exhibits(), whole.shown_rows(), whole.differentiable()) == ({}, {}, {}, None)

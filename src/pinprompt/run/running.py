@@ -483,13 +483,14 @@ def _tokens(recipe: Recipe, search: Search, found: Candidate, writer: Callable[[
         rest = ["" if part["token"] == "{text}" else without(words, place) for place, part in enumerate(parts)]
     other_rows = recipe.method == "race" or recipe.scoring.choose == "rows"  # not chosen by train alone
     asked = [prompt] * other_rows + [Prompt(text) for text in rest if text]
-    if search.task.blocks and (recipe.method == "race" or recipe.scoring.race):  # the search has asked some of the rows
-        new = [one for one in asked if evaluator.known(one, "train") is None]
-        score_whole(search.task, evaluator, new, report=True)
-    scores = iter(evaluator.score(asked, report=True) if asked else [])
-    whole = next(scores).value if other_rows else found.score
-    withouts = [next(scores).value if text else None for text in rest]
-    return [{**part, "score_with": whole, "score_without": one} for part, one in zip(parts, withouts, strict=True)]
+    new = [one for one in asked if evaluator.known(one, "train") is None]
+    if new and search.task.blocks and (recipe.method == "race" or recipe.scoring.race):
+        score_whole(search.task, evaluator, new, report=True)  # the search has asked some of these rows
+    elif new:
+        evaluator.score(new, report=True)
+    worth = {one.text: score.value for one in asked if (score := evaluator.known(one, "train"))}
+    scores = {"score_with": worth[prompt.text] if other_rows else found.score}
+    return [{**part, **scores, "score_without": worth.get(text)} for part, text in zip(parts, rest, strict=True)]
 
 
 def _fluency(texts: Sequence[str], writer: Callable[[], Any]) -> dict[str, dict[str, float]]:

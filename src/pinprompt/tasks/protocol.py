@@ -211,7 +211,7 @@ _DEFAULTS = _Defaults()  # type: ignore[abstract]  # only the members with defau
 
 def complete(task: Any) -> Task:
     """The task itself if it has every member, otherwise a wrapper with defaults for the missing ones."""
-    return task if isinstance(task, Task) else cast(Task, _Completed(task))
+    return cast(Task, task if isinstance(task, Task | _Completed) else _Completed(task))
 
 
 class Differentiable(Protocol):
