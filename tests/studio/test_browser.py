@@ -41,6 +41,13 @@ def begin(tab: Any, name: str) -> None:
     tab.wait_for_url(re.compile(rf"/run/{name}$"))
 
 
+def try_it(tab: Any, ready: str) -> None:
+    """Go to the page that tries a run's prompt; its scripts must have run before anything is filled in."""
+    tab.click("a:has-text('Try it')")
+    tab.wait_for_selector(ready, state="attached")
+    tab.wait_for_load_state("load")
+
+
 def search(folder: Path, home: Path, tiny: Path, data: Path, steps: int, *more: str) -> subprocess.Popen[bytes]:
     """The same search, started in a terminal."""
     command = [sys.executable, "-m", "pinprompt", "classify", "--train", str(data), "--text-column", "review"]
@@ -307,8 +314,7 @@ def test_words_for_a_dropped_picture_and_for_another(tab: Any, studio: Studio, t
     tab.wait_for_selector("#state.finished")
     prompt = read_run(studio.folder / "sun").result["prompt"].strip()
     until(tab, "prompt => document.querySelector('h1.prompt')?.textContent === prompt", prompt)
-    tab.click("a:has-text('Try it')")
-    tab.wait_for_selector("#picture", state="attached")
+    try_it(tab, "#picture")
     tab.set_input_files("#picture", str(tmp_path / "sea.png"))
     tab.wait_for_selector("#answers article")
     shown = tab.locator("#answers article").first.inner_text()
@@ -345,7 +351,7 @@ def test_a_style_from_two_files_and_a_text_rewritten(tab: Any, studio: Studio, t
     tab.wait_for_selector("#state.finished")
     prompt = read_run(studio.folder / "glad").result["prompt"].strip()
     until(tab, "document.querySelector('#body').textContent.includes('Before and after')")
-    tab.click("a:has-text('Try it')")
+    try_it(tab, "#ask textarea")
     tab.fill("#ask textarea", "we hate it .")
     tab.click("#ask button")
     tab.wait_for_selector("#answers article")
