@@ -303,7 +303,8 @@ def _data(recipe: Recipe, known: Known) -> Iterator[str | None]:
             if not path.exists():
                 # A missing folder is reported once, however many pictures it should hold.
                 lost = path if path.parent.is_dir() else path.parent
-                yield f"picture: there is no '{lost}'"
+                how = "correct task.images; tools/paper_pictures.py downloads the pictures of recipes/paper"
+                yield f"picture: there is no '{lost}'; {how}"
         if not task.images:
             yield "pictures: none are named (task.images)"
 
