@@ -88,7 +88,8 @@ def demo(options: SearchOptions) -> None:
     """Find a prompt for the sentiment of film reviews with a small model; takes a few minutes on a laptop."""
     with door(options) as console:
         seed = 13 if options.seed is None else options.seed
-        task = {"kind": "classification", "dataset": "rotten-tomatoes", "model": "smollm2"}
+        # 64 test rows, the default of the profile, would be too few to tell the found prompt from the manual one.
+        task = {"kind": "classification", "dataset": "rotten-tomatoes", "model": "smollm2", "test_rows": 200}
         tree = {"profile": "quick", "seed": seed, "task": {**task, "split": seed}}
         _search(console, tree, options, not options.resume, Path("runs/demo"))
 

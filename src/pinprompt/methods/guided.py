@@ -90,7 +90,7 @@ class _Run:
         """The score of each token by itself, [V]; -inf if not known. None without hints."""
         self.round, self.revisions, self.beams = 0, 0, [ROOT]
         self.answers: dict[str, Answer] = {}
-        self.spent = BudgetSpent("")
+        self.refusal = ""
         """Why the last scoring ended early."""
         resumed = self.book.resume()
         hints = dict(search.task.hints()) if settings.hints else {}
@@ -210,7 +210,7 @@ class _Run:
             try:
                 scores = self.book.score([beam.prompt for beam in beams])
             except BudgetSpent as spent:
-                scores, self.spent = spent.scores, spent
+                scores, self.refusal = spent.scores, str(spent)
         return [replace(beam, score=score.value) for beam, score in zip(beams, scores, strict=False)]
 
     def _promising(self, scored: Sequence[Beam], count: int) -> list[Beam]:
@@ -242,7 +242,7 @@ class _Run:
     def _tell(self, scored: Sequence[Beam], asked: Sequence[Beam]) -> None:
         """Emit the step's event, with the current answer as the best so far; or end the search if it was cut short."""
         if len(scored) < len(asked):
-            raise self.spent
+            raise BudgetSpent(self.refusal)
         [best] = self._best(1)
         self.book.tell(
             self.book.step,

@@ -380,16 +380,16 @@ def _noise(runners: Sequence[Runner]) -> float:
 
 def _ask(search: Search, runners: Sequence[Runner], block: str) -> None:
     """Score prompts on one more block of rows; scores that were paid for before the budget ran out are kept."""
-    refusal: BudgetSpent | None = None
+    refusal: str | None = None
     try:
         scores = search.evaluator.score([asked(runner.prompt, runner.scores) for runner in runners], block)
     except BudgetSpent as spent:
-        scores, refusal = spent.scores, spent
+        scores, refusal = spent.scores, str(spent)
     for runner, score in zip(runners, scores, strict=False):
         runner.scores.append(score)
         runner.values = np.asarray(search.task.pooled(runner.scores), dtype=np.float64)
     if refusal is not None:
-        raise refusal
+        raise BudgetSpent(refusal)
 
 
 def _tell(search: Search, step: int, block: str, runners: Sequence[Runner]) -> None:

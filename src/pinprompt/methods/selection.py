@@ -52,7 +52,7 @@ class Heats:
             try:
                 scores = self._evaluator.score([asked(prompts[place], given[place]) for place in racing], block)
             except BudgetSpent as spent:
-                scores, refusal = spent.scores, spent
+                scores, refusal = spent.scores, str(spent)
             for place, score in zip(racing, scores, strict=False):
                 given[place].append(score)
                 values = self.task.pooled(given[place])
@@ -66,7 +66,7 @@ class Heats:
             self.enter(prompt.text, own)
         raced = [Raced(self._score(scores, own), tuple(own)) for scores, own in zip(given, means, strict=True) if own]
         if refusal is not None:
-            raise BudgetSpent(str(refusal), scores=raced)
+            raise BudgetSpent(refusal, scores=raced)
         return raced
 
     def enter(self, text: str, means: Sequence[float]) -> None:

@@ -186,9 +186,10 @@ class Checkpoint:
             yield row
 
     def close(self) -> None:
-        """Close every stream."""
+        """Close every stream, and forget the providers, so that nothing keeps their models in memory."""
         for file in self._streams.values():
             file.close()
+        self.providers.clear()
 
 
 def read_state(path: Path, run: str) -> tuple[dict[str, Any] | None, str]:

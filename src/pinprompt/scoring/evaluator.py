@@ -96,7 +96,8 @@ class Evaluator:
         number, self.requests = self.requests, self.requests + 1
         questions, first = self._questions(prompts, split, number)
         got: dict[int, Score] = {}
-        refusal: BudgetSpent | None = None
+        # Refusals are texts: an exception that is kept refers to its frames, and so to the models in them.
+        refusal: str | None = None
         try:
             while len(got) < len(questions) and refusal is None:
                 todo = questions[len(got) :]
@@ -121,9 +122,9 @@ class Evaluator:
                 break
             self.repeats += self.fixed and first.get(prompt.text) != place
             scores.append(score)
-        refusal = refusal or refused
+        refusal = refused if refusal is None else refusal
         if refusal is not None:
-            raise BudgetSpent(str(refusal), scores=scores)
+            raise BudgetSpent(refusal, scores=scores)
         return scores
 
     def evaluate(self, prompt: Prompt, split: str) -> Evaluation:
@@ -287,10 +288,10 @@ class Evaluator:
             known = did_you_mean(split, self.task.splits)
             raise SettingError(f"the task '{self.task.name}' has no split '{split}'; {known}")
 
-    def _calibrated(self, prompts: list[Prompt], split: str, report: bool) -> tuple[list[Prompt], BudgetSpent | None]:
+    def _calibrated(self, prompts: list[Prompt], split: str, report: bool) -> tuple[list[Prompt], str | None]:
         """The prompts with the offsets of their scores on train, which are computed first if necessary.
 
-        If the budget does not suffice for all, returns those before the first it refused, and the refusal.
+        If the budget does not suffice for all, returns those before the first it refused, and why it refused.
         """
         if split == "train" or split in self.task.blocks or not self.task.calibrates:
             return prompts, None
@@ -300,7 +301,7 @@ class Evaluator:
             try:
                 self.score(unknown, "train", report=report)
             except BudgetSpent as spent:
-                refusal = spent
+                refusal = str(spent)
         ready: list[Prompt] = []
         for prompt in prompts:
             score = self._table.get("train", prompt.text)
@@ -328,8 +329,8 @@ class Evaluator:
 
     def _obtain(
         self, questions: list[Question], split: str, number: int, got: dict[int, Score], report: bool
-    ) -> BudgetSpent | None:
-        """Score admitted questions in order, charging and journalling each; returns a refusal if time ran out."""
+    ) -> str | None:
+        """Score admitted questions in order, charging and journalling each; returns why it ended early, if it did."""
         unknown = [question for question in questions if question.known is None]
         # On a block of rows all prompts of all requests have the same draws, so that they can be compared.
         paired = split in self.task.blocks
@@ -345,7 +346,7 @@ class Evaluator:
                     answer = next(answers, None)
                     if answer is None:
                         if stop():
-                            return BudgetSpent(f"the budget of {self.budget.settings.minutes} minutes is used up")
+                            return f"the budget of {self.budget.settings.minutes} minutes is used up"
                         raise TaskError(f"the task '{self.task.name}' gave too few scores for {len(questions)} prompts")
                     score = journal.clean(answer, self.task.name, question.prompt.text)
                 else:
@@ -360,7 +361,7 @@ class Evaluator:
                     self._journal(paid)
                 self._billing.check(question, score, split)
         except BudgetSpent as refusal:
-            return refusal  # the minutes ended in the middle of a prompt; its answers so far are in the journal
+            return str(refusal)  # the minutes ended in the middle of a prompt; its answers so far are in the journal
         finally:
             self._journal(rows)
         return None

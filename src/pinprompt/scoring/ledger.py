@@ -47,8 +47,8 @@ class Billing:
     def paid_calls(self, calls: int) -> None:
         self._paid_calls = calls
 
-    def admit(self, questions: list[Question], split: str, report: bool) -> BudgetSpent | None:
-        """Reserve the worst case of as many questions as fit, in order; returns the refusal of the first that does not.
+    def admit(self, questions: list[Question], split: str, report: bool) -> str | None:
+        """Reserve the worst case of as many questions as fit, in order; returns why one does not.
 
         Calls and tokens are reserved for known scores too: the run must not depend on the content of the memo.
         """
@@ -59,7 +59,7 @@ class Billing:
             try:
                 question.reservation = self.budget.reserve(calls, tokens_in, tokens_out, model, report=report)
             except BudgetSpent as refusal:
-                return refusal
+                return str(refusal)
         return None
 
     def settle(self, question: Question, score: Score, split: str) -> None:
