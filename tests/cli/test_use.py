@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -227,3 +228,25 @@ def test_a_run_is_resumed_from_any_folder(tmp_path: Path, monkeypatch: pytest.Mo
     again = call("resume", made, "--json", "--quiet")  # finished: there is nothing to do, and nothing is read
     assert again.exit_code == 0, again.output
     assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_masked_model_gets_a_snippet_where_its_label_words_are_single_tokens() -> None:
+    words = {"neg": "bad", "pos": "good"}
+    masked = Sent(
+        "classification", "p", "", " It was [MASK].", "m", kind="masked", mask="[MASK]", words=words,
+        word_ids={"neg": [5], "pos": [6]},
+    )  # fmt: skip
+    code = snippets(masked, "a film")["transformers"]
+    assert "AutoModelForMaskedLM" in code
+    assert "openai" not in snippets(masked, "a film"), "no such server answers for a masked model"
+    compile(code, "snippet", "exec")
+    longer = replace(masked, word_ids={"neg": [5], "pos": [6, 7]})
+    assert "transformers" not in snippets(longer, "a film")
+
+
+def test_a_chat_is_exported_to_promptfoo_as_messages() -> None:
+    messages = [{"role": "user", "content": "Review: {text} It was"}]
+    chat = Sent("classification", "p", "Review: ", " It was", "m", words={"neg": "bad"}, messages=messages)
+    exported = json.loads(export(chat, "promptfoo")[1])
+    assert json.loads(exported["prompts"][0]) == [{"role": "user", "content": "Review: {{text}} It was"}]
+    assert exported["providers"][0]["id"] == "openai:chat:m"

@@ -143,3 +143,26 @@ def test_the_head_in_blocks_is_the_head(vocabulary: int) -> None:
     states = torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
     backbone = Backbone(model, ByT5Tokenizer(extra_ids=0))
     torch.testing.assert_close(backbone.logits(states), states @ model.lm_head.weight.T)
+
+
+def test_products_without_packed_weights_are_the_same(make: Callable[[str], Backbone]) -> None:
+    """As on a processor without oneDNN, or with a model that is too large for a second copy of its weights."""
+    backbone = make("gpt2")
+    states = torch.randn(5, backbone.dim, generator=torch.Generator().manual_seed(0))
+    packed = backbone.over_vocabulary(states)
+    backbone._packed_head = None
+    expected = (states.double() @ backbone.head.double().T).float()
+    for found in (packed, backbone.over_vocabulary(states), backbone.over_vocabulary(states[None])[0]):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_cache_that_transformers_cannot_make_means_reading_from_the_start(
+    make: Callable[[str], Backbone], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(config: Any) -> Any:
+        raise ValueError("this model has no such cache")
+
+    backbone = make("gpt2")
+    assert backbone.incremental
+    monkeypatch.setattr(policy_backbone, "DynamicCache", refuses)
+    assert not Backbone(backbone.model, backbone.tokenizer).incremental

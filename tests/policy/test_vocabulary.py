@@ -343,3 +343,16 @@ def test_the_kth_largest_is_that_of_a_full_sort(size: int, k: int) -> None:
     logits[4] = logits[4].sort().values
     logits[5, ::32] += 100.0  # every entry that is looked at first misleads
     assert torch.equal(_kth_largest(logits, k), logits.sort(descending=True).values[:, k - 1 : k])
+
+
+def test_a_required_word_that_was_begun_is_finished_where_nothing_may_repeat(tokenizer: Any) -> None:
+    word = tuple(tokenizer(" zebra", add_special_tokens=False)["input_ids"])
+    first = tuple(tokenizer("zebra", add_special_tokens=False)["input_ids"])  # at the beginning it has no space
+    assert len(word) > 2, "a word of one token cannot be left unfinished"
+    assert len(first) > 2
+    vocabulary = vocabulary_of(tokenizer, length=len(word) + 4, required=("zebra",), no_repeats=True)
+    other = tokenizer("film", add_special_tokens=False)["input_ids"][0]
+    for done in range(1, len(word)):
+        assert vocabulary.allowed((other, *word[:done])).nonzero()[:, 0].tolist() == [word[done]]
+    for done in range(1, len(first)):
+        assert vocabulary.allowed(first[:done]).nonzero()[:, 0].tolist() == [first[done]]

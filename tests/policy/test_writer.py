@@ -237,3 +237,10 @@ def test_long_prompts(make: Callable[[str], Backbone]) -> None:
 def test_fewer_than_one_prompt_is_refused(make: Callable[[str], Backbone], count: int) -> None:
     with pytest.raises(SettingError, match=f"at least 1, but is {count}"):
         writer_of(make("gpt2")).sample(count, draw(0))
+
+
+def test_a_prompt_cannot_end_before_its_beginning(make: Callable[[str], Backbone]) -> None:
+    writer = Writer.build(PolicySettings(length=4, k=30, hidden=8, rows=4), backbone=make("gpt2"))
+    for start, end in (((5, 6), 2), ((5,), 9)):
+        with pytest.raises(SettingError, match=f"cannot have {end}"):
+            writer.lm_continue([start], [end], torch.Generator().manual_seed(0))

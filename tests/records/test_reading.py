@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pinprompt.errors import RunError
+from pinprompt.files import sealed_line
 from pinprompt.records import reading
-from pinprompt.records.reading import number, read_run
+from pinprompt.records.reading import changed_since, number, read_run
 
 
 def test_reads_every_file(tmp_path: Path) -> None:
@@ -190,3 +191,15 @@ def test_a_table_with_a_monstrous_field_is_read_up_to_it(tmp_path: Path) -> None
     record = read_run(folder)
     assert record.prompts == [{"prompt": "good", "score": "1"}]
     assert "only be read up to row 1" in record.notes[0]
+
+
+def test_the_checksums_of_a_newer_version_are_not_compared(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_bytes(sealed_line({"format": 99, "files": {"recipe.toml": "0" * 64}}))
+    assert changed_since(tmp_path, ["recipe.toml"]) == []
+
+
+def test_a_recipe_nested_without_end_is_refused(tmp_path: Path) -> None:
+    folder = sample.classification(tmp_path / "run")
+    (folder / "recipe.toml").write_text("a = " + "[" * 90 + "]" * 90)
+    with pytest.raises(RunError, match="nested deeper"):
+        read_run(folder)

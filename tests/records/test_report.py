@@ -316,3 +316,8 @@ def test_words_without_q_are_words_and_their_worth_is_of_the_same_rows(record: R
     assert "+2.00" in text  # not 90.8 less 103.5: the race chose by other rows than those of train
     old = changed(record, method="race", score=90.8, tokens=[{"token": "It", "score_without": 103.5}])
     assert "Contribution of" not in old
+
+
+def test_a_shortened_prompt_is_shown_with_what_it_was_shortened_from(record: RunRecord) -> None:
+    assert "shortened from All in all, it was" in changed(record, pruned={"from": "All in all, it was", "score": 0.5})
+    assert "shortened from" not in changed(record)

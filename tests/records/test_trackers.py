@@ -11,7 +11,7 @@ import pytest
 from tests.house.tiny import recipe
 
 from pinprompt.errors import MissingExtra
-from pinprompt.records.trackers import Bar, in_notebook, mlflow, numbers, tensorboard
+from pinprompt.records.trackers import Bar, in_notebook, mlflow, numbers, share, tensorboard
 from pinprompt.values import Event, Listener
 
 STEP = {"score_best": 0.5, "best_prompt": "<b>it</b>", "distinct": 3, "calls": 30}
@@ -107,3 +107,26 @@ def test_without_the_extra_there_is_an_install_line(
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtra, match=r"pip install .*\[track\]"):
         tracker("anywhere")
+
+
+def test_a_limit_on_minutes_alone_moves_the_bar(tmp_path: Path) -> None:
+    timed = recipe(tmp_path, method="random", budget={"minutes": 10})
+    assert share(timed, Event("step", 3, STEP), 2.5) == 0.25
+    assert share(timed, Event("step", 3, STEP), 50.0) == 1.0
+
+
+def test_steps_that_follow_each_other_closely_are_not_all_drawn(tmp_path: Path) -> None:
+    shown: list[str] = []
+
+    def show(html: str) -> Any:
+        return shown.append
+
+    bar = Bar(recipe(tmp_path, budget={"calls": 60}, q_learning={"steps": 1000}), show)
+    for step in range(500):
+        bar(Event("step", step, STEP))
+    assert len(shown) < 500
+    drawn = len(shown)
+    bar(Event("restart", 500, {}))
+    assert len(shown) == drawn, "what the bar has no words for is not drawn"
+    bar(Event("end", 500, {}))
+    assert len(shown) == drawn + 1

@@ -135,3 +135,18 @@ def test_a_run_without_a_report_does_not_say_that_there_is_no_other_prompt() -> 
     assert verdict is not None
     assert "no report was asked for" in verdict.sentence
     assert "no hand-written prompt to compare with" in printed(data | {"reported": True, "verdict": None})
+
+
+def test_a_result_without_the_value_is_not_judged() -> None:
+    data = result(9, 4, 37)
+    assert judge_result(data, "f1") is None
+    assert judge_result({**data, "test": {"rows": 50}}) is None
+
+
+def test_words_for_a_picture_fit_or_do_not() -> None:
+    rival = {"manual": {"prompt": "a sun", "train": {"similarity": 0.3, "rows": 1}}}
+    data = {"task": "inversion", "prompt": "the sun", "primary": "similarity", "baselines": rival}
+    for value, said in ((0.4, "fit better than the manual ones"), (0.2, "do not fit better than the manual ones")):
+        verdict = judge_result({**data, "train": {"similarity": value, "rows": 1}})
+        assert verdict is not None
+        assert said in verdict.sentence

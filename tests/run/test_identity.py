@@ -14,7 +14,7 @@ from tests.house.tiny import FindTheWords, recipe
 
 from pinprompt import api
 from pinprompt.errors import FolderInUse, RunError
-from pinprompt.files import read_lines
+from pinprompt.files import read_lines, sealed_line
 from pinprompt.records import identity as identities
 from pinprompt.run import build, folder, running
 from pinprompt.run.checkpoint import Checkpoint
@@ -342,3 +342,34 @@ def test_a_stochastic_step_cut_short_is_repeated_with_its_own_seeds(models: Path
     run(models, tmp_path / "run", task=Noisy(), resume=True, **more)
     run(models, tmp_path / "at-once", task=Noisy(), **more)
     assert (tmp_path / "run/events.jsonl").read_bytes() == (tmp_path / "at-once/events.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [{"format": 2, "files": [1]}, {"format": 2, "run": 3}, {"format": 2, "run": "a", "fingerprint": "\ud800"}],
+)
+def test_a_damaged_identity_is_said_to_be_damaged(tmp_path: Path, content: dict[str, Any]) -> None:
+    (tmp_path / identities.FILE).write_bytes(sealed_line(content))
+    assert identities.read(tmp_path) == (None, f"{tmp_path / identities.FILE} is damaged")
+
+
+def test_an_identity_of_a_newer_version_asks_for_an_upgrade(tmp_path: Path) -> None:
+    (tmp_path / identities.FILE).write_bytes(sealed_line({"format": 99}))
+    with pytest.raises(RunError, match="upgrade pinprompt"):
+        identities.read(tmp_path)
+
+
+def test_rows_of_two_runs_have_no_common_id(tmp_path: Path) -> None:
+    journal = tmp_path / "scores.jsonl"
+    journal.write_bytes(sealed_line({"run": "a", "n": 0}) + sealed_line({"run": "a", "n": 1}))
+    assert identities.run_of_rows(tmp_path) == "a"
+    journal.write_bytes(sealed_line({"run": "a", "n": 0}) + sealed_line({"run": "b", "n": 1}))
+    assert identities.run_of_rows(tmp_path) == ""
+
+
+def test_checksums_of_files_elsewhere_are_not_followed(tmp_path: Path) -> None:
+    outside, folder = tmp_path / "secret", tmp_path / "run"
+    outside.write_text("x")
+    folder.mkdir()
+    assert identities.changed_files(folder, {str(outside): "0" * 64, "../secret": "0" * 64}) == []
+    assert len(identities.changed_files(folder, {"result.json": "0" * 64})) == 1

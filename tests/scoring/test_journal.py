@@ -23,7 +23,7 @@ from pinprompt.recipe.task_sections import RemoteSettings
 from pinprompt.remote.client import BadAnswer, RemoteClient
 from pinprompt.remote.http import NoAnswer, Response
 from pinprompt.scoring.budget import Amounts, Budget
-from pinprompt.scoring.journal import Answers, Journal, read_rows
+from pinprompt.scoring.journal import NAMED, Answers, Journal, journal_damage, read_rows
 
 
 def row(number: int, text: str = "x") -> dict[str, object]:
@@ -478,3 +478,19 @@ def test_whatever_a_server_does_every_request_is_counted_and_no_answer_is_bought
             answers.close()
     assert wire.billed == budget.sent.calls <= 24
     assert set(wire.answered.values()) <= {1}
+
+
+def test_many_damaged_rows_are_counted_and_not_all_named(tmp_path: Path) -> None:
+    path = tmp_path / "scores.jsonl"
+    path.write_bytes(b"nonsense\n" * (NAMED + 5))
+    journal = Journal(path)
+    assert journal.split_at(0) == ([], [])
+    assert len(journal.problems) == NAMED + 1
+    assert journal.problems[-1].endswith("5 more rows were changed or are of another run")
+    journal.close()
+
+
+@pytest.mark.parametrize("rows", [-1, "three", None])
+def test_a_count_of_rows_that_is_none_is_said(tmp_path: Path, rows: Any) -> None:
+    path = tmp_path / "scores.jsonl"
+    assert journal_damage(path, "", {"rows": rows}) == f"the checkpoint's count of {path} cannot be read"
