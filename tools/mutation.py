@@ -36,7 +36,7 @@ FILES = {
     "src/pinprompt/maths/targets.py": ["tests/maths"],
     "src/pinprompt/maths/state_values.py": ["tests/maths"],
     "src/pinprompt/scoring/budget.py": ["tests/scoring/test_budget.py"],
-    "src/pinprompt/methods/pin/replay.py": ["tests/methods/pin/test_replay.py"],
+    "src/pinprompt/methods/pin/replay.py": ["tests/methods/pin/test_replay.py", "tests/methods/pin/test_rewards.py"],
 }
 
 # mutmut's own time limit is many times the duration of all tests of a mutant. If a test takes this many CPU seconds

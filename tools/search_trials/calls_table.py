@@ -1,7 +1,7 @@
 """The experiment on calls: collect finished cells in one CSV file, and make the tables and the figure from it.
 
-Run it from the project's root after recipes/small/calls.toml, calls-rivals.toml, calls-ablation.toml and
-smaller_budgets.py. Cells that are already in the file are kept, so that it can grow over several sessions:
+Run it from the project's root after recipes/small/calls.toml, calls-rivals.toml, calls-baselines.toml,
+calls-ablation.toml and smaller_budgets.py. Cells that are already in the file are kept, so that it can grow over several sessions:
     .venv/bin/python tools/search_trials/calls_table.py docs/results/calls.csv --runs runs/calls runs/calls-rivals \
         runs/calls-ablation --smaller build/trials/smaller-budgets.jsonl --figure docs/figures/calls/accuracy-calls.svg
 A cell is a dataset and a split. Hand-written prompts are measured by every run of `race`. "Best hand-written" is the
@@ -26,6 +26,7 @@ from pinprompt.run import running
 
 TUNED = ("rotten-tomatoes", "vader-editorials")
 RACE = "race, 1,000 calls"
+RIVALS = ("beam", "pin", "random")  # measured on all sets and splits; other baselines on two sets and three splits
 HAND = (
     "manual, raw",
     "manual, calibrated",
@@ -150,7 +151,7 @@ def draw(cells: Cells, path: Path) -> None:
         if name.endswith(" calls"):
             words = name.removesuffix(" calls").split(", ")
             method, calls = ", ".join(words[:-1]), words[-1]
-            if len(words) <= 3 and "no " not in method:
+            if len(words) <= 3 and "no " not in method and words[0] in ("race", *RIVALS):
                 lines[method][int(calls.replace(",", ""))] = row
     free = cells[HAND[-1]]
     every = [row for by_calls in lines.values() for row in by_calls.values()]
@@ -198,7 +199,7 @@ def show(cells: Cells) -> None:
 def brief(cells: Cells) -> None:
     """Print the README's table: hand-written prompts, the rivals and race, over the cells that all of them have."""
     names = ["manual, raw", "manual, calibrated", HAND[-1]]
-    names += [name for name in cells if name.endswith(", raw, 6,400 calls")] + [RACE]
+    names += [f"{rival}, raw, 6,400 calls" for rival in RIVALS] + [RACE]
     common = set.intersection(*(set(cells[name]) for name in names))
     common = {cell for cell in common if cell[0] not in TUNED}
     sets = sorted({dataset for dataset, _ in common})
