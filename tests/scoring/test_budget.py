@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from decimal import Decimal
 
 import pytest
@@ -415,3 +416,28 @@ def test_threads_do_not_overshoot() -> None:
     assert budget.spent.calls + 6 * 8 >= 494
     assert budget.spent.calls <= 500
     assert budget.reserved == Amounts()
+
+
+def test_minutes_are_those_of_the_clock_that_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`clock = "cpu"` counts what this process computed, not what it waited for."""
+    monkeypatch.setattr(time, "monotonic", Clock())
+    monkeypatch.setattr(time, "process_time", computed := Clock())
+    on_the_wall, of_the_cpu = Budget(BudgetSettings(minutes=1)), Budget(BudgetSettings(minutes=1, clock="cpu"))
+    for budget in (on_the_wall, of_the_cpu):
+        budget.start()
+    computed.now += 45.0
+    assert (on_the_wall.seconds_left(), of_the_cpu.seconds_left()) == (60.0, 15.0)
+    assert Budget(BudgetSettings(calls=5)).seconds_left() is None
+
+
+def test_a_cost_is_known_with_a_price_or_without_a_bill() -> None:
+    budget = Budget(BudgetSettings(prices=PRICES))
+    assert [budget.priced(model) for model in (None, "dear", "unknown")] == [True, True, False]
+
+
+def test_what_is_left_in_all_counts_the_report() -> None:
+    budget = Budget(BudgetSettings(calls=10, total_calls=30))
+    budget.settle(budget.reserve(calls=4))
+    budget.settle(budget.reserve(calls=3, report=True))
+    budget.reserve(calls=2)
+    assert budget.remaining() == {"calls": 4, "total_calls": 21}
