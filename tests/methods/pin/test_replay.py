@@ -145,3 +145,26 @@ def test_with_paths_every_token_has_the_gain_that_it_brought() -> None:
     by_hand = {1: (-2 / spread, 4 / spread), 3: (1 / spread, -1 / spread), 5: (-2.5 / spread, 0.5 / spread)}
     for row, gain in zip(ids.tolist(), gains.tolist(), strict=True):
         assert gain == pytest.approx(by_hand[row[0]], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "added", "left"),
+    [
+        # (the prompt, its reward): what is left has the reward of the oldest copy that the ring still holds.
+        (5, [(1, 0.1), (1, 0.2), (2, 0.3)], {(1, 0.1), (2, 0.3)}),
+        (5, [(2, 0.3), (1, 0.1), (1, 0.2), (2, 0.5)], {(2, 0.3), (1, 0.1)}),
+        (3, [(1, 0.1), (2, 0.2), (1, 0.3), (1, 0.4)], {(2, 0.2), (1, 0.3)}),
+        (3, [(3, 0.1), (1, 0.2), (2, 0.3), (1, 0.4), (2, 0.5)], {(2, 0.3), (1, 0.4)}),
+    ],
+)
+def test_of_repeats_the_oldest_stays_wherever_the_ring_stands(
+    capacity: int, added: list[tuple[int, float]], left: set[tuple[int, float]]
+) -> None:
+    replay = Replay(capacity, 1)
+    replay.add([Episode((token,), 0.0, reward) for token, reward in added])
+    replay.drop_repeats()
+    assert len(replay) == len(left)
+    ids, rewards = replay.sample(100, stream())
+    assert {
+        (token, round(reward, 6)) for token, reward in zip(ids[:, 0].tolist(), rewards.tolist(), strict=True)
+    } == left

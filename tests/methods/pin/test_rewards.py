@@ -43,3 +43,9 @@ def test_the_maxima_of_blocks_are_pooled_by_input() -> None:
     # Between the prompts' means the deviation would be 2, and the rewards -1 and 1.
     # A prompt of another source is not compared with them.
     assert normalise([*scores, Score(50, details={"input/8/0": 50, "input/8/1": 50})], "input")[2] == 0
+
+
+def test_a_batch_is_compared_across_groups_and_inputs() -> None:
+    scores = [Score(1.0, group="a", details={"input/0": 7}), Score(3.0, group="b", details={"input/1": 9})]
+    assert normalise(scores, "batch") == pytest.approx([-1 / 1.0001, 1 / 1.0001])
+    assert normalise(scores, "input") == [0.0, 0.0], "each is alone on its input"
