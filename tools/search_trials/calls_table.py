@@ -47,7 +47,7 @@ def rows_of(folder: Path) -> Iterator[Row]:
     result = json.loads((folder / "result.json").read_text("utf-8"))
     recipe = running.recipe_of(folder).model_dump(mode="json")
     cell = {"dataset": result["dataset"], "split": result["split"], "precision": recipe["models"]["precision"]}
-    name, read = row_name(recipe), result["readability"]
+    name, read = row_name(recipe), result.get("readability", {})  # a soft prompt has no words
     yield {
         **cell, "row": name, "accuracy": result["test"]["accuracy"], "prompt": result["prompt"],
         **{fact: read.get(fact) for fact in ("perplexity", "slor", "dictionary_words")},
