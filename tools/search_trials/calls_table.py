@@ -27,7 +27,7 @@ from pinprompt.run import running
 
 TUNED = ("rotten-tomatoes", "vader-editorials")
 RACE = "race, 1,000 calls"
-RIVALS = ("beam", "pin", "random")  # measured on all sets and splits; other baselines on two sets and three splits
+RIVALS = ("beam", "pin", "random")  # the rows of the figure and of the README; other baselines have fewer cells
 HAND = (
     "manual, raw",
     "manual, calibrated",
