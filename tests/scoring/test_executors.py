@@ -93,7 +93,7 @@ def test_failures_come_home_as_what_they_were() -> None:
     with pytest.raises(SettingError, match="no such label"):
         list(executor.run(prompts("a"), [0], "train", lambda: False))
     with pytest.raises(SettingError, match="no such label"):
-        executor.evaluate(Prompt("a"), "dev", 0)
+        executor.evaluate_many([Prompt("a")], "dev", 0)
     executor.close()
     foreign = _as_error(("ZeroDivisionError", "division by zero"))
     assert isinstance(foreign, TaskError)
@@ -114,7 +114,7 @@ def test_a_prompt_that_kills_every_worker_stops_the_run(monkeypatch: pytest.Monk
         list(executor.run(prompts("a"), [0], "train", lambda: False))
     monkeypatch.setattr(executors, "DEATHS", 1)  # the one that is dead already: hiring more takes long
     with pytest.raises(ServerDown, match="1 workers died"):
-        executor.evaluate(Prompt("a"), "dev", 0)
+        executor.evaluate_many([Prompt("a")], "dev", 0)
     executor.close()
 
 

@@ -35,7 +35,10 @@ HAND = (
     "instructions, calibrated",
     "best hand-written, calibrated",
 )
-T95 = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26, 11: 2.20, 14: 2.14, 19: 2.09}
+T95 = {
+    1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26, 11: 2.20, 14: 2.14, 17: 2.11,
+    19: 2.09, 24: 2.06, 29: 2.05,
+}  # fmt: skip
 FIELDS = ("row", "dataset", "split", "accuracy", "perplexity", "slor", "dictionary_words", "precision", "prompt")
 
 Row = dict[str, Any]

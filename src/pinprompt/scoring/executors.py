@@ -25,9 +25,6 @@ class Executor(Protocol):
     def run(self, prompts: Sequence[Prompt], seeds: Sequence[int], split: str, stop: Stop) -> Iterator[Score]:
         """Scores of the prompts, in order; fewer of them only if `stop` became true on the way."""
 
-    def evaluate(self, prompt: Prompt, split: str, seed: int) -> Evaluation:
-        """The task's evaluation of one prompt."""
-
     def evaluate_many(self, prompts: Sequence[Prompt], split: str, seed: int) -> list[Evaluation]:
         """The task's evaluations of several prompts, in order."""
 
@@ -53,10 +50,6 @@ class Inline:
                 return
             part = list(prompts[start : start + self.chunk])
             yield from score_part(self.task, part, list(seeds[start : start + self.chunk]), split)
-
-    def evaluate(self, prompt: Prompt, split: str, seed: int) -> Evaluation:
-        """The task's evaluation of one prompt."""
-        return self.task.evaluate(prompt, split, seed)
 
     def evaluate_many(self, prompts: Sequence[Prompt], split: str, seed: int) -> list[Evaluation]:
         """The task's evaluations of several prompts, in order."""
@@ -188,7 +181,7 @@ class Ray:
                 next_to_give += 1
                 yield from scores
 
-    def evaluate(self, prompt: Prompt, split: str, seed: int) -> Evaluation:
+    def _evaluate(self, prompt: Prompt, split: str, seed: int) -> Evaluation:
         """One prompt's evaluation, by one worker."""
         deaths = 0
         while True:
@@ -204,7 +197,7 @@ class Ray:
 
     def evaluate_many(self, prompts: Sequence[Prompt], split: str, seed: int) -> list[Evaluation]:
         """Several prompts' evaluations, one after the other."""
-        return [self.evaluate(prompt, split, seed) for prompt in prompts]
+        return [self._evaluate(prompt, split, seed) for prompt in prompts]
 
     def processes(self) -> list[int]:
         """The workers' process ids."""
