@@ -424,16 +424,9 @@ def _outcome(
     finalists = sorted((runner for runner in runners if len(runner.scores) == last), key=lambda runner: -runner.mean)
     values = np.stack([runner.values for runner in finalists])
     chances = chances_of_best(values, derive(search.seed, "race", "chances"))
-    if settings.choose == "paired":
-        chosen = _paired(search.task, finalists)
-        finalists.insert(0, finalists.pop(chosen))
-        chances.insert(0, chances.pop(chosen))
-    if settings.choose == "readable":
-        close = _within_error(values)
-        reads = dict(zip(close, writer.backbone.perplexities([finalists[p].prompt.text for p in close]), strict=True))
-        chosen = min(close, key=reads.__getitem__)
-        finalists.insert(0, finalists.pop(chosen))
-        chances.insert(0, chances.pop(chosen))
+    chosen = _chosen(search.task, writer, settings.choose, finalists, values)
+    finalists.insert(0, finalists.pop(chosen))
+    chances.insert(0, chances.pop(chosen))
     found = []
     for runner, chance in zip(finalists, chances, strict=True):
         search.evaluator.derive(runner.prompt, runner.scores)
@@ -441,6 +434,17 @@ def _outcome(
         candidate = Candidate(runner.prompt, runner.source, runner.mean)
         found.append(Finalist(candidate, None if dev is None else dev.value, chance, len(runner.values)))
     return Outcome([one.candidate for one in found], stopped, steps, extras, finalists=found)
+
+
+def _chosen(task: Task, writer: Writer, choose: str, finalists: Sequence[Runner], values: Floats) -> int:
+    """The index of the answer among the finalists, which are ordered by score."""
+    if choose == "paired":
+        return _paired(task, finalists)
+    if choose == "readable":
+        close = _within_error(values)
+        reads = writer.backbone.perplexities([finalists[place].prompt.text for place in close])
+        return close[int(np.argmin(reads))]
+    return 0
 
 
 def _paired(task: Task, finalists: Sequence[Runner]) -> int:
