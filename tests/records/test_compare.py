@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 import run_samples as sample
+from tests.toys.label_runs import settings_of
 
 from pinprompt.errors import RunError, SettingError
 from pinprompt.maths.bootstrap import compare_paired, mean, pairs, standard_error
+from pinprompt.recipe.recipe import resolve
 from pinprompt.records import tables
 from pinprompt.records.compare import Comparison, ScoreTable, compare
 from pinprompt.records.entries import find_runs
+from pinprompt.run.running import run
 
 
 def test_mean_and_standard_error_by_hand() -> None:
@@ -193,6 +196,18 @@ def test_same_task_with_other_data_under_its_name_is_refused(tmp_path: Path) -> 
     folders = runs(tmp_path / "a", {"pin": [0.7]}) + runs(tmp_path / "b", {"random": [0.6]}, fingerprint="changed")
     with pytest.raises(SettingError, match="fingerprints"):
         compare(folders)
+
+
+def test_methods_that_compute_differently_stand_in_one_table(tmp_path: Path) -> None:
+    """Real runs: `pin` reads prompts by prefix, `random` and `manual` read them whole."""
+    small = {"q_learning": {"steps": 1, "prompts": 4, "batch": 4}, "random": {"prompts": 4}}
+    for method in ("manual", "random", "pin"):
+        recipe = resolve(settings_of(tmp_path, method=method, **small))
+        assert recipe.models.read == ("prefixes" if method == "pin" else "prompts")
+        run(recipe, tmp_path / "runs" / method)
+    assert set(only(compare([tmp_path / "runs" / method for method in ("manual", "random", "pin")])).rows) >= {
+        "manual", "random", "pin",
+    }  # fmt: skip
 
 
 def test_varied_settings_are_rows_of_their_own(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pinprompt.api import evaluate, predict, tune
 from pinprompt.errors import BudgetSpent, SettingError
 from pinprompt.recipe.recipe import resolve
 from pinprompt.recipe.sections import BudgetSettings
-from pinprompt.recipe.task_sections import ClassificationSettings
+from pinprompt.recipe.task_sections import ClassificationSettings, ModelSettings
 from pinprompt.scoring.budget import Budget
 from pinprompt.scoring.evaluator import Evaluator
 from pinprompt.scoring.journal import Journal, pack_score, unpack_score
@@ -324,6 +324,23 @@ def test_memo_keys_know_the_calibration_and_the_training_rows(folder: Path) -> N
         one = build(folder, calibrate=calibrate, **given)
         other = build(folder, calibrate=calibrate, **given | {"train": str(folder / "other.csv")})
         assert (one.fingerprints["test"] == other.fingerprints["test"]) is same
+
+
+def test_runs_are_comparable_however_their_prompts_are_read(folder: Path) -> None:
+    """Q-learning reads prompts token by token: other last bits, so other scores in the memo, but the same task."""
+
+    def marks(train: str = "train.csv", **models: Any) -> tuple[str, str]:
+        given = {"train": str(folder / train), "words": {"neg": "terrible", "pos": "great"}, "shots": 5}
+        settings = ClassificationSettings(**given, model=str(folder / "llama"))
+        task = ClassificationTask.build(settings, models=ModelSettings(**models))
+        return task.fingerprint, task.data_fingerprint
+
+    rows = (folder / "train.csv").read_text(encoding="utf-8")
+    (folder / "changed.csv").write_text(rows.replace("a big heart", "no big heart"), encoding="utf-8")
+    whole, by_prefix, rounded, changed = marks(), marks(read="prefixes"), marks(precision="bf16"), marks("changed.csv")
+    assert len({whole[0], by_prefix[0], rounded[0], changed[0]}) == 4
+    assert whole[1] == by_prefix[1]
+    assert len({whole[1], rounded[1], changed[1]}) == 3
 
 
 def test_profiles_and_old_recipes() -> None:

@@ -84,6 +84,7 @@ def test_a_task_of_ours_is_left_as_it_is() -> None:
         ("billed", 5, "'billed' must be"),
         ("calibrates", 1, "'calibrates' must be"),
         ("fingerprints", {"train": 1}, "'fingerprints' must"),
+        ("data_fingerprint", None, "'data_fingerprint' must"),
         ("fingerprints", {"validation": "x"}, "'fingerprints' must"),
         ("tokens", lambda prompt, split: 5, "tokens() on 'train'"),
         ("tokens", lambda prompt, split: (1, -1), "tokens() on 'train'"),

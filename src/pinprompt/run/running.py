@@ -377,6 +377,7 @@ def conclude(
         "split": getattr(recipe.task, "split", None),
         "seed": recipe.seed,
         "fingerprint": task.fingerprint,
+        **({"data_fingerprint": task.data_fingerprint} if task.data_fingerprint else {}),
         "recipe": recipe.hash,
         "stopped": outcome.stopped,
         "steps": outcome.steps,

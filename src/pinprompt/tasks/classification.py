@@ -92,6 +92,8 @@ class ClassificationTask(Task):
         self.fingerprints = {name: self._fingerprint(revision, (name,)) for name in (*self.splits, *self.blocks)}
         """One per split: a score on test does not depend on the rows of train."""
         self.fingerprint = self._fingerprint(revision, self.splits)
+        self.data_fingerprint = self._fingerprint(revision, self.splits, computed={"precision"})
+        """The same however the prompts are read (`models.read`), which is not the same for all methods."""
         self.notes += model.notes
 
     @classmethod
@@ -459,7 +461,8 @@ class ClassificationTask(Task):
         if split not in self.splits and split not in self.blocks:
             raise SettingError(f"there is no split '{split}' in this task's data; {did_you_mean(split, self.splits)}")
 
-    def _fingerprint(self, revision: str, splits: Sequence[str]) -> str:
+    def _fingerprint(self, revision: str, splits: Sequence[str], computed: set[str] | None = None) -> str:
+        """A hash of what scores on the splits depend on; `computed`: the model settings among it, None for all."""
         settings = self.settings
         parts: Mapping[str, Any] = {
             "model": revision,
@@ -480,6 +483,6 @@ class ClassificationTask(Task):
             },
             "reward": [settings.reward, settings.weight_wrong, settings.weight_right],
             "calibration": [self.calibration, *(map(float, self._calibrator.prior) if self.calibrates else ())],
-            "computed": self._computed.model_dump(mode="json") if self._server is None else {},
+            "computed": {} if self._server is not None else self._computed.model_dump(mode="json", include=computed),
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True, ensure_ascii=True).encode()).hexdigest()

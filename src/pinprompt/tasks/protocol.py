@@ -68,6 +68,8 @@ class Task(BareTask, Protocol):
     """The model's name in `budget.prices`; None if the model is not billed."""
     fingerprints: Mapping[str, str] = MappingProxyType({})
     """A fingerprint per split, if a score on it depends on less than the whole task; otherwise `fingerprint`."""
+    data_fingerprint: str = ""
+    """What runs must share to be compared, if that is less than `fingerprint`: data and model, without last bits."""
     calibrates: bool = False
     """Whether scores on dev and test need the prompt's `offsets`, which come from its score on train."""
 
@@ -177,7 +179,7 @@ def blocks_of(task: Task) -> tuple[str, ...]:
 
 
 OPTIONAL = (
-    *("notes", "chunk", "billed", "fingerprints", "calibrates", "blocks", "language"),
+    *("notes", "chunk", "billed", "fingerprints", "data_fingerprint", "calibrates", "blocks", "language"),
     *("check_window", "tokens", "judges", "exhibits", "sent", "shown_rows", "kept_judges", "differentiable"),
     *("row_values", "pooled", "whole_splits", "answers", "drafts", "hints", "evaluate_many", "evaluation_from"),
     *("evaluation_cost", "attach", "likely_tokens"),
@@ -395,6 +397,8 @@ def _extras(task: Task, prompt: Prompt) -> list[str]:
         found.append(f"'blocks' must be a tuple of names, it is {task.blocks!r:.80}")
     elif task.blocks and sum(map(task.calls, task.blocks)) < task.calls("train"):
         found.append("the 'blocks' together must cost at least what 'train' costs: they hold all of its rows")
+    if not isinstance(task.data_fingerprint, str):
+        found.append(f"'data_fingerprint' must be a text, it is {task.data_fingerprint!r:.60}")
     if not _texts(task.fingerprints) or not set(task.fingerprints) <= {*task.splits, *task.blocks}:
         found.append(f"'fingerprints' must map splits and blocks to texts, it is {task.fingerprints!r:.80}")
     for split in task.splits:
