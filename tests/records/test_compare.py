@@ -192,6 +192,19 @@ def test_a_task_with_many_measures_shows_all_of_them(tmp_path: Path) -> None:
     assert "perplexity" in {cell["metric"] for cell in tables.as_json(comparison)["tables"][0]["metrics"]}
 
 
+@pytest.mark.parametrize(
+    ("perplexities", "said"),
+    [((30, 32), "31.0 ± 1.0"), ((2e6, 4e6), "3,000,000 ± 1,000,000"), ((2e13, 4e13), "3e+13 ± 1e+13")],
+)
+def test_errors_are_written_like_their_means(perplexities: tuple[float, float], said: str, tmp_path: Path) -> None:
+    folders = runs(tmp_path, {"pin": [0.7, 0.8]})
+    for folder, perplexity in zip(folders, perplexities, strict=True):
+        result = json.loads((folder / "result.json").read_text())
+        result["test"] |= {"content": 60, "style": 40, "perplexity": perplexity}
+        (folder / "result.json").write_text(json.dumps(result))
+    assert said in tables.write_as(compare(folders), "markdown").partition("all measures")[2]
+
+
 def test_same_task_with_other_data_under_its_name_is_refused(tmp_path: Path) -> None:
     folders = runs(tmp_path / "a", {"pin": [0.7]}) + runs(tmp_path / "b", {"random": [0.6]}, fingerprint="changed")
     with pytest.raises(SettingError, match="fingerprints"):

@@ -241,8 +241,10 @@ def _spot(metric: str, cell: Measured | None, rank: int) -> Spot:
         return Spot(NONE)
     shown = amount(metric, cell.mean)
     places = len(shown.partition(".")[2])  # the error has as many decimals as its mean
-    error = "" if cell.error is None else f"{cell.error * (100 if metric in SHARES else 1):.{places}f}"
-    return Spot(shown, error, rank)
+    if cell.error is None:
+        return Spot(shown, rank=rank)
+    error = cell.error * (100 if metric in SHARES else 1)
+    return Spot(shown, digits(error) if "e" in shown else f"{error:,.{places}f}", rank)
 
 
 def amount(metric: str, value: float) -> str:
