@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -60,6 +61,10 @@ def sweep(
             raise typer.Exit(1)
 
 
+def _time(minutes: float) -> str:
+    return f"{minutes / 60:,.1f} hours" if minutes >= 90 else f"{max(1, math.ceil(minutes))} min"
+
+
 def _planned(cells: list[dict[str, Any]], workers: int, per_hour: float | None) -> tuple[Any, ...]:
     from rich.table import Table
 
@@ -76,7 +81,7 @@ def _planned(cells: list[dict[str, Any]], workers: int, per_hour: float | None) 
     left = [cell for cell in cells if not cell["done"]]
     calls, total_minutes = (sum(cell[name] or 0 for cell in left) for name in ("calls", "minutes"))
     unknown = "" if all(cell["minutes"] is not None for cell in left) else ", and more for cells marked ?"
-    ahead = f"at most {calls:,} calls, roughly {total_minutes / 60:,.1f} hours{unknown}"
+    ahead = f"at most {calls:,} calls, roughly {_time(total_minutes)}{unknown}"
     total = f"{len(cells)} cells, {len(left)} to run: {ahead}"
     wait = elapsed([cell["minutes"] or 0.0 for cell in left], workers)
     facts: dict[str, Any] = {
@@ -87,7 +92,7 @@ def _planned(cells: list[dict[str, Any]], workers: int, per_hour: float | None) 
         "elapsed_minutes": wait,
     }
     if workers > 1:
-        total += f"; {wait / 60:,.1f} hours on {workers:,} workers"
+        total += f"; {_time(wait)} on {workers:,} workers"
     if per_hour is not None:
         facts["rent"] = total_minutes / 60 * per_hour
         total += f"; {facts['rent']:,.2f} at {per_hour:g} an hour"
