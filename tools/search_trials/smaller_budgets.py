@@ -48,6 +48,8 @@ def rows_of(folder: Path, task: Any) -> Iterator[dict[str, Any]]:
     finals: dict[str, Any] = {}
     for budget in BUDGETS:
         count = (budget - FINALISTS * task.calls("dev")) // task.calls("train")
+        if count < 1:  # with many classes, a small budget does not pay for a prompt and the finalists
+            continue
         for way in ("raw", "calibrated"):
             best = sorted(texts[:count], key=lambda text: -worth[way][text])[:FINALISTS]
             new = [text for text in best if text not in finals]
