@@ -12,7 +12,7 @@ import torch
 from pinprompt.errors import ModelError, SettingError
 from pinprompt.maths.state_values import pack
 from pinprompt.policy.backbone import Backbone
-from pinprompt.policy.prefix_tree import PrefixTree
+from pinprompt.policy.prefix_tree import BOOKKEEPING, PrefixTree
 from pinprompt.policy.reader import Prefix, Reader
 from pinprompt.policy.vocabulary import Ignorable, Vocabulary
 from pinprompt.policy.writer import Writer
@@ -132,6 +132,37 @@ def test_dropped_prefixes_come_back_the_same(backbone: Backbone) -> None:
     assert small.used <= max(6, 4 * LENGTH) * small._node_bytes
     assert small.used == sum(node.bytes for node in small._nodes.values())
     assert torch.equal(whole.states(first), small.states(first))
+
+
+def test_states_outlive_their_nodes(make: Callable[[str], Backbone]) -> None:
+    backbone = make("llama")
+    whole, small = tree_of(backbone), tree_of(backbone)
+    small.states([()])
+    small.limit = 6 * small._node_bytes
+    first = list(dict.fromkeys(some_prefixes(30, 5)))
+    kept = small.kept(first)
+    for seed in (6, 7):
+        small.kept(some_prefixes(30, seed))
+    gone, read = set(first) - {(), *small.keys()}, small.misses
+    assert gone, "the tree has no room for all of them"
+    assert torch.equal(small.states(first), whole.states(first))
+    assert small.misses == read, "no state was read again"
+    assert torch.equal(small.kept(first), kept)
+    assert small.misses > read, "keys and values of dropped nodes are gone, so kept sets are computed again"
+
+
+def test_the_states_of_dropped_nodes_have_their_limit(make: Callable[[str], Backbone]) -> None:
+    backbone = make("llama")
+    whole, small = tree_of(backbone), tree_of(backbone)
+    one = small.states([()]).nbytes + BOOKKEEPING
+    small.limit, small.old_limit = 6 * small._node_bytes, 10 * one
+    for seed in (5, 6, 7, 5):
+        prefixes = some_prefixes(30, seed)
+        assert torch.equal(small.states(prefixes), whole.states(prefixes))
+        assert len(small._old) <= 10
+    assert len(small._old) == 10
+    small.clear()
+    assert not small._old
 
 
 def test_a_child_outlives_its_parent(make: Callable[[str], Backbone]) -> None:

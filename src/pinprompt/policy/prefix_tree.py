@@ -3,7 +3,8 @@
 A node stores the state e; the kept set F_I, which depends on the frozen LM and the constraints and so is the same for
 psi and its slow copy; the LM's distribution over F_I if the policy is relative to the LM; and the token's own keys and
 values unless nothing will be read after it. Memory is bounded. Dropped nodes are computed again when needed, with
-bit-identical results, since every pass has the same shape.
+bit-identical results, since every pass has the same shape. Their states, a small part of a node, are kept for longer:
+an update on Monte-Carlo returns needs nothing else of old prefixes, and reading them again would take most of its time.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ Likely = Callable[[Tensor], Tensor]
 """From states [rows, d] (padded) to the LM's log-probabilities [rows, V]."""
 
 
+BOOKKEEPING = 512
+"""Bytes of a node besides its arrays, roughly."""
+
+
 @dataclass
 class Node:
     """Stored results for one prefix."""
@@ -42,7 +47,7 @@ class Node:
     def bytes(self) -> int:
         """Memory used."""
         parts = [part for part in (self.kept, self.own, self.mu) if part is not None]
-        return int(self.state.nbytes + sum(part.nbytes for part in parts)) + 512  # bookkeeping
+        return int(self.state.nbytes + sum(part.nbytes for part in parts)) + BOOKKEEPING
 
 
 class PrefixTree:
@@ -58,10 +63,13 @@ class PrefixTree:
         likely: Likely | None = None,
     ) -> None:
         self.reader, self.keep, self.size, self.enabled, self.likely = reader, keep, size, enabled, likely
-        self.limit = tree_mb * 2**20
+        self.limit = tree_mb * 2**20 * 3 // 4
+        self.old_limit = tree_mb * 2**20 // 4
+        """Memory for the states of dropped nodes."""
         self.hits = self.misses = 0
         self.used = 0
         self._nodes: OrderedDict[Prefix, Node] = OrderedDict()
+        self._old: OrderedDict[Prefix, Tensor] = OrderedDict()
         self._root: Node | None = None
         self._node_bytes = 0
 
@@ -107,8 +115,13 @@ class PrefixTree:
         """The nodes of the prefixes, without keys and values, which may be dropped before the request is complete."""
         if not self.enabled:
             self.clear()
+        wanted = dict.fromkeys(prefixes)
         found: dict[Prefix, Node] = {}
-        for chunk in self._chunks(dict.fromkeys(prefixes)):
+        if not kept:
+            found = {prefix: Node(self._old[prefix], None) for prefix in wanted if prefix in self._old}
+            self.hits += len(found)
+            wanted = {prefix: None for prefix in wanted if prefix not in found}
+        for chunk in self._chunks(wanted):
             self._learn(chunk)
             if kept:
                 self._filter(chunk)
@@ -129,6 +142,7 @@ class PrefixTree:
         """Drop all nodes."""
         self.reader.forget()
         self._nodes.clear()
+        self._old.clear()
         self._root, self.used = None, 0
 
     def _node(self, prefix: Prefix) -> Node:
@@ -246,7 +260,15 @@ class PrefixTree:
             if self.used <= limit:
                 return
             if prefix not in spared:
-                self.used -= self._nodes.pop(prefix).bytes
+                node = self._nodes.pop(prefix)
+                self.used -= node.bytes
+                self._keep_state(prefix, node.state)
+
+    def _keep_state(self, prefix: Prefix, state: Tensor) -> None:
+        """Keep the state of a dropped node; the one that was dropped first makes room."""
+        self._old[prefix] = state
+        while len(self._old) * (state.nbytes + BOOKKEEPING) > self.old_limit:
+            self._old.popitem(last=False)
 
 
 def _packed(node: Node) -> NDArray[np.uint8]:
