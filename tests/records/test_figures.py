@@ -47,6 +47,8 @@ def test_the_greedy_prompt_stands_at_the_calls_of_the_steps_before_it() -> None:
     # Tried before step 2, that is after 20 calls; without a dev score there is no point; the last one after the end.
     assert greedy_progress(RunRecord(Path("run"), events=[*steps, *greedy])) == [(20, 7.0), (40, 9.0)]
     assert greedy_progress(RunRecord(Path("run"), events=steps)) == []
+    picture = [{"event": "greedy", "step": n, "score": score, "dev": None} for n, score in ((1, 0.2), (3, 0.4))]
+    assert greedy_progress(RunRecord(Path("run"), events=[*steps, *picture])) == [(10, 0.2), (30, 0.4)]
 
 
 def test_averaged_stays_where_all_runs_are() -> None:

@@ -82,7 +82,7 @@ def progress(record: RunRecord, axis: str = "calls") -> list[Point]:
 
 
 def greedy_curves(table: ScoreTable, column: str) -> list[Curve]:
-    """The dev score of each row's greedy prompt over calls, as in the paper's training curves."""
+    """The score of each row's greedy prompt over calls, on dev if there is one: the paper's training curves."""
     found = []
     for row in drawn_order(table.rows):
         runs = [read_run(entry.folder, prompts=False) for entry in table.runs.get((row, column), ())]
@@ -93,14 +93,16 @@ def greedy_curves(table: ScoreTable, column: str) -> list[Curve]:
 
 
 def greedy_progress(record: RunRecord) -> list[Point]:
-    """The dev scores of one run's greedy prompts, over the calls of the preceding steps."""
+    """The scores of one run's greedy prompts, on dev if there is one, over the calls of the preceding steps."""
     # A folder may be untrusted: steps that are not numbers are skipped.
     calls = {
         step: number(event.get("calls")) for event in record.of("step") if isinstance(step := event.get("step"), int)
     }
     found: list[Point] = []
-    for event in record.of("greedy"):
-        step, value = event.get("step"), number(event.get("dev"))
+    greedy = record.of("greedy")
+    name = "dev" if any(number(event.get("dev")) is not None for event in greedy) else "score"
+    for event in greedy:
+        step, value = event.get("step"), number(event.get(name))
         at = calls.get(step - 1) if isinstance(step, int) else None
         if at is not None and value is not None:
             found.append((at, value))
@@ -189,7 +191,8 @@ def write_figures(folders: Iterable[Path | str], out: Path | str) -> list[Path]:
                     written += save(out / f"curve-{axis}{end}", partial(draw_curves, curves=curves, axis=axis))
             greedy = greedy_curves(table, column)
             if greedy:
-                draw = partial(draw_curves, curves=greedy, axis="calls", score="dev score of the greedy prompt")
+                score = f"{'' if table.split == 'train' else 'dev '}score of the greedy prompt"
+                draw = partial(draw_curves, curves=greedy, axis="calls", score=score)
                 written += save(out / f"curve-greedy{end}", draw)
             for setting in ABLATIONS:
                 lines = ablation(table, column, setting)
