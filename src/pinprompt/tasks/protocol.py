@@ -69,7 +69,7 @@ class Task(BareTask, Protocol):
     fingerprints: Mapping[str, str] = MappingProxyType({})
     """A fingerprint per split, if a score on it depends on less than the whole task; otherwise `fingerprint`."""
     data_fingerprint: str = ""
-    """What runs must share to be compared, if that is less than `fingerprint`: data and model, without last bits."""
+    """What runs must share to be compared, if less than `fingerprint`: data and model, but not how it computes."""
     calibrates: bool = False
     """Whether scores on dev and test need the prompt's `offsets`, which come from its score on train."""
 
