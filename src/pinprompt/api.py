@@ -199,6 +199,7 @@ def sweep(
     gpus: float = 0.0,
     seed: int | None = None,
     settings: Mapping[str, Any] | None = None,
+    only: Mapping[str, Sequence[Any]] | None = None,
     device: str | None = None,
     threads: int | None = None,
     notes: Callable[[str], None] = silent,
@@ -207,12 +208,12 @@ def sweep(
 
     `engine` is 'inline' (one after the other) or 'ray' (in parallel: `address` names a cluster, `workers` limits the
     number of parallel runs on this machine, `gpus` is the number of GPUs per run). `settings` apply to all runs, unless
-    the sweep varies them.
+    the sweep varies them; `only={"method": ["pin", "random"]}` runs a part of the sweep.
     """
     from pinprompt.sweeps import read_sweep, run_sweep
 
     over = _over({"seed": seed}, {}, settings)
-    read = read_sweep(file, out, over)
+    read = read_sweep(file, out, over, only)
     consent.agree([cell.recipe for cell in read.cells], file, over)
     if threads is not None:
         read = replace(read, threads=threads)
@@ -225,16 +226,17 @@ def plan_sweep(
     out: Path | str | None = None,
     seed: int | None = None,
     settings: Mapping[str, Any] | None = None,
+    only: Mapping[str, Sequence[Any]] | None = None,
     device: str | None = None,
     tflops: float | None = None,
 ) -> list[dict[str, Any]]:
-    """The runs of a sweep file: what varies, whether each is finished, and a rough estimate of its cost.
+    """The runs of a sweep file, or those of `only`: what varies, whether each is finished, and its rough cost.
 
     Minutes are for a worker with an effective speed of `tflops` TFLOP/s; by default this machine's, measured.
     """
     from pinprompt.sweeps import plan, read_sweep
 
-    return plan(read_sweep(file, out, _over({"seed": seed}, {}, settings)), device, tflops)
+    return plan(read_sweep(file, out, _over({"seed": seed}, {}, settings), only), device, tflops)
 
 
 def default_folder(recipe: Recipe) -> Path:

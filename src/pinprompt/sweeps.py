@@ -48,12 +48,18 @@ class Sweep:
     """Threads per cell; the same for every engine, so that results are the same too."""
 
 
-def read_sweep(path: Path | str, out: Path | str | None = None, settings: Mapping[str, Any] | None = None) -> Sweep:
+def read_sweep(
+    path: Path | str,
+    out: Path | str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    only: Mapping[str, Sequence[Any]] | None = None,
+) -> Sweep:
     """The sweep in a TOML file.
 
     `[base]` has the settings that all cells share; `[grid]` lists values, of which all combinations are run; the lists
     of `[zip]` are combined element by element; `[random]` draws `samples` settings; each `[[where]]` applies `set` to
-    the cells that match `when`. `settings` override `[base]`.
+    the cells that match `when`. `settings` override `[base]`. `only` lists values for some of the varied settings and
+    leaves out every cell with another value.
     """
     tree = recipes.read_toml(path)
     for name in tree:
@@ -67,9 +73,10 @@ def read_sweep(path: Path | str, out: Path | str | None = None, settings: Mappin
     if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
         raise SettingError(f"{path}: threads must be a whole number of at least 1; given: {threads!r}")
     cells: dict[str, Cell] = {}
-    for tried, varied in enumerate(_combinations(tree, path)):
-        if tried >= LARGEST:
-            raise SettingError(f"{path}: more than {LARGEST:,} cells; make the grid smaller")
+    combinations = list(itertools.islice(_combinations(tree, path), LARGEST + 1))
+    if len(combinations) > LARGEST:
+        raise SettingError(f"{path}: more than {LARGEST:,} cells; make the grid smaller")
+    for varied in _chosen(combinations, only or {}, path):
         raw = base
         for setting, value in varied.items():
             raw = recipes.merge(raw, _nested(setting, value))
@@ -153,6 +160,28 @@ def _combinations(tree: Mapping[str, Any], path: Path | str) -> Iterator[dict[st
         for pair in pairs:
             for draw in draws:
                 yield dict(zip(grid, row, strict=True)) | pair | draw
+
+
+def _chosen(
+    combinations: Sequence[dict[str, Any]], only: Mapping[str, Sequence[Any]], path: Path | str
+) -> list[dict[str, Any]]:
+    """The combinations whose settings have one of the values in `only`; values that leave none are refused."""
+    for setting, values in only.items():
+        found = [varied[setting] for varied in combinations if setting in varied]
+        if not found:
+            raise SettingError(f"{path} does not vary '{setting}': {did_you_mean(setting, set().union(*combinations))}")
+        for value in values:
+            if value not in found:
+                known = ", ".join(dict.fromkeys(map(str, found)))
+                raise SettingError(f"{path}: no run has {setting}={value}; its values: {known}")
+    chosen = [
+        varied
+        for varied in combinations
+        if all(setting in varied and varied[setting] in values for setting, values in only.items())
+    ]
+    if only and not chosen:
+        raise SettingError(f"{path}: no run has all of these values; --dry-run lists its runs")
+    return chosen
 
 
 def _draws(section: Mapping[str, Any], path: Path | str) -> Iterator[dict[str, Any]]:

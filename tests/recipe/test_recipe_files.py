@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -171,3 +172,58 @@ set = {"q_learning.steps" = 5}
 def test_a_mistake_in_a_sweep_is_a_sentence(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(SettingError, match=said):
         read_sweep(write(tmp_path, text))
+
+
+def varied(tmp_path: Path) -> Path:
+    path = tmp_path / "varied.toml"
+    path.write_text(
+        """
+[base.task]
+kind = "inversion"
+[grid]
+method = ["pin", "random", "beam"]
+"task.images" = [["a.png"], ["b.png"]]
+[zip]
+seed = [13, 21]
+policy.k = [100, 200]
+"""
+    )
+    return path
+
+
+@pytest.mark.parametrize(
+    ("only", "left"),
+    [
+        ({"method": ["pin"]}, 4),
+        ({"method": ["pin", "beam"], "seed": [21]}, 4),
+        ({"task.images": [["b.png"]], "policy.k": [100], "method": ["random"]}, 1),
+    ],
+)
+def test_a_part_of_a_sweep_has_the_folders_of_the_whole(tmp_path: Path, only: dict[str, list[Any]], left: int) -> None:
+    path = varied(tmp_path)
+    part, whole = read_sweep(path, only=only).cells, read_sweep(path).cells
+    assert (len(part), len(whole)) == (left, 12)
+    assert {cell.folder for cell in part} <= {cell.folder for cell in whole}
+    assert all(cell.varied[name] in values for cell in part for name, values in only.items())
+
+
+def test_a_part_is_chosen_on_the_command_line(tmp_path: Path) -> None:
+    asked = ["sweep", str(varied(tmp_path)), "--dry-run", "--json", "--tflops", "1"]
+    asked += ["--only", "method=pin", "--only", "method=beam", "--only", "seed=13", "--only", 'task.images=["a.png"]']
+    cells = json.loads(CliRunner().invoke(app, asked).stdout)["cells"]
+    assert [cell["varied"]["method"] for cell in cells] == ["pin", "beam"]
+    assert {(cell["varied"]["seed"], *cell["varied"]["task.images"]) for cell in cells} == {(13, "a.png")}
+
+
+@pytest.mark.parametrize(
+    ("only", "said"),
+    [
+        ({"metod": ["pin"]}, "does not vary 'metod': did you mean 'method'"),
+        ({"q_learning.batch": [8]}, "does not vary 'q_learning.batch'"),
+        ({"method": ["pin", "pez"]}, "no run has method=pez; its values: pin, random, beam"),
+        ({"seed": [13], "policy.k": [200]}, "no run has all of these values"),
+    ],
+)
+def test_a_part_that_no_run_has_is_a_sentence(tmp_path: Path, only: dict[str, list[Any]], said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        read_sweep(varied(tmp_path), only=only)

@@ -25,6 +25,10 @@ def sweep(
     sets: Annotated[
         list[str] | None, typer.Option("--set", help="A setting for all runs, unless the sweep varies it.")
     ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", help="Run only the cells with this value of a varied setting: method=pin. Repeatable."),
+    ] = None,
     seed: Seed = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the runs with their estimated cost and what they lack, then exit.")
@@ -43,15 +47,20 @@ def sweep(
         from pinprompt.recipe import recipe as recipes
 
         settings = recipes.parse_overrides(sets or [])
+        chosen: dict[str, list[Any]] = {}
+        for setting, value in map(recipes.parse_override, only or []):
+            chosen.setdefault(setting, []).append(value)
         if dry_run:
-            cells = api.plan_sweep(file, out=out, seed=seed, settings=settings, device=options.device, tflops=tflops)
+            cells = api.plan_sweep(
+                file, out=out, seed=seed, settings=settings, only=chosen, device=options.device, tflops=tflops
+            )
             console.answer(*_planned(cells, workers or 1, per_hour))
             if any(cell["missing"] for cell in cells):
                 raise typer.Exit(1)
             return
         swept = api.sweep(
             file, out=out, engine=engine, address=address, workers=workers, gpus=gpus, seed=seed, settings=settings,
-            device=options.device, threads=options.threads, notes=console.note,
+            only=chosen, device=options.device, threads=options.threads, notes=console.note,
         )  # fmt: skip
         total, failed = len(swept.cells), swept.failed
         shown = [f"{total - len(failed)} of {total} cells are finished in {swept.folder}"]

@@ -145,20 +145,26 @@ def read_toml(path: Path | str) -> dict[str, Any]:
 
 
 def parse_overrides(overrides: list[str]) -> dict[str, Any]:
-    """`["policy.k=256"]` as a tree; a value that is not valid TOML is taken as plain text."""
+    """`["policy.k=256"]` as a tree."""
     tree: dict[str, Any] = {}
     for override in overrides:
-        path, equals, text = override.partition("=")
-        if not equals or not path.strip():
-            raise SettingError(f"'{override}' is not a setting: write section.name=value, such as policy.k=256")
-        try:
-            value = parse_toml(f"value = {text}")["value"]
-        except (ValueError, RecursionError):
-            value = text
-        for name in reversed(path.strip().split(".")):
+        setting, value = parse_override(override)
+        for name in reversed(setting.split(".")):
             value = {name: value}
         tree = merge(tree, value)
     return tree
+
+
+def parse_override(override: str) -> tuple[str, Any]:
+    """`"policy.k=256"` as `("policy.k", 256)`; a value that is not valid TOML is taken as plain text."""
+    setting, equals, text = override.partition("=")
+    if not equals or not setting.strip():
+        raise SettingError(f"'{override}' is not a setting: write section.name=value, such as policy.k=256")
+    try:
+        value = parse_toml(f"value = {text}")["value"]
+    except (ValueError, RecursionError):
+        value = text
+    return setting.strip(), value
 
 
 def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
