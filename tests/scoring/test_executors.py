@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from children import wait_until
 from patient_ray import started
 from scoring_toys import Toy, build_noisy, noisy, prompts
 
@@ -19,7 +20,7 @@ from pinprompt.scoring import executors
 from pinprompt.scoring.budget import Budget
 from pinprompt.scoring.evaluator import Evaluator
 from pinprompt.scoring.executors import Inline, Ray, Worker, _as_error
-from pinprompt.values import Prompt, Score
+from pinprompt.values import Evaluation, Prompt, Score
 
 TEXTS = [f"prompt {number}" for number in range(10)]
 
@@ -62,6 +63,19 @@ class Mortal(Toy):
         return super().score(prompts, seeds, split)
 
 
+class Sociable(Toy):
+    """Evaluates its first two prompts only when both have been begun, each by a worker of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def evaluate(self, prompt: Prompt, split: str, seed: int = 0) -> Evaluation:
+        (self.folder / prompt.text).touch()
+        wait_until(lambda: len(list(self.folder.iterdir())) >= 2, "two evaluations at the same time")
+        return super().evaluate(prompt, split, seed)
+
+
 def counted(evaluator: Evaluator) -> tuple[int, ...]:
     spent = (evaluator.charged_calls, evaluator.report_calls, evaluator.paid_calls)
     return (*spent, evaluator.memo_hits, evaluator.repeats, evaluator.distinct)
@@ -86,6 +100,13 @@ def test_workers_do_not_change_the_run_even_when_one_is_killed(tmp_path: Path) -
     one = Ray(build_noisy, workers=1, chunk=3)
     assert run(one) == inline
     one.close()
+
+
+def test_evaluations_are_shared_among_the_workers(tmp_path: Path) -> None:
+    asked = prompts("a", "bb", "ccc", "dddd")
+    executor = Ray(partial(Sociable, tmp_path), workers=2)
+    assert executor.evaluate_many(asked, "test", 7) == Inline(Toy()).evaluate_many(asked, "test", 7)
+    executor.close()
 
 
 def test_failures_come_home_as_what_they_were() -> None:

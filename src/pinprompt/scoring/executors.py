@@ -146,22 +146,34 @@ class Ray:
     def run(self, prompts: Sequence[Prompt], seeds: Sequence[int], split: str, stop: Stop) -> Iterator[Score]:
         """Scores of the prompts, in order, including all that were sent before `stop`."""
         chunks = [
-            (list(prompts[start : start + self.chunk]), list(seeds[start : start + self.chunk]))
+            (list(prompts[start : start + self.chunk]), list(seeds[start : start + self.chunk]), split)
             for start in range(0, len(prompts), self.chunk)
         ]
+        for scores in self._shared_out("score", chunks, stop):
+            yield from scores
+
+    def evaluate_many(self, prompts: Sequence[Prompt], split: str, seed: int) -> list[Evaluation]:
+        """Several prompts' evaluations, shared among the workers."""
+        return list(self._shared_out("evaluate", [(prompt, split, seed) for prompt in prompts], lambda: False))
+
+    def _shared_out(self, method: str, jobs: Sequence[tuple[Any, ...]], stop: Stop) -> Iterator[Any]:
+        """The workers' answers to the jobs, in order; after `stop` no further job is sent."""
         free = list(range(len(self.workers)))
         sent: dict[Any, tuple[int, int]] = {}
-        done: dict[int, tuple[list[Score], tuple[str, str] | None]] = {}
-        deaths = [0] * len(chunks)
+        done: dict[int, tuple[Any, tuple[str, str] | None]] = {}
+        deaths = [0] * len(jobs)
         next_to_send = next_to_give = 0
         open_door = True
-        while next_to_give < len(chunks):
-            while open_door and free and next_to_send < len(chunks):
+
+        def send(number: int, worker: int) -> None:
+            sent[getattr(self.workers[worker], method).remote(*jobs[number])] = (number, worker)
+
+        while next_to_give < len(jobs):
+            while open_door and free and next_to_send < len(jobs):
                 if stop():
                     open_door = False
                     break
-                worker = free.pop(0)
-                sent[self.workers[worker].score.remote(*chunks[next_to_send], split)] = (next_to_send, worker)
+                send(next_to_send, free.pop(0))
                 next_to_send += 1
             if not sent:
                 return
@@ -173,31 +185,13 @@ class Ray:
             except self._ray.exceptions.RayError as error:
                 deaths[number] += 1
                 self._bury(worker, deaths[number], error)
-                sent[self.workers[worker].score.remote(*chunks[number], split)] = (number, worker)
+                send(number, worker)
             while next_to_give in done:
-                scores, failure = done.pop(next_to_give)
+                answer, failure = done.pop(next_to_give)
                 if failure is not None:
                     raise _as_error(failure)
                 next_to_give += 1
-                yield from scores
-
-    def _evaluate(self, prompt: Prompt, split: str, seed: int) -> Evaluation:
-        """One prompt's evaluation, by one worker."""
-        deaths = 0
-        while True:
-            try:
-                evaluation, failure = self._ray.get(self.workers[0].evaluate.remote(prompt, split, seed))
-            except self._ray.exceptions.RayError as error:
-                deaths += 1
-                self._bury(0, deaths, error)
-                continue
-            if failure is not None:
-                raise _as_error(failure)
-            return evaluation  # type: ignore[no-any-return]
-
-    def evaluate_many(self, prompts: Sequence[Prompt], split: str, seed: int) -> list[Evaluation]:
-        """Several prompts' evaluations, one after the other."""
-        return [self._evaluate(prompt, split, seed) for prompt in prompts]
+                yield answer
 
     def processes(self) -> list[int]:
         """The workers' process ids."""
