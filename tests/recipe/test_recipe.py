@@ -152,7 +152,7 @@ def test_a_prior_needs_the_filter_of_its_tokens() -> None:
 @pytest.mark.parametrize("learning", [{"capacity": 63}, {"capacity": 100, "warmup": 101}])
 def test_a_replay_that_never_holds_a_batch_is_refused(learning: dict[str, int]) -> None:
     tree = {"task": {"dataset": "sst-2"}, "q_learning": {"batch": 64, **learning}}
-    with pytest.raises(SettingError, match="nothing would be learnt; raise capacity"):
+    with pytest.raises(SettingError, match=r"^q_learning: capacity .* nothing would be learnt; raise capacity"):
         recipes.resolve(tree)
     recipes.resolve({**tree, "q_learning": {**tree["q_learning"], "replay": False}})
 

@@ -286,7 +286,8 @@ def _sentence(error: Any) -> str:
     # The user may have put the API key into these fields by mistake, so their value is never repeated.
     unsaid = isinstance(error.get("input"), dict) or where in ("remote.key_env", "remote.base_url")
     given = "" if unsaid else f" (given: {_cut(repr(error.get('input')))})"
-    return f"{where or 'recipe'}: {error['msg'][0].lower()}{error['msg'][1:]}{given}"
+    told = error["msg"].removeprefix("Value error, ")  # pydantic's words before those of our own checks
+    return f"{where or 'recipe'}: {told[0].lower()}{told[1:]}{given}"
 
 
 def _cut(text: str) -> str:
