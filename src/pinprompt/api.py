@@ -207,8 +207,8 @@ def sweep(
     """Run every recipe of a sweep file; finished runs are skipped, interrupted ones are resumed.
 
     `engine` is 'inline' (one after the other) or 'ray' (in parallel: `address` names a cluster, `workers` limits the
-    number of parallel runs on this machine, `gpus` is the number of GPUs per run). `settings` apply to all runs, unless
-    the sweep varies them; `only={"method": ["pin", "random"]}` runs a part of the sweep.
+    number of parallel runs on this machine, `gpus` is the number of GPUs per run). `settings` apply to all runs; one
+    that varies in the sweep is refused. `only={"method": ["pin", "random"]}` runs a part of the sweep.
     """
     from pinprompt.sweeps import read_sweep, run_sweep
 

@@ -58,8 +58,8 @@ def read_sweep(
 
     `[base]` has the settings that all cells share; `[grid]` lists values, of which all combinations are run; the lists
     of `[zip]` are combined element by element; `[random]` draws `samples` settings; each `[[where]]` applies `set` to
-    the cells that match `when`. `settings` override `[base]`. `only` lists values for some of the varied settings and
-    leaves out every cell with another value.
+    the cells that match `when`. `settings` override `[base]` and `[[where]]`; a setting that varies is refused. `only`
+    lists values for some of the varied settings and leaves out every cell with another value.
     """
     tree = recipes.read_toml(path)
     for name in tree:
@@ -76,6 +76,9 @@ def read_sweep(
     combinations = list(itertools.islice(_combinations(tree, path), LARGEST + 1))
     if len(combinations) > LARGEST:
         raise SettingError(f"{path}: more than {LARGEST:,} cells; make the grid smaller")
+    for setting, value in _flat(settings or {}):
+        if any(setting in varied for varied in combinations):
+            raise SettingError(f"{path} varies '{setting}'; --only {setting}={value} chooses among its values")
     for varied in _chosen(combinations, only or {}, path):
         raw = base
         for setting, value in varied.items():
@@ -84,7 +87,7 @@ def read_sweep(
             if all(_at(raw, setting) == value for setting, value in when.items()):
                 for setting, value in over.items():
                     raw = recipes.merge(raw, _nested(setting, value))
-        recipe = recipes.resolve(raw)
+        recipe = recipes.resolve(recipes.merge(raw, settings or {}))
         cells.setdefault(recipe.hash, Cell(recipe, folder / _folder_name(recipe), varied))
     return Sweep(name, folder, list(cells.values()), threads)
 

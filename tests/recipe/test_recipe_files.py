@@ -227,3 +227,17 @@ def test_a_part_is_chosen_on_the_command_line(tmp_path: Path) -> None:
 def test_a_part_that_no_run_has_is_a_sentence(tmp_path: Path, only: dict[str, list[Any]], said: str) -> None:
     with pytest.raises(SettingError, match=said):
         read_sweep(varied(tmp_path), only=only)
+
+
+@pytest.mark.parametrize("settings", [{"method": "pin"}, {"seed": 5}, {"task": {"images": ["c.png"]}}])
+def test_a_setting_that_varies_is_chosen_and_not_set(tmp_path: Path, settings: dict[str, Any]) -> None:
+    with pytest.raises(SettingError, match=r"varies '.*'; --only .* chooses among its values"):
+        read_sweep(varied(tmp_path), settings=settings)
+
+
+def test_the_command_line_has_the_last_word_on_what_does_not_vary(tmp_path: Path) -> None:
+    path = write(tmp_path, "[base.q_learning]\nbatch = 8\n[[where]]\nwhen = {}\nset = {'q_learning.steps' = 5}\n")
+    (cell,) = read_sweep(path, settings={"q_learning": {"batch": 32, "steps": 7}}).cells
+    assert (cell.recipe.q_learning.batch, cell.recipe.q_learning.steps) == (32, 7)
+    (cell,) = read_sweep(path).cells
+    assert (cell.recipe.q_learning.batch, cell.recipe.q_learning.steps) == (8, 5)

@@ -23,7 +23,7 @@ def sweep(
     gpus: Annotated[float, typer.Option("--gpus", min=0, help="GPUs per run.")] = 0.0,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the runs.")] = None,
     sets: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting for all runs, unless the sweep varies it.")
+        list[str] | None, typer.Option("--set", help="A setting for all runs that does not vary in the sweep.")
     ] = None,
     only: Annotated[
         list[str] | None,
