@@ -228,6 +228,7 @@ def test_varied_settings_are_rows_of_their_own(tmp_path: Path) -> None:
     table = only(compare(folders))
     assert table.cells["pin (k=256)", "sst-2"].mean == pytest.approx(0.75)
     assert table.cells["pin (k=16)", "sst-2"].mean == pytest.approx(0.55)
+    assert table.rows[-2:] == ("pin (k=16)", "pin (k=256)"), "numbers by their value"
 
 
 def test_settings_that_follow_the_data_make_no_rows(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ averaged: they get their own table, column or row, or raise an error.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -192,12 +193,18 @@ def _table(facts: dict[str, str], entries: list[Entry], columns: dict[Path, str]
     return replace(table, contrasts=_contrasts(table))
 
 
-def _order(row: str) -> tuple[int, int, str]:
+def _order(row: str) -> tuple[int, int, list[tuple[float, str]]]:
     """Hand-written prompts, then the baselines, then our methods."""
     name = row.removesuffix(RAW).split(" (")[0]
     if name in WRITTEN:
-        return 0, WRITTEN.index(name), row
-    return (2 if _ours(row) else 1), 0, row
+        return 0, WRITTEN.index(name), by_number(row)
+    return (2 if _ours(row) else 1), 0, by_number(row)
+
+
+def by_number(text: str) -> list[tuple[float, str]]:
+    """A key to sort texts by the value of the numbers in them: k=64 before k=256, alpha=0.05 before alpha=0.2."""
+    parts = re.findall(r"\d+(?:\.\d+)?|\D+", text)
+    return [(float(part), "") if part[0].isdecimal() else (-1.0, part) for part in parts]
 
 
 def _ours(row: str) -> bool:

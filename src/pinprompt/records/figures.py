@@ -19,7 +19,7 @@ from typing import Any
 from pinprompt.errors import RunError, SettingError, did_you_mean
 from pinprompt.maths.bootstrap import mean, standard_error
 from pinprompt.records.charts import Point, compact, decades
-from pinprompt.records.compare import ScoreTable, compare, labelled, varying
+from pinprompt.records.compare import ScoreTable, by_number, compare, labelled, varying
 from pinprompt.records.reading import RunRecord, number, read_run
 from pinprompt.records.wording import SHARES, title
 
@@ -54,13 +54,7 @@ def learning_curves(table: ScoreTable, column: str, axis: str = "calls") -> list
 
 def drawn_order(names: Iterable[str]) -> list[str]:
     """Our methods first, so that a method has the same colour in every figure."""
-
-    def key(name: str) -> tuple[bool, list[tuple[int, str]]]:
-        # Numbers by their value: k=64 before k=256.
-        parts = re.findall(r"\d+|\D+", name)
-        return not name.startswith("pin"), [(int(part), "") if part.isdecimal() else (0, part) for part in parts]
-
-    return sorted(names, key=key)
+    return sorted(names, key=lambda name: (not name.startswith("pin"), by_number(name)))
 
 
 def progress(record: RunRecord, axis: str = "calls") -> list[Point]:
@@ -238,7 +232,7 @@ def draw_ablation(axes: Any, curves: Sequence[Curve], setting: str, metric: str)
     if xs[-1] / xs[0] >= 8:
         axes.set_xscale("log", base=2 if all(math.log2(x).is_integer() for x in xs) else 10)
     if len(xs) <= 8:
-        axes.set_xticks(xs, [f"{x:g}" for x in xs])
+        axes.set_xticks(xs, [compact(x) for x in xs])
         axes.minorticks_off()
     labels = {
         "length": "prompt length (tokens)",
