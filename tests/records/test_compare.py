@@ -278,6 +278,13 @@ def test_markdown(tmp_path: Path) -> None:
     assert "| manual | 50.0 ± 0.0 |" in text
     assert "readability" in text
     assert "too few pairs (2)" in text
+    assert "Mean ± standard error over splits and seeds (2 a cell, in percent)." in text
+
+
+def test_one_run_a_cell_is_said_and_not_tested(tmp_path: Path) -> None:
+    text = tables.markdown(compare(runs(tmp_path, {"pin": [0.7], "random": [0.6]})))
+    assert "One run a cell, in percent: without standard errors and tests." in text
+    assert "against" not in text
 
 
 def test_latex_is_escaped_and_marks_the_best(tmp_path: Path) -> None:

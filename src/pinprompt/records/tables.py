@@ -171,11 +171,15 @@ def _scores(table: ScoreTable) -> Grid:
     runs = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     heads = ("method", *table.columns, *(("average",) if average else ()))
     note = f"Mean ± standard error over splits and seeds ({runs} a cell{_scale(table.metric)})."
+    if counts == [1]:
+        note = f"One run a cell{_scale(table.metric)}: without standard errors and tests."
     judges = f" Judges: {table.facts['judges']}." if table.facts["judges"] else ""
     return Grid(table.title, heads, tuple(rows), note + judges)
 
 
 def _significance(table: ScoreTable) -> Grid | None:
+    if all(contrast.difference is None for contrast in table.contrasts):
+        return None
     rows = []
     for contrast in table.contrasts:
         found = contrast.difference
@@ -188,8 +192,6 @@ def _significance(table: ScoreTable) -> Grid | None:
         rows.append(
             (name, (Spot(amount(table.metric, found.mean)), Spot(interval), Spot(f"{found.p:.3f}"), Spot(enough)))
         )
-    if not rows:
-        return None
     heads = ("row", "difference", "95 % interval", "p", "significant")
     note = f"Paired bootstrap over splits (over seeds where there is one split); below {FEWEST} pairs none is reported."
     return Grid(f"{table.title}: against the best baseline", heads, tuple(rows), note)
