@@ -144,6 +144,18 @@ def test_twenty_methods_look_different() -> None:
     assert len({(line.get_color(), str(line._dash_pattern)) for line in axes.lines}) == 20
 
 
+@pytest.mark.parametrize("count", [1, 2, 6, 12, 20])
+def test_a_long_legend_leaves_the_lines_their_room(count: int) -> None:
+    names = [f"rlprompt-rb-fluency (k={place})" for place in range(count)]
+    with figures._figure() as (figure, axes):
+        figures.draw_curves(axes, [Curve(name, [1.0, 2.0], [0.0, 1.0], [0.0, 0.0], 1) for name in names], "calls")
+        figure.draw_without_rendering()
+        height = axes.get_window_extent().height / figure.dpi
+        above = axes.get_legend().get_window_extent().y1 / figure.dpi
+        assert height > figures.HEIGHT / 2
+        assert above <= figure.get_figheight()
+
+
 def test_other_data_gets_its_own_figure(tmp_path: Path) -> None:
     folders = [sample.classification(tmp_path / name, dataset=name) for name in ("sst-2", "cr")]
     names = {path.name for path in write_figures(folders, tmp_path / "out")}

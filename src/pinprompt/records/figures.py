@@ -154,6 +154,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (6, 2, 1, 2)))
 MARKERS = "osD^vP*X"
 WIDTH, HEIGHT = 3.3, 2.3  # inches: one column of a two-column page
+LEGEND_LINE = 0.15  # inches
 
 STYLE = {
     "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": 8, "axes.labelsize": 8,
@@ -289,9 +290,10 @@ def _figure() -> Iterator[tuple[Any, Any]]:
 
 
 def _legend(axes: Any, names: list[str]) -> None:
-    """A legend above the axes, where it covers no data; even for a single line."""
+    """A legend above the axes, where it covers no data; even for a single line. A long one makes the figure higher."""
     longest = max(map(len, names))
     columns = min(len(names), 3 if longest <= 10 else 2 if longest <= 20 else 1)
+    axes.figure.set_figheight(HEIGHT + LEGEND_LINE * max(0, math.ceil(len(names) / columns) - 2))
     place = {"loc": "lower left", "bbox_to_anchor": (0, 1.0), "borderaxespad": 0.2}
     axes.legend(ncols=columns, handlelength=2.2, columnspacing=1.0, **place)
 
