@@ -12,6 +12,7 @@ from pinprompt.tasks.rewriting import (
     joint,
     mean_intervals,
     sentence_bleu,
+    unchanged,
 )
 
 
@@ -32,6 +33,22 @@ def test_the_mean_of_the_best_of_each_block() -> None:
 def test_blocks_are_equal(values: list[float], blocks: int) -> None:
     with pytest.raises(ValueError, match="equal blocks"):
         best_of_blocks(values, blocks)
+
+
+@pytest.mark.parametrize(
+    ("text", "rewrite", "same"),
+    [
+        ("It was great.", "it was great", True),
+        ('Well, it\'s "fine" !', "well it's fine.", True),
+        ("It was great.", "It was not great.", False),
+        ("It was great.", "", False),
+        ("!!!", "!!!", True),
+        ("!!!", "...", False),
+        ("Это хорошо.", "это хорошо", True),
+    ],
+)
+def test_the_words_decide_whether_a_rewrite_is_a_copy(text: str, rewrite: str, same: bool) -> None:
+    assert unchanged(text, rewrite) is same
 
 
 def test_a_copy_gains_nothing_and_a_change_of_style_alone_keeps_nothing() -> None:

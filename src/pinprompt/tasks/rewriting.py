@@ -7,6 +7,7 @@ style (one for the search, another for the report) and fluency; the metrics are 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -88,12 +89,13 @@ class Rewriter:
 
 
 def unchanged(text: str, rewrite: str) -> bool:
-    """Whether a rewrite differs from the text at most in case, spaces or quotes."""
-    return _bare(text) == _bare(rewrite)
+    """Whether a rewrite has the words of the text, whatever became of case, spaces and punctuation."""
+    return _words(text) == _words(rewrite)
 
 
-def _bare(text: str) -> str:
-    return " ".join(text.lower().replace('"', " ").split())
+def _words(text: str) -> list[str]:
+    # A text of signs alone ("!!!", an emoji) is its own only word.
+    return re.findall(r"\w+", text.lower()) or text.split()
 
 
 def local_generator(settings: StyleTransferSettings, model: Any, tokenizer: Any, lower: bool) -> Generator:
