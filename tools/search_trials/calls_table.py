@@ -1,8 +1,8 @@
 """The experiment on calls: collect finished cells in one CSV file, and make the tables and the figure from it.
 
-Run it from the project's root after recipes/small/calls.toml, calls-rivals.toml, calls-baselines.toml,
-calls-ablation.toml and smaller_budgets.py. Cells that are already in the file are kept, so that it can grow over
-several sessions:
+Run it from the project's root after recipes/small/calls.toml, calls-rivals.toml, calls-in-context.toml,
+calls-baselines.toml, calls-ablation.toml and smaller_budgets.py. Cells that are already in the file are kept, so that
+it can grow over several sessions:
     .venv/bin/python tools/search_trials/calls_table.py docs/results/calls.csv --runs runs/calls runs/calls-rivals \
         runs/calls-ablation --smaller build/trials/smaller-budgets.jsonl --figure docs/figures/calls/accuracy-calls.svg
 A cell is a dataset and a split. Hand-written prompts are measured by every run of `race`. "Best hand-written" is the

@@ -108,7 +108,7 @@ class StyleTransferTask(Task):
             "model": revision,
             "data": data.fingerprint,
             "judges": [judges.content.name, judges.style.name, judges.test_style.name, judges.lm.name],
-            "copies": "the same words",  # before, a copy without its full stop was no copy
+            "copies": "the same words",  # the rule by which an output counts as unchanged, see rewriting.py
         }
         self.fingerprint = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
