@@ -2,7 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
-# Where to find a CPU build of torch: without it, the lock file would contain gigabytes of CUDA packages.
+# The exact version of which a CPU build is at hand; pyproject.toml allows a range.
+TORCH := torch==2.13.0
+# Where to find that build: without it, the lock file would contain gigabytes of CUDA packages.
 FIND_LINKS := $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS))
 # Two workers with one thread each: two torch processes with two threads each are many times slower on two cores.
 TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n 2 --dist loadfile
@@ -71,7 +73,7 @@ audit: .venv/dev.done
 
 # Runs every benchmark in its own process and writes the tables of docs/benchmarks.md; 15 minutes on two idle cores.
 bench: .venv/dev.done
-	$(BIN)/python tools/benchmarks.py
+	$(BIN)/python -m benchmarks.run
 
 # Executes the notebook of examples/ with the real model and stores its outputs; takes a few minutes.
 notebook: .venv/dev.done
@@ -102,11 +104,11 @@ mutation: .venv/dev.done
 .venv/core.done: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 ifdef LOCKED
-	$(PIP) --no-deps torch==2.13.0
+	$(PIP) --no-deps $(TORCH)
 	$(PIP) --no-deps --require-hashes --requirement requirements/ci.txt
 	$(PIP) --no-deps --no-build-isolation --editable .
 else
-	$(PIP) torch==2.13.0
+	$(PIP) $(TORCH)
 	$(PIP) --editable .
 endif
 	@touch $@
@@ -119,7 +121,8 @@ endif
 
 # The newest versions that pyproject.toml allows, with hashes; run the tests with them (make clean test LOCKED=1) first.
 lock: .venv/dev.done
-	$(BIN)/uv pip compile pyproject.toml --all-extras --python-version 3.11 --upgrade --generate-hashes \
+	@mkdir -p build && echo '$(TORCH)' > build/torch.txt
+	$(BIN)/uv pip compile pyproject.toml --constraint build/torch.txt --all-extras --python-version 3.11 --upgrade --generate-hashes \
 	  --no-emit-package torch $(FIND_LINKS) --custom-compile-command "make lock" --quiet --output-file requirements/ci.txt
 
 clean:

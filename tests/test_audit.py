@@ -24,7 +24,7 @@ def audit() -> Any:
     return module
 
 
-def test_without_an_index_it_is_a_sentence_and_no_pass(
+def test_without_an_index_the_check_fails_with_a_message(
     audit: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     for report in ({"dependencies": [SKIPPED, SKIPPED]}, {"dependencies": []}, {}):

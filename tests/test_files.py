@@ -82,26 +82,26 @@ def test_what_cannot_be_written_leaves_the_old_file(tmp_path: Path, monkeypatch:
         (b'"\xff"', "decode"),
     ],
 )
-def test_json_of_no_measure_is_refused(text: str | bytes, reason: str) -> None:
+def test_json_beyond_the_limits_is_refused(text: str | bytes, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         loads(text)
 
 
-def test_json_of_ours_is_read() -> None:
+def test_json_that_we_wrote_is_read() -> None:
     tree = {"a": [1, -2.5, None, True, 10**40 - 1], "b": "9" * 5000, "c": {"d": "ü"}}
     assert loads(json.dumps(tree)) == tree
     assert loads(json.dumps(tree, ensure_ascii=False).encode()) == tree
     assert loads("[" * 64 + "]" * 64)
 
 
-def test_lines_of_no_measure_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_beyond_the_limits_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "scores.jsonl"
     path.write_bytes(b'{"a": 1}\n{"a": 2}\n{"a"')
     assert list(whole_lines(path)) == [b'{"a": 1}\n', b'{"a": 2}\n']
     for name, most, reason in (
-        ("LONGEST", 8, "line 1 is longer"),
-        ("MOST_LINES", 2, "more than 2 lines"),
-        ("LARGEST", 20, "more than the limit of"),
+        ("MAX_LINE_BYTES", 8, "line 1 is longer"),
+        ("MAX_LINES", 2, "more than 2 lines"),
+        ("MAX_FILE_BYTES", 20, "more than the limit of"),
     ):
         with monkeypatch.context() as patched:
             patched.setattr(files, name, most)
@@ -111,7 +111,7 @@ def test_lines_of_no_measure_are_refused(tmp_path: Path, monkeypatch: pytest.Mon
                 list(read_lines(path))
 
 
-def test_a_hole_of_many_gigabytes_is_not_read(tmp_path: Path) -> None:
+def test_a_sparse_file_of_many_gigabytes_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "scores.jsonl"
     path.touch()
     os.truncate(path, 1 << 40)  # takes no room on the disk

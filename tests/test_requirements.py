@@ -49,7 +49,7 @@ def test_every_dependency_is_locked_at_a_version_that_is_allowed() -> None:
 
 def test_everything_that_is_locked_has_hashes() -> None:
     known = locked()
-    assert len(known) > 100
+    assert known
     assert [name for name, (_, hashes) in known.items() if not hashes] == []
     assert not APART & known.keys()
 

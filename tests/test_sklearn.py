@@ -60,7 +60,7 @@ def test_it_fits_predicts_and_scores(estimator: Any, tmp_path: Path) -> None:
     assert fitted.predict(pd.DataFrame({"t": TEXTS})).tolist() == fitted.predict(TEXTS).tolist()
 
 
-def test_a_fit_that_keeps_no_folder_pays_for_no_report(estimator: Any, tmp_path: Path) -> None:
+def test_fit_without_a_folder_makes_no_report(estimator: Any, tmp_path: Path) -> None:
     alone = clone(estimator).fit(TEXTS, LABELS)
     kept = clone(estimator).set_params(out=tmp_path / "run").fit(TEXTS, LABELS)
     assert alone.result_["report_calls"] < kept.result_["report_calls"]
@@ -147,7 +147,7 @@ def rewriter(tmp_path_factory: pytest.TempPathFactory) -> Any:
     style_toys.save(folder / "bert", style_toys.encoder(), wrap=True)
     small = {
         "encoder": str(folder / "bert"), "samples": 2, "bootstraps": 1, "sources": 1, "dev_sources": 2,
-        "test_sources": 2, "test_samples": 3, "rows": 8, "baseline": 0.0, "force_judge": True,
+        "test_sources": 2, "test_samples": 3, "baseline": 0.0, "force_judge": True,
     }  # fmt: skip
     settings = {"task": small, "policy": {"model": str(folder / "lm"), "k": None}, "scoring": {"memo": False}}
     made = PromptRewriter("good", model=str(folder / "lm"), method="manual", settings=settings, out=folder / "run")

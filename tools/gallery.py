@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pinprompt import api
-from pinprompt.records.wording import metric, title, where
+from pinprompt.wording import metric, title, where
 
 DOCS = Path(__file__).parents[1] / "docs"
 MACHINE = "2 cores of an AMD EPYC with AVX-512, 24 GiB, no GPU, shared with other work"

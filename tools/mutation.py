@@ -35,7 +35,7 @@ FILES = {
     "src/pinprompt/maths/sparsemax.py": ["tests/maths"],
     "src/pinprompt/maths/targets.py": ["tests/maths"],
     "src/pinprompt/maths/state_values.py": ["tests/maths"],
-    "src/pinprompt/scoring/budget.py": ["tests/scoring/test_budget.py"],
+    "src/pinprompt/answers/budget.py": ["tests/answers/test_budget.py"],
     "src/pinprompt/methods/pin/replay.py": ["tests/methods/pin/test_replay.py", "tests/methods/pin/test_rewards.py"],
 }
 

@@ -5,9 +5,8 @@ Use it before and after a change that must not alter the results of a run:
     python tools/same_runs.py /tmp/runs before
     python tools/same_runs.py /tmp/runs after --like before     exit code 1 if a file differs
 
-These are compared, byte for byte: the recipe, the events, all scores in order, the prompts, the search's trials, and
-result.json and report.html without times. The run `demo` is the recipe of `pinprompt demo` with fewer calls. It needs
-the alias smollm2; use `--only` to leave it out.
+These are compared, byte for byte: the events, the search's trials, and result.json and report.html without times.
+The run `demo` is the recipe of `pinprompt demo` with fewer calls. It needs the alias smollm2; `--only` leaves it out.
 """
 
 from __future__ import annotations
@@ -33,18 +32,12 @@ from tests.toys.label_runs import settings_of
 
 from pinprompt.methods.table import METHODS
 from pinprompt.recipe import recipe as recipes
+from pinprompt.reports.report import write_report
 from pinprompt.run import running
 
-COMPARED = (
-    "recipe.toml",
-    "events.jsonl",
-    "scores.jsonl",
-    "prompts.csv",
-    "checkpoint/trials.jsonl",
-    "result.json",
-    "report.html",
-)
-VARYING = ("seconds", "search_seconds", "report_seconds", "run", "crc")  # times, and the run's id
+COMPARED = ("events.jsonl", "result.json", "report.html")
+VARYING = ("seconds", "search_seconds", "report_seconds", "run", "crc", "recipe", "fingerprint", "data_fingerprint")
+"""Times, the run's id, and hashes of settings, which may change although no number does."""
 TIMED = re.compile("time|seconds|minutes")
 """Matches lines of report.html with a time or a duration."""
 
@@ -64,7 +57,8 @@ def main() -> int:
             continue
         out = home / options.name / name
         if not (out / "result.json").exists():
-            result = running.run(recipes.resolve(settings), out, device="cpu", threads=1, force=True)
+            few = recipes.merge({"scoring": {"finalists": 3}}, settings)
+            result = running.run(recipes.resolve(few), out, device="cpu", threads=1, force=True, reporter=write_report)
             print(f"{name}: {result.prompt!r}", flush=True)
     if options.like is None:
         return 0
@@ -77,19 +71,11 @@ def trees(models: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The name and the recipe's settings of every run; models and data are created in the folder once."""
     models.mkdir(parents=True, exist_ok=True)
     fewer: dict[str, Any] = {
-        "race": {"written": 60, "max_perplexity": None, "words": 2, "batch": 3, "least": 3},
-        "q_learning": {
-            "prompts": 4,
-            "steps": 12,
-            "finalists": 3,
-            "eval_every": 3,
-            "warmup": 4,
-            "batch": 8,
-            "updates": 2,
-        },
-        "random": {"prompts": 24, "batch": 4, "finalists": 3},
-        "beam": {"prompts": 24, "batch": 4, "finalists": 3},
-        "guided": {"beams": 2, "tokens": 4, "rounds": 1, "finalists": 3},
+        "race": {"first_block": 2, "max_perplexity": None, "batch": 3},
+        "q_learning": {"prompts": 4, "steps": 12, "eval_every": 3, "batch": 8, "updates": 2},
+        "random": {"prompts": 24},
+        "beam": {"prompts": 24},
+        "guided": {"beams": 2, "tokens": 4, "rounds": 1},
         "grips": {"steps": 3, "candidates": 3},
         "soft_prompt": {"epochs": 4, "eval_every": 2},
         "autoprompt": {"steps": 4, "candidates": 3},
@@ -98,20 +84,21 @@ def trees(models: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     for row in METHODS.values():
         more = {
             "method": row.name,
-            "task": {"first_block": 2, "manual": "It was", "instruction": "the answer is one word"},
+            "task": {"manual": "It was", "instruction": "the answer is one word"},
             "budget": {"calls": 120},
         }
         sections = {row.section: fewer[row.section]} if row.section else {}
         yield f"labels-{row.name}", recipes.merge(settings_of(models, **more), sections)
-    for method in ("pin", "random"):
-        heats = {"method": method, "task": {"first_block": 2, "calibrate": "batch"}, "scoring": {"race": 2}}
-        yield (
-            f"heats-{method}",
-            recipes.merge(settings_of(models, **heats), {"budget": {"calls": 90}, **_of(method, fewer)}),
-        )
+    for method, scoring in (("pin", {}), ("random", {"choose": "rows"}), ("race", {}), ("manual", {}), ("grips", {})):
+        task = {"calibrate": "batch", "manual": "It was", "instruction": "the answer is one word"}
+        more = {"method": method, "scoring": scoring, "budget": {"calls": 120}, "task": task}
+        yield f"calibrated-{method}", recipes.merge(settings_of(models, **more), _of(method, fewer))
+    more = {"method": "race", "task": {"calibrate": "batch", "manual": "It was"}, "budget": {"calls": 60}}
+    yield "few-calls-race", recipes.merge(settings_of(models, **more), _of("race", fewer))
     yield "masked-pin", masked(models, {"method": "pin", **_of("pin", fewer)})
     for method, draw in (("race", "fixed"), ("pin", "step"), ("random", "fixed")):
-        yield f"style-{method}", styled(models, {"method": method, "task": {"draw": draw}, **_of(method, fewer)})
+        more = {"method": method, "task": {"draw": draw}, **_of(method, fewer)}
+        yield f"style-{method}", styled(models, recipes.merge(more, {"race": {"first_block": 4}}))
     for method in ("guided", "pin", "pez", "random"):
         yield f"pictures-{method}", pictured(models, {"method": method, **_of(method, fewer)})
     task = {"kind": "classification", "dataset": "rotten-tomatoes", "model": "smollm2", "split": 13}
@@ -155,7 +142,7 @@ def styled(models: Path, more: dict[str, Any]) -> dict[str, Any]:
     task = {
         "kind": "style-transfer", "source": str(home / "negative.txt"), "target": str(home / "positive.txt"),
         "model": str(home / "lm"), "encoder": str(home / "bert"), "samples": 3, "bootstraps": 2, "sources": 2,
-        "dev_sources": 3, "test_sources": 5, "test_samples": 4, "rows": 8, "baseline": 0.0, "force_judge": True,
+        "dev_sources": 3, "test_sources": 5, "test_samples": 4, "baseline": 0.0, "force_judge": True,
     }  # fmt: skip
     base = {"task": task, "policy": _writer(models), "scoring": {"memo": False}, "budget": {"calls": 1600}}
     return recipes.merge(base, more)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
         predict,
         predict_table,
         report,
-        results,
         resume,
         rewrite,
         sweep,
@@ -31,12 +29,6 @@ if TYPE_CHECKING:
     from pinprompt.run.running import Result
     from pinprompt.tasks.protocol import check_task
     from pinprompt.values import Evaluation, Event, Prompt, Score
-
-# OpenMP threads spin while they wait, unless configured otherwise before torch is loaded. On a busy machine they then
-# take CPU time from the thread they wait for: with one other busy process, a step took up to ten times as long. On an
-# idle machine sleeping costs at most a tenth (`pinprompt bench neighbour`). A policy chosen by the user is kept.
-if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & os.environ.keys():
-    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 
 # Imported on first use, so that `import pinprompt` and `pinprompt --help` do not import torch.
 _HOMES = {
@@ -51,7 +43,6 @@ _HOMES = {
     "predict": "api",
     "predict_table": "api",
     "report": "api",
-    "results": "api",
     "resume": "api",
     "rewrite": "api",
     "sweep": "api",
@@ -87,7 +78,6 @@ __all__ = [
     "predict",
     "predict_table",
     "report",
-    "results",
     "resume",
     "rewrite",
     "sweep",

@@ -2,113 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pinprompt.bench import BENCHES
 from pinprompt.data.tables import plain_settings
-from pinprompt.errors import RunError, SettingError, did_you_mean
+from pinprompt.errors import RunError, SettingError
+from pinprompt.folder import reading
+from pinprompt.folder.identity import restore_recipe
 from pinprompt.recipe import recipe as recipes
 from pinprompt.recipe.recipe import Recipe
-from pinprompt.records import reading
-from pinprompt.records.identity import restore_recipe
-from pinprompt.records.trackers import Bar, in_notebook
-from pinprompt.records.wording import where
+from pinprompt.reports.sharing import draw, export, use
+from pinprompt.reports.trackers import Bar, in_notebook
 from pinprompt.run import build, consent, running
 from pinprompt.run.running import Result, recipe_of
-from pinprompt.run.using import (
-    Labelled,
-    draw,
-    evaluate,
-    export,
-    found_prompt,
-    predict,
-    predict_table,
-    rewrite,
-    silent,
-    use,
-)
-from pinprompt.tasks.protocol import BareTask, Task, complete
+from pinprompt.run.using import Labelled, evaluate, found_prompt, offsets_of, predict, predict_table, rewrite, silent
+from pinprompt.tasks.protocol import Task
 from pinprompt.values import Listener
+from pinprompt.wording import where
 
 if TYPE_CHECKING:
+    from pinprompt.folder.folder import Verification
     from pinprompt.methods.table import MethodRow
-    from pinprompt.records.compare import Comparison
-    from pinprompt.run.folder import Verification
-    from pinprompt.run.judging import Judgement
+    from pinprompt.reports.compare import Comparison
+    from pinprompt.reports.judging import Judgement
     from pinprompt.sweeps import Swept
 
 __all__ = [
-    "Labelled",
-    "Subject",
-    "bench",
-    "cache",
-    "compare",
-    "default_folder",
-    "doctor",
-    "draw",
-    "estimate",
-    "evaluate",
-    "export",
-    "figures",
-    "found_prompt",
-    "judge",
-    "ls",
-    "methods",
-    "models",
-    "open",
-    "plan_sweep",
-    "predict",
-    "predict_table",
-    "recipe_of",
-    "report",
-    "results",
-    "resume",
-    "rewrite",
-    "studio",
-    "sweep",
-    "tune",
-    "use",
-    "verify",
-]
+    "Labelled", "Subject", "cache", "compare", "default_folder", "doctor", "draw", "estimate", "evaluate", "export",
+    "figures", "found_prompt", "judge", "ls", "methods", "models", "offsets_of", "open", "plan_sweep", "predict",
+    "predict_table", "recipe_of", "report", "resume", "rewrite", "studio", "sweep", "tune", "use", "verify",
+]  # fmt: skip
 
-Subject = Recipe | str | Path | Mapping[str, Any] | Callable[..., Any] | BareTask
+Subject = Recipe | str | Path | Mapping[str, Any] | Callable[..., Any] | Task
 
 
 def tune(
-    subject: Subject,
-    *,
-    out: Path | str | None = None,
-    method: str | None = None,
-    profile: str | None = None,
-    seed: int | None = None,
-    calls: int | None = None,
-    minutes: float | None = None,
-    settings: Mapping[str, Any] | None = None,
-    device: str | None = None,
-    threads: int | None = None,
-    resume: bool = False,
-    force: bool = False,
-    report: bool = True,
-    progress: bool | None = None,
-    on_event: Listener | Sequence[Listener] = (),
-    notes: Callable[[str], None] = silent,
-) -> Result:
+    subject: Subject, *, out: Path | str | None = None, method: str | Callable[..., Any] | None = None,
+    model: Callable[..., Any] | None = None, rows: Iterable[Any] | None = None, profile: str | None = None,
+    seed: int | None = None, calls: int | None = None, minutes: float | None = None,
+    settings: Mapping[str, Any] | None = None, device: str | None = None, threads: int | None = None,
+    resume: bool = False, force: bool = False, report: bool = True, progress: bool | None = None,
+    on_event: Listener | Sequence[Listener] = (), notes: Callable[[str], None] = silent,
+) -> Result:  # fmt: skip
     """Find a prompt.
 
-    `subject` is a plain function from a prompt's text to a number (or from a list of texts to numbers), a task object,
-    a recipe, the path of a recipe's TOML file, or the settings of a task such as
-    `{"dataset": "rotten-tomatoes", "model": "smollm2"}`. Functions and task settings use the `quick` profile by
-    default, which takes minutes on a laptop. With `report=False` the run ends when the prompt is found: no evaluation
-    on test, no comparison with hand-written prompts, no report.html. `progress` shows a progress bar; by default only
-    in a notebook.
+    `subject` is a plain function from a prompt's text to a number (or from a list of texts to numbers, or, with `rows`,
+    from a text and a row to a number), a task object, a recipe, the path of a recipe's TOML file, or the settings of a
+    task such as `{"dataset": "rotten-tomatoes", "model": "smollm2"}`. Functions and task settings use the `quick`
+    profile by default, which takes minutes on a laptop. With `report=False` the run ends when the prompt is found: no
+    evaluation on test, no comparison with hand-written prompts, no report.html. `progress` shows a progress bar; by
+    default only in a notebook.
+
+    `method` is a name, or your own: a function `(search) -> prompts`, or a callable object with `settings` (a pydantic
+    model) and `cost`. `model` is your own task model for a classification: a function from texts to label
+    probabilities, to word log-probabilities, or to texts.
     """
-    chosen = {"method": method, "profile": profile, "seed": seed}
+    chosen = {"method": _name_of(method), "profile": profile, "seed": seed}
     over = _over(chosen, {"calls": calls, "minutes": minutes}, settings)
-    recipe, task = _recipe_and_task(subject, over)
+    if model is not None:
+        over = recipes.merge(over, {"task": {"model": f"callable:{_name_of(model)}"}})
+    recipe, task = _recipe_and_task(subject, over, rows)
     if isinstance(subject, str | Path):
         consent.agree(recipe, subject, over)
     listeners = [on_event] if callable(on_event) else list(on_event)
@@ -116,27 +71,29 @@ def tune(
         listeners.append(Bar(recipe))
     folder = default_folder(recipe) if out is None else Path(out)
     return running.run(
-        recipe, folder, task=task, device=device, threads=threads, resume=resume, force=force, report=report,
-        listeners=listeners, notes=notes,
+        recipe, folder, task=task, method=None if isinstance(method, str) else method, model=model, device=device,
+        threads=threads, resume=resume, force=force, report=report, reporter=_reporter, listeners=listeners,
+        notes=notes,
     )  # fmt: skip
 
 
+def _reporter(folder: Path) -> None:
+    """Write a run's report.html."""
+    from pinprompt.reports.report import write_report
+
+    write_report(folder)
+
+
 def resume(
-    run: Path | str,
-    *,
-    calls: int | None = None,
-    minutes: float | None = None,
-    device: str | None = None,
-    threads: int | None = None,
-    report: bool = True,
-    on_event: Listener | Sequence[Listener] = (),
+    run: Path | str, *, calls: int | None = None, minutes: float | None = None, device: str | None = None,
+    threads: int | None = None, report: bool = True, on_event: Listener | Sequence[Listener] = (),
     notes: Callable[[str], None] = silent,
-) -> Result:
+) -> Result:  # fmt: skip
     """Continue the run in a folder with its own recipe; `calls` and `minutes` raise its limits."""
     if restore_recipe(Path(run)):
         notes(f"{Path(run) / 'recipe.toml'} was changed after the run wrote it; restored from run.json")
     recipe = recipe_of(run)
-    consent.agree(running.near(recipe, Path(run)), run)
+    consent.agree(running.with_found_files(recipe, Path(run)), run)
     return tune(
         recipe, out=run, calls=calls, minutes=minutes, device=device, threads=threads, resume=True,
         report=report, on_event=on_event, notes=notes,
@@ -145,7 +102,7 @@ def resume(
 
 def ls(folder: Path | str = "runs") -> list[dict[str, Any]]:
     """The runs below a folder: the task, the prompt found, and its score."""
-    from pinprompt.records.entries import find_runs
+    from pinprompt.reports.entries import find_runs
 
     return [_listed(path) for path in find_runs(folder)]
 
@@ -190,20 +147,11 @@ def estimate(
 
 
 def sweep(
-    file: Path | str,
-    *,
-    out: Path | str | None = None,
-    engine: str = "inline",
-    address: str | None = None,
-    workers: int | None = None,
-    gpus: float = 0.0,
-    seed: int | None = None,
-    settings: Mapping[str, Any] | None = None,
-    only: Mapping[str, Sequence[Any]] | None = None,
-    device: str | None = None,
-    threads: int | None = None,
+    file: Path | str, *, out: Path | str | None = None, engine: str = "inline", address: str | None = None,
+    workers: int | None = None, gpus: float = 0.0, seed: int | None = None, settings: Mapping[str, Any] | None = None,
+    only: Mapping[str, Sequence[Any]] | None = None, device: str | None = None, threads: int | None = None,
     notes: Callable[[str], None] = silent,
-) -> Swept:
+) -> Swept:  # fmt: skip
     """Run every recipe of a sweep file; finished runs are skipped, interrupted ones are resumed.
 
     `engine` is 'inline' (one after the other) or 'ray' (in parallel: `address` names a cluster, `workers` limits the
@@ -221,15 +169,10 @@ def sweep(
 
 
 def plan_sweep(
-    file: Path | str,
-    *,
-    out: Path | str | None = None,
-    seed: int | None = None,
-    settings: Mapping[str, Any] | None = None,
-    only: Mapping[str, Sequence[Any]] | None = None,
-    device: str | None = None,
-    tflops: float | None = None,
-) -> list[dict[str, Any]]:
+    file: Path | str, *, out: Path | str | None = None, seed: int | None = None,
+    settings: Mapping[str, Any] | None = None, only: Mapping[str, Sequence[Any]] | None = None,
+    device: str | None = None, tflops: float | None = None,
+) -> list[dict[str, Any]]:  # fmt: skip
     """The runs of a sweep file, or those of `only`: what varies, whether each is finished, and its rough cost.
 
     Minutes are for a worker with an effective speed of `tflops` TFLOP/s; by default this machine's, measured.
@@ -246,20 +189,15 @@ def default_folder(recipe: Recipe) -> Path:
 
 
 def judge(
-    runs: Sequence[Path | str] | Path | str,
-    *,
-    model: str,
-    top: int = 1,
-    settings: Mapping[str, Any] | None = None,
-    memo: bool = True,
-    notes: Callable[[str], None] = silent,
-) -> Judgement:
+    runs: Sequence[Path | str] | Path | str, *, model: str, top: int = 1, settings: Mapping[str, Any] | None = None,
+    memo: bool = True, notes: Callable[[str], None] = silent,
+) -> Judgement:  # fmt: skip
     """Rate the prompts of inversion runs with a remote vision model: relevance and interpretability (1 to 5).
 
     `model` is 'remote:<name>'; `settings` has the server and the limits, such as `{"remote": {"base_url": ...},
-    "budget": {"calls": 50}}`. See `pinprompt.run.judging.judge`.
+    "budget": {"calls": 50}}`. See `pinprompt.reports.judging.judge`.
     """
-    from pinprompt.run.judging import judge as judge_runs
+    from pinprompt.reports.judging import judge as judge_runs
 
     folders = [runs] if isinstance(runs, str | Path) else runs
     return judge_runs(folders, model, top=top, settings=settings, memo=memo, notes=notes)
@@ -267,7 +205,7 @@ def judge(
 
 def report(run: Path | str, *, private: bool = False) -> Path:
     """Rewrite a run's report.html and return its path; `private` leaves out your texts and pictures."""
-    from pinprompt.records.report import write_report
+    from pinprompt.reports.report import write_report
 
     return write_report(run, private=private)
 
@@ -285,39 +223,25 @@ def open(run: Path | str) -> dict[str, Any]:
 
 def verify(runs: Sequence[Path | str] | Path | str) -> list[Verification]:
     """Check run folders, or all runs below a folder, against their checksums, without changing anything."""
-    from pinprompt.records.entries import find_runs
-    from pinprompt.run.folder import verify as verify_run
+    from pinprompt.folder.folder import verify as verify_run
+    from pinprompt.reports.entries import find_runs
 
     given = [runs] if isinstance(runs, str | Path) else list(runs)
     return [verify_run(path) for path in dict.fromkeys(path for run in given for path in find_runs(run) or [Path(run)])]
 
 
 def compare(folders: Sequence[Path | str], metric: str | None = None) -> Comparison:
-    """The paper's tables from run folders; see `records.compare`."""
-    from pinprompt.records.compare import compare as compare_runs
+    """The paper's tables from run folders; see `report.compare`."""
+    from pinprompt.reports.compare import compare as compare_runs
 
     return compare_runs(folders, metric)
 
 
 def figures(folders: Sequence[Path | str], out: Path | str = "figures") -> list[Path]:
-    """Draw learning curves and ablations of runs as SVG and PNG; returns the files."""
-    from pinprompt.records.figures import write_figures
+    """Draw learning curves and ablations of runs as SVG; returns the files."""
+    from pinprompt.reports.figures import write_figures
 
     return write_figures(folders, Path(out))
-
-
-def results(
-    folder: Path | str,
-    page: Path | str = "docs/results.md",
-    readme: Path | str = "README.md",
-    *,
-    name: str | None = None,
-    command: str | None = None,
-) -> list[Path]:
-    """Write the tables of a sweep's runs into a page and the README; returns the files that changed."""
-    from pinprompt.records.pages import regenerate
-
-    return regenerate(Path(folder), Path(page), Path(readme), name=name, command=command)
 
 
 def methods() -> tuple[MethodRow, ...]:
@@ -342,15 +266,12 @@ def doctor(deep: bool = False) -> dict[str, Any]:
 
 
 def cache(
-    *,
-    older_than_days: float | None = None,
-    max_mb: float | None = None,
-    clear: bool = False,
+    *, older_than_days: float | None = None, max_mb: float | None = None, clear: bool = False,
     notes: Callable[[str], None] = silent,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Size, hits and savings of the memo (scores kept across runs), after deleting entries as requested."""
-    from pinprompt.models.sources import home
-    from pinprompt.scoring.memo import Memo
+    from pinprompt.answers.memo import Memo
+    from pinprompt.models.cache import home
 
     path = home() / "memo.sqlite"
     memo = Memo(path, warn=notes)
@@ -363,37 +284,10 @@ def cache(
         memo.close()
 
 
-def bench(
-    what: str = "all",
-    *,
-    target: str | None = None,
-    threads: int | None = None,
-    notes: Callable[[str], None] = silent,
-) -> dict[str, dict[str, Any]]:
-    """Measure speed on this machine, as ratios within one run; the names are in `pinprompt.bench.BENCHES`.
-
-    `target` is for `step`: monte-carlo or bootstrap; by default both.
-    """
-    if target is not None and what != "step":
-        raise SettingError("--target only applies to bench step; remove it")
-    if what != "all" and what not in BENCHES:
-        raise SettingError(f"there is no bench '{what}': {did_you_mean(what, [*BENCHES, 'all'])}")
-    build.set_threads(threads)
-    figures = {}
-    for name in BENCHES if what == "all" else [what]:
-        notes(f"{name}: {BENCHES[name]}; this takes a minute or two")
-        chosen = {} if target is None else {"target": target}
-        figures[name] = import_module(f"pinprompt.bench.{name}").measure(**chosen)
-    return figures
-
-
 def studio(
-    folder: Path | str = "runs",
-    *,
-    host: str = "127.0.0.1",
-    port: int | None = None,
+    folder: Path | str = "runs", *, host: str = "127.0.0.1", port: int | None = None,
     ready: Callable[[str], None] = silent,
-) -> list[str]:
+) -> list[str]:  # fmt: skip
     """Serve the studio, a local web page to start, watch, compare and try runs, until it is stopped.
 
     `ready` is called with the page's address. Returns the commands of the searches that were still queued.
@@ -415,7 +309,19 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _recipe_and_task(subject: Subject, tree: dict[str, Any]) -> tuple[Recipe, Task | None]:
+def _name_of(given: str | Callable[..., Any] | None) -> str | None:
+    """The name of a method or model: as given, or where it was defined."""
+    if given is None or isinstance(given, str):
+        return given
+    named = given if hasattr(given, "__qualname__") else type(given)
+    return f"{named.__module__}:{named.__qualname__}"
+
+
+def _recipe_and_task(
+    subject: Subject, tree: dict[str, Any], rows: Iterable[Any] | None = None
+) -> tuple[Recipe, Task | None]:
+    if rows is not None and (isinstance(subject, str | Path | Mapping | Recipe) or not callable(subject)):
+        raise SettingError("rows belong to a function of a prompt and a row; tasks and recipes have their own")
     if isinstance(subject, Recipe):
         if not tree:
             return subject, None
@@ -428,12 +334,12 @@ def _recipe_and_task(subject: Subject, tree: dict[str, Any]) -> tuple[Recipe, Ta
     # An object is trusted; the recipe can only record that there was one.
     custom = {"task": {"kind": "custom", "function": getattr(subject, "__name__", type(subject).__name__)}}
     recipe = recipes.resolve(recipes.merge(custom, tree))
-    if isinstance(subject, BareTask):
-        return recipe, complete(subject)
+    if isinstance(subject, Task):
+        return recipe, subject
     if not callable(subject):
         raise SettingError(
             f"a {type(subject).__name__} is not a task: give a function from text to a number, or a recipe"
         )
-    from pinprompt.tasks.custom import CustomTask
+    from pinprompt.tasks.function import FunctionTask
 
-    return recipe, CustomTask(subject, stochastic=bool(getattr(recipe.task, "stochastic", False)))
+    return recipe, FunctionTask(subject, rows=rows, stochastic=bool(getattr(recipe.task, "stochastic", False)))

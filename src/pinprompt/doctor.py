@@ -15,26 +15,25 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from packaging.requirements import Requirement
 
 from pinprompt.errors import PinpromptError, install_line
-from pinprompt.methods.table import METHODS
+from pinprompt.methods.table import row_of
 from pinprompt.models import sources
 from pinprompt.models.cache import damaged_folders, home
 from pinprompt.models.wheels import ALIASES
 from pinprompt.recipe.recipe import Recipe
+from pinprompt.recipe.task_sections import model_and_part
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "gguf", "accelerate", "huggingface-hub", "numpy")
 _ROOM_FOR_ALIASES = 2_000_000_000
 
 
-@dataclass(frozen=True)
-class Extra:
+class Extra(NamedTuple):
     """An extra: the names of its distributions, and what they are used for."""
 
     name: str
@@ -46,7 +45,6 @@ EXTRAS = (
     Extra("hub", ("datasets",), "datasets from the hub"),
     Extra("image", ("pillow",), "finding words for an image"),
     Extra("style", ("sacrebleu",), "BLEU in text style transfer"),
-    Extra("remote", (), "task models behind an API (needs nothing more)"),
     Extra("ray", ("ray",), "parallel workers, sweeps on a cluster"),
     Extra("diffusion", ("diffusers", "pillow"), "drawing images from prompts"),
     Extra("studio", ("starlette", "uvicorn"), "pinprompt studio: the local web page"),
@@ -55,8 +53,8 @@ EXTRAS = (
 )
 
 
-def examine(deep: bool = True, weights: bool = False) -> dict[str, Any]:
-    """Everything about this environment as plain values; `deep` names the device (it may have to import torch).
+def examine(weights: bool = False) -> dict[str, Any]:
+    """Everything about this environment as plain values.
 
     `weights` checks the hashes of cached weights and data, which takes a second per gigabyte.
 
@@ -65,23 +63,23 @@ def examine(deep: bool = True, weights: bool = False) -> dict[str, Any]:
     # In parallel with the import of torch: each may take a second.
     asking = ThreadPoolExecutor(1).submit(_hub)
     libraries = {name: _version(name) for name in _LIBRARIES}
-    device = _device(libraries["torch"]) if deep and libraries["torch"] else None
-    cache = _cache()
+    has_pip = importlib.util.find_spec("pip") is not None
     report: dict[str, Any] = {
         "pinprompt": _version("pinprompt"),
-        "python": {"version": platform.python_version(), "executable": sys.executable, "pip": _has_pip()},
+        "python": {"version": platform.python_version(), "executable": sys.executable, "pip": has_pip},
         "platform": platform.platform(),
-        "cores": _cores(),
+        # A container often has fewer cores than the machine.
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "memory_gb": _memory_gb(),
         "libraries": libraries,
         "unsuited": _unsuited(),
-        "device": device,
-        "cache": cache,
+        "device": _device(libraries["torch"]) if libraries["torch"] else None,
+        "cache": _cache(),
         "extras": [_extra(extra) for extra in EXTRAS],
         "hub": asking.result(),
         "aliases": {alias.name: alias.folder.is_dir() for alias in ALIASES.values()},
     }
-    report["problems"] = _problems(report) + (damaged_folders() if weights else [])
+    report["problems"] = [*_problems(report), *(damaged_folders() if weights else [])]
     report["ok"] = not report["problems"]
     return report
 
@@ -112,15 +110,6 @@ def _unsuited() -> list[tuple[str, str, str]]:
     return list(dict.fromkeys(found))
 
 
-def _has_pip() -> bool:
-    return importlib.util.find_spec("pip") is not None
-
-
-def _cores() -> int:
-    # A container often has fewer cores than the machine.
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _memory_gb() -> float | None:
     try:
         return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1)
@@ -147,28 +136,17 @@ def _device(torch_version: str) -> dict[str, Any]:
 
 
 def _cache() -> dict[str, Any]:
-    folder = home()
-    there = folder
+    folder = there = home()
     while not there.exists() and there != there.parent:
         there = there.parent
-    return {"path": str(folder), "exists": folder.is_dir(), "writable": _writable(there), "free_gb": _free_gb(there)}
-
-
-def _writable(folder: Path) -> bool:
-    """Test by writing, since permissions do not reveal a read-only or full disk."""
-    try:
-        with tempfile.TemporaryFile(dir=folder) as handle:
+    try:  # by writing, since permissions do not reveal a read-only or full disk
+        with tempfile.TemporaryFile(dir=there) as handle:
             handle.write(b"pinprompt")
-        return True
+        writable = True
     except OSError:
-        return False
-
-
-def _free_gb(folder: Path) -> float | None:
-    try:
-        return round(shutil.disk_usage(folder).free / 1e9, 1)
-    except OSError:
-        return None
+        writable = False
+    free = round(shutil.disk_usage(there).free / 1e9, 1)
+    return {"path": str(folder), "exists": folder.is_dir(), "writable": writable, "free_gb": free}
 
 
 def _extra(extra: Extra) -> dict[str, Any]:
@@ -184,49 +162,34 @@ def _extra(extra: Extra) -> dict[str, Any]:
 
 def _hub() -> dict[str, Any]:
     reason = sources.unreachable(seconds=1.0)
-    if reason is None:
-        return {"reachable": True, "reason": None, "advice": None}
-    aliases = ", ".join(alias.name for alias in ALIASES.values())
-    return {
-        "reachable": False,
-        "reason": reason,
-        "advice": f"use the aliases ({aliases}), local folders or .gguf files; models in the hub's cache "
-        f"({sources.cache_folder()}) also work",
-    }
+    advice = (
+        f"use the aliases ({', '.join(ALIASES)}), local folders or .gguf files; models in the hub's cache "
+        f"({sources.cache_folder()}) also work"
+    )
+    return {"reachable": reason is None, "reason": reason, "advice": None if reason is None else advice}
 
 
-def _problems(report: dict[str, Any]) -> list[str]:
-    found: list[str] = []
-
-    def problem(what: str, todo: str) -> None:
-        found.append(f"{what}: {todo}")
-
+def _problems(report: dict[str, Any]) -> Iterator[str]:
     for name, version in report["libraries"].items():
         if version is None:
-            problem(f"{name} is not installed", "pip install pinprompt")
+            yield f"{name} is not installed: pip install pinprompt"
     for name, version, wanted in report["unsuited"]:
-        problem(f"{name} {version} is installed, and pinprompt needs {name}{wanted}", f"pip install '{name}{wanted}'")
+        needs = f"{name}{wanted}"
+        yield f"{name} {version} is installed, and pinprompt needs {needs}: pip install '{needs}'"
     if report["device"] is not None and report["device"]["name"] is None:
-        problem(report["device"]["detail"], "pip install --force-reinstall torch==2.13.0")
+        yield f"{report['device']['detail']}: pip install --force-reinstall torch==2.13.0"
     cache = report["cache"]
-    wanted = [name for name, cached in report["aliases"].items() if not cached]
+    absent = [name for name, cached in report["aliases"].items() if not cached]
     if not cache["writable"]:
-        problem(
-            f"the cache folder {cache['path']} cannot be written to",
-            "set PINPROMPT_HOME to a writable folder",
-        )
-    elif wanted and cache["free_gb"] is not None and cache["free_gb"] * 1e9 < _ROOM_FOR_ALIASES:
-        problem(
+        yield f"the cache folder {cache['path']} cannot be written to: set PINPROMPT_HOME to a writable folder"
+    elif absent and cache["free_gb"] * 1e9 < _ROOM_FOR_ALIASES:
+        yield (
             f"the cache folder {cache['path']} has {cache['free_gb']} GB free; downloading models takes about "
-            f"{_ROOM_FOR_ALIASES / 1e9:.0f} GB",
-            "free some space, or set PINPROMPT_HOME to a folder on another disk",
+            f"{_ROOM_FOR_ALIASES / 1e9:.0f} GB: free some space, or set PINPROMPT_HOME to a folder on another disk"
         )
-    if wanted and not report["python"]["pip"]:
-        problem(
-            f"this Python has no pip, which is needed to download {', '.join(wanted)}",
-            f"run {sys.executable} -m ensurepip",
-        )
-    return found
+    if absent and not report["python"]["pip"]:
+        needed = ", ".join(absent)
+        yield f"this Python has no pip, which is needed to download {needed}: run {sys.executable} -m ensurepip"
 
 
 Known = dict[str, str | None]
@@ -241,7 +204,7 @@ def missing(recipe: Recipe, known: Known | None = None) -> list[str]:
     known = {} if known is None else known
     needed = [_once(f"model {name}", partial(_model, name, known), known) for name in _models(recipe)]
     needed += _data(recipe, known)
-    if METHODS[recipe.method].gradients and str(getattr(recipe.task, "model", "")).startswith("remote:"):
+    if row_of(recipe.method).gradients and str(getattr(recipe.task, "model", "")).startswith("remote:"):
         needed.append(f"model: '{recipe.method}' needs gradients, which a remote model does not provide")
     return list(dict.fromkeys(sentence for sentence in needed if sentence is not None))
 
@@ -254,11 +217,13 @@ def _once(question: str, ask: Callable[[], str | None], known: Known) -> str | N
 
 def _models(recipe: Recipe) -> list[str]:
     task: Any = recipe.task
-    names = [] if METHODS[recipe.method].kind == "handwritten" else [recipe.policy.model]
+    names = [] if row_of(recipe.method).kind == "handwritten" else [recipe.policy.model]
     names += [task.model] if task.kind != "custom" else []
     if task.kind == "style-transfer":
-        names += [task.encoder, *(name for name in (task.style, task.test_style) if name != "trained")]
-        names += [name for name in (task.fluency, task.fluency_model) if name not in (None, "perplexity")]
+        judges = [model_and_part(name)[0] for name in (task.encoder, task.style, task.test_style, task.fluency)]
+        names += [name for name in judges if name not in ("trained", "perplexity")]
+        name, part = model_and_part(task.fluency)
+        names += [part] if name == "perplexity" and part else []
     return names
 
 
@@ -267,15 +232,14 @@ def _model(name: str, known: Known) -> str | None:
     from huggingface_hub import HfApi, try_to_load_from_cache
 
     from pinprompt.models.clip import EMOJI_CLIP
-    from pinprompt.models.sources import ALIASES, looks_like_id
 
     if name in ALIASES or name == EMOJI_CLIP or name.startswith("remote:") or Path(name).expanduser().exists():
         return None
-    if not looks_like_id(name):
+    if not sources.looks_like_id(name):
         return f"model '{name}': there is no such file or folder"
     if isinstance(try_to_load_from_cache(name, "config.json"), str):
         return None
-    reason = _no_hub(known)
+    reason = _once("hub", sources.unreachable, known)
     if reason is not None:
         return f"model '{name}': not in the hub's cache on this machine, and {reason}"
     try:
@@ -283,12 +247,6 @@ def _model(name: str, known: Known) -> str | None:
     except Exception as error:  # not found, gated, or a network error
         return f"model '{name}': not available on the hub ({(str(error).splitlines() or [type(error).__name__])[0]})"
     return None
-
-
-def _no_hub(known: Known) -> str | None:
-    from pinprompt.models.sources import unreachable
-
-    return _once("hub", unreachable, known)
 
 
 def _data(recipe: Recipe, known: Known) -> Iterator[str | None]:
@@ -314,47 +272,42 @@ def _labelled(task: Any, known: Known) -> str | None:
     from pinprompt.data.packaged import PILES
 
     if task.dataset is None:
-        absent = [name for name in (task.train, task.dev, task.test) if name and not Path(name).expanduser().is_file()]
         if task.train is None:
             return "data: neither a dataset nor a training file is named (task.dataset, task.train)"
-        return f"data: there is no file '{absent[0]}'" if absent else None
+        return _absent("data", task.train, task.dev, task.test)
     name = datasets.lookup(task.dataset).name
     if task.data is not None:
         return _folder(task.dataset, task.data, lambda: datasets.load(name, task.data, task.split, task.shots))
     if name in PILES:
         return None
-    reason = _once(f"data {name}", lambda: _hub_data(name, known), known)
-    return None if reason is None else f"data '{task.dataset}': {reason}; or set task.data to a folder with its splits"
-
-
-def _hub_data(name: str, known: Known) -> str | None:
-    from pinprompt.data import datasets
-
     place = datasets.lookup(name).hub
     assert place is not None, "a card without a place on the hub is one of PILES"
     try:
-        import datasets as hub
+        if datasets.in_hub_cache(place):
+            return None
+        down = _once("hub", sources.unreachable, known)
+        reason = None if down is None else f"{place.id} of the hub is not on this machine, and {down}"
     except ImportError:
-        return f"{place.id} of the hub needs the extra: pip install 'pinprompt[hub]'"
-    if (Path(hub.config.HF_DATASETS_CACHE) / place.id.replace("/", "___")).is_dir():
-        return None
-    reason = _no_hub(known)
-    return None if reason is None else f"{place.id} of the hub is not on this machine, and {reason}"
+        reason = f"{place.id} of the hub needs the extra: pip install 'pinprompt[hub]'"
+    return None if reason is None else f"data '{task.dataset}': {reason}; or set task.data to a folder with its splits"
 
 
 def _texts(task: Any) -> str | None:
     from pinprompt.data.style import load_style, lookup_style
 
     if task.dataset is None:
-        named = [name for name in (task.source, task.target, task.test, task.references) if name]
-        absent = [name for name in named if not Path(name).expanduser().is_file()]
         if task.source is None or task.target is None:
             return "texts: neither a dataset nor a source and a target file are named (task.dataset, task.source)"
-        return f"texts: there is no file '{absent[0]}'" if absent else None
+        return _absent("texts", task.source, task.target, task.test, task.references)
     card = lookup_style(task.dataset)
     if task.data is None:
         return None if card.packaged else f"texts '{task.dataset}': set task.data to the folder with its files"
     return _folder(task.dataset, task.data, lambda: load_style(card.name, task.data, "test", task.split))
+
+
+def _absent(kind: str, *files: str | None) -> str | None:
+    absent = [name for name in files if name and not Path(name).expanduser().is_file()]
+    return f"{kind}: there is no file '{absent[0]}'" if absent else None
 
 
 def _folder(dataset: str, folder: str, read: Callable[[], Any]) -> str | None:

@@ -17,7 +17,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from pinprompt.errors import FolderInUse, RunError
 
@@ -25,16 +25,16 @@ CHUNK = 1 << 20
 MEBI = 1 << 20
 
 # Limits for reading untrusted files; no real run comes close to them.
-LARGEST = 1024 * MEBI
+MAX_FILE_BYTES = 1024 * MEBI
 """Maximum size of a file that grows with a run, in bytes."""
-LONGEST = 64 * MEBI
+MAX_LINE_BYTES = 64 * MEBI
 """Maximum size of one of its lines, in bytes."""
-MOST_LINES = 5_000_000
-MOST_VALUES = 2_000_000
+MAX_LINES = 5_000_000
+MAX_VALUES = 2_000_000
 """Maximum number of values in a JSON text: in memory each takes up to a hundred times its size in the file."""
-DEPTH = 64
+MAX_DEPTH = 64
 """Maximum depth of a JSON text: traversing more could exhaust the stack."""
-MOST_DIGITS = 40
+MAX_DIGITS = 40
 """Maximum digits of an integer: Python reads more, but fails later when it prints them or converts them to float."""
 
 
@@ -67,19 +67,27 @@ def write_atomically(path: Path, data: bytes | str) -> None:
     content = data.encode("utf-8") if isinstance(data, str) else data
     # Not mkstemp, whose files only their owner can read: run folders are meant to be shared.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.unlink(missing_ok=True)  # it may be a hard link to another file
+    with _replacing(path, temporary, "free some space or choose another folder"):
         with open(temporary, "xb", opener=opener) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         rename(temporary, path)
-    except OSError as error:
+
+
+@contextlib.contextmanager
+def _replacing(
+    path: Path, temporary: Path, remedy: str, failures: tuple[type[Exception], ...] = (OSError,)
+) -> Iterator[None]:
+    """Turn a failure to write `path` by way of a temporary file into a RunError, and delete that file."""
+    try:
+        temporary.unlink(missing_ok=True)  # it may be a link to another file
+        yield
+    except failures as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        raise RunError(
-            f"{path} cannot be written: {error.strerror}; free some space or choose another folder"
-        ) from None
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise RunError(f"{path} cannot be written: {reason}; {remedy}") from None
 
 
 def rename(temporary: Path, path: Path) -> None:
@@ -105,19 +113,14 @@ def write_tensors(path: Path, tensors: Mapping[str, Any], about: dict[str, str] 
     from safetensors.torch import save_file
 
     temporary = path.with_suffix(".tmp")
-    try:
-        temporary.unlink(missing_ok=True)  # it may be a link
+    # The library wraps the system's error in its own.
+    with _replacing(path, temporary, "free some space, then run --resume", (OSError, SafetensorError)):
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, temporary, about)
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         rename(temporary, path)
-        return digest
-    except (OSError, SafetensorError) as error:  # the library wraps the system's error in its own
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise RunError(f"{path} cannot be written: {reason}; free some space, then run --resume") from None
+    return digest
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -149,7 +152,7 @@ def unsealed(row: Mapping[str, Any]) -> dict[str, Any] | None:
     return plain if row.get("crc") == checksum(dumps(plain).encode()) else None
 
 
-def sha256_of(path: Path, most: int = LARGEST) -> str:
+def sha256_of(path: Path, most: int = MAX_FILE_BYTES) -> str:
     """SHA-256 of a file in hexadecimal; OSError if it is not a regular file or has more than `most` bytes."""
     with open(path, "rb", opener=opener) as file:
         _check_size(path, os.fstat(file.fileno()).st_size, most)
@@ -163,7 +166,7 @@ def csv_safe(value: str) -> str:
 
 # Untrusted JSON, read in bounded time and memory.
 
-_LONG_INTEGER = re.compile(rf"(?<!\d)\d{{{MOST_DIGITS + 1}}}")
+_LONG_INTEGER = re.compile(rf"(?<!\d)\d{{{MAX_DIGITS + 1}}}")
 
 
 def loads(text: str | bytes) -> Any:
@@ -171,27 +174,27 @@ def loads(text: str | bytes) -> Any:
     if isinstance(text, bytes):
         text = text.decode("utf-8")
     nested = text.count("[") + text.count("{")
-    if nested + text.count(",") > MOST_VALUES:
-        raise ValueError(f"more than {MOST_VALUES:,} values")
+    if nested + text.count(",") > MAX_VALUES:
+        raise ValueError(f"more than {MAX_VALUES:,} values")
     try:
         value = json.loads(text, parse_int=_integer) if _LONG_INTEGER.search(text) else json.loads(text)
     except RecursionError:
-        raise ValueError(f"nested deeper than {DEPTH} levels") from None
-    if nested > DEPTH and is_deep(value):
-        raise ValueError(f"nested deeper than {DEPTH} levels")
+        raise ValueError(f"nested deeper than {MAX_DEPTH} levels") from None
+    if nested > MAX_DEPTH and is_deep(value):
+        raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
     return value
 
 
 def _integer(digits: str) -> int:
-    if len(digits) > MOST_DIGITS + 1:  # with a sign
-        raise ValueError(f"an integer of more than {MOST_DIGITS} digits")
+    if len(digits) > MAX_DIGITS + 1:  # with a sign
+        raise ValueError(f"an integer of more than {MAX_DIGITS} digits")
     return int(digits)
 
 
 def is_deep(value: Any) -> bool:
     """Whether values are nested beyond the limit; level by level, without recursion."""
     level = [value]
-    for _ in range(DEPTH):
+    for _ in range(MAX_DEPTH):
         level = [
             item
             for one in level
@@ -219,18 +222,14 @@ def sealed_line(row: Mapping[str, Any]) -> bytes:
 
 def read_lines(path: Path, end: int | None = None) -> Iterator[dict[str, Any]]:
     """The JSON objects of a file, up to byte `end`; an incomplete last line is skipped."""
-    try:
-        with open(path, "rb", opener=opener) as file:
-            for line in _lines(path, file):
-                if end is not None and file.tell() > end:
-                    return
-                row = object_of(line)
-                if row is not None:
-                    yield row
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror}") from None
+    size = 0
+    for line in whole_lines(path):
+        size += len(line)
+        if end is not None and size > end:
+            return
+        row = object_of(line)
+        if row is not None:
+            yield row
 
 
 def read_object(path: Path, largest: int, remedy: str = "") -> tuple[dict[str, Any] | None, bool]:
@@ -257,26 +256,21 @@ def whole_lines(path: Path) -> Iterator[bytes]:
     """The lines of a file with their newlines; an incomplete last line is left out, a missing file has none."""
     try:
         with open(path, "rb", opener=opener) as file:
-            for line in _lines(path, file):
-                if line.endswith(b"\n"):
-                    yield line
+            _check_size(path, os.fstat(file.fileno()).st_size, MAX_FILE_BYTES)
+            for number in range(1, MAX_LINES + 2):
+                line = file.readline(MAX_LINE_BYTES + 1)
+                if number > MAX_LINES and line:
+                    raise OSError(errno.EFBIG, f"it has more than {MAX_LINES:,} lines{_NOT_OURS}", path)
+                if len(line) > MAX_LINE_BYTES:
+                    said = f"line {number} is longer than {MAX_LINE_BYTES // MEBI} MiB{_NOT_OURS}"
+                    raise OSError(errno.EFBIG, said, path)
+                if not line.endswith(b"\n"):
+                    return
+                yield line
     except FileNotFoundError:
         return
     except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror or error}") from error
-
-
-def _lines(path: Path, file: BinaryIO) -> Iterator[bytes]:
-    """The lines of an open file, one at a time; OSError if a line is too long or there are too many."""
-    _check_size(path, os.fstat(file.fileno()).st_size, LARGEST)
-    for number in range(1, MOST_LINES + 1):
-        line = file.readline(LONGEST + 1)
-        if not line:
-            return
-        if len(line) > LONGEST:
-            raise OSError(errno.EFBIG, f"line {number} is longer than {LONGEST // MEBI} MiB{_NOT_OURS}", path)
-        yield line
-    raise OSError(errno.EFBIG, f"it has more than {MOST_LINES:,} lines{_NOT_OURS}", path)
+        raise RunError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _check_size(path: Path, size: int, most: int) -> None:
@@ -342,7 +336,7 @@ def _measure(path: Path, size: int | None) -> tuple[int, str]:
     crc, seen, whole, whole_crc = checksum(b""), 0, 0, checksum(b"")
     with open(path, "rb", opener=opener) as file:
         there = os.fstat(file.fileno()).st_size
-        _check_size(path, there if size is None else min(there, size), LARGEST)
+        _check_size(path, there if size is None else min(there, size), MAX_FILE_BYTES)
         while size is None or seen < size:
             block = file.read(CHUNK if size is None else min(CHUNK, size - seen))
             if not block:
@@ -372,30 +366,24 @@ _TRIES, _PAUSE = 10, 0.02  # checking whether a folder is locked takes its lock 
 
 
 class FolderLock:
-    """A folder locked by this process; a second process gets an error that names this one.
-
-    Two locks: one on the folder itself, which stays if `.lock` is deleted, and one on `.lock`, which names its owner
-    and also works on systems that cannot lock a folder.
-    """
+    """A folder locked by this process through `.lock`; a second process gets an error that names this one."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder: int | None = None
         try:
             self._file = open(folder / LOCK, "a+", opener=opener)  # noqa: SIM115  # held as long as the run
         except OSError as error:
             raise RunError(f"{folder} cannot be written: {error.strerror}; choose another folder with --out") from None
-        try:
-            if os.name == "posix":
-                self._folder = os.open(folder, os.O_RDONLY)
-                _lock_patiently(self._folder, unsupported_is_fine=True)
-            _lock_patiently(self._file.fileno())
-        except BlockingIOError:
-            self._file.seek(0)
-            owner = self._file.read(40).strip() or "another process"
-            self.close()
-            raise FolderInUse(
-                f"{folder} is in use by {owner}; wait for it to end, or choose another folder with --out"
-            ) from None
+        tries = 1
+        while not _lock(self._file.fileno()):
+            if tries == _TRIES:
+                self._file.seek(0)
+                owner = self._file.read(40).strip() or "another process"
+                self.close()
+                raise FolderInUse(
+                    f"{folder} is in use by {owner}; wait for it to end, or choose another folder with --out"
+                )
+            tries += 1
+            time.sleep(_PAUSE)
         self._file.seek(0)
         self._file.truncate()
         self._file.write(f"process {os.getpid()}")
@@ -404,86 +392,25 @@ class FolderLock:
     def close(self) -> None:
         """Release the folder."""
         self._file.close()
-        if self._folder is not None:
-            os.close(self._folder)
-            self._folder = None
 
 
 def is_held(folder: Path) -> bool:
     """Whether a running process has locked the folder."""
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
-        handle = os.open(folder / LOCK, flags)
-    except FileNotFoundError:
-        return _is_folder_locked(folder)
+        with open(folder / LOCK, "rb", opener=opener) as file:
+            return not _lock(file.fileno(), shared=True)
     except OSError:
         return False
-    try:
-        said = re.search(rb"\d+", os.read(handle, 64))
-        return said is not None and _alive(int(said[0])) and _is_locked(handle)
-    finally:
-        os.close(handle)
 
 
-def _lock_patiently(handle: int, unsupported_is_fine: bool = False) -> None:
-    """Lock an open file or folder; BlockingIOError if another process has locked it."""
-    for left in range(_TRIES - 1, -1, -1):
-        try:
-            return _lock(handle)
-        except OSError as error:
-            if error.errno not in (errno.EAGAIN, errno.EACCES, errno.EDEADLK):
-                if unsupported_is_fine:
-                    return None
-                raise BlockingIOError(error.errno, error.strerror) from None
-            if not left:
-                raise BlockingIOError(error.errno, error.strerror) from None
-        time.sleep(_PAUSE)
-    return None
-
-
-def _lock(handle: int) -> None:
+def _lock(handle: int, shared: bool = False) -> bool:
+    """Lock an open file; False if another process has locked it. Windows has no such locks."""
     try:
         import fcntl
     except ImportError:
-        import msvcrt  # Windows
-
-        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-    else:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def _is_folder_locked(folder: Path) -> bool:
-    if os.name != "posix":
-        return False
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        return _is_locked(handle)
-    finally:
-        os.close(handle)
-
-
-def _is_locked(handle: int) -> bool:
-    try:
-        import fcntl
-    except ImportError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
         return True
-    return False
-
-
-def _alive(process: int) -> bool:
-    if not 0 < process < 1 << 31:
-        return False
     try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
+        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except OSError:
-        return True
+        return False
     return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import numpy as np
 from pinprompt import api
 from pinprompt.data.tables import keep_lines, keep_rows
 from pinprompt.errors import MissingExtra, SettingError
+from pinprompt.folder.reading import read_judges
 from pinprompt.models.cache import home
-from pinprompt.records.reading import read_judges
 from pinprompt.run import build, running
 
 try:
@@ -25,36 +26,33 @@ except ImportError:
 _FILES = ("recipe.toml", "result.json", "judges.json")
 """The run files that a fitted estimator keeps: enough to use its prompt on any machine that has the model."""
 
+_TUNED = ("method", "profile", "calls", "minutes", "seed", "settings", "device", "threads")
+"""Parameters that `pinprompt.tune` gets as they are."""
 
+
+@dataclass(kw_only=True, eq=False, repr=False)
 class _PromptEstimator(BaseEstimator):  # type: ignore[misc]
     """Base of both estimators: a search in `fit`; a pickle holds the run's files instead of a model."""
 
-    model: str
-    method: str | None
-    profile: str
-    calls: int | None
-    minutes: float | None
-    seed: int
-    settings: Mapping[str, Any] | None
-    out: Path | str | None
-    device: str | None
-    threads: int | None
+    model: str = "smollm2"
+    method: str | None = None
+    profile: str = "quick"
+    calls: int | None = None
+    minutes: float | None = None
+    seed: int = 0
+    settings: Mapping[str, Any] | None = None
+    out: Path | str | None = None
+    device: str | None = None
+    threads: int | None = None
 
     def _search(self, task: Mapping[str, Any]) -> None:
         with tempfile.TemporaryDirectory(prefix="pinprompt-") as place:
             found = api.tune(
                 {**task, "model": self.model},
                 out=Path(place) / "run" if self.out is None else self.out,
-                method=self.method,
-                profile=self.profile,
-                calls=self.calls,
-                minutes=self.minutes,
-                seed=self.seed,
-                settings=self.settings,
-                device=self.device,
-                threads=self.threads,
                 force=True,
                 report=self.out is not None,
+                **{name: getattr(self, name) for name in _TUNED},
             )
             paths = [found.folder / name for name in _FILES]
             self.files_ = {path.name: path.read_text("utf-8") for path in paths if path.is_file()}
@@ -63,16 +61,17 @@ class _PromptEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _loaded(self) -> tuple[Any, Any]:
         """The prompt and the task that uses it, from the run's files; kept in memory, never in a pickle."""
-        check_is_fitted(self, "files_")
         if self._tool is None:
             build.set_threads(self.threads)
             device = build.choose_device(self.device)
             with tempfile.TemporaryDirectory(prefix="pinprompt-") as place:
                 for name, content in self.files_.items():
                     (Path(place) / name).write_text(content, "utf-8")
-                recipe, prompt, judges = running.recipe_of(place), api.found_prompt(place), read_judges(Path(place))
-            labels = recipe.task.kind == "classification"
-            made = build.build_labeller(recipe, device) if labels else build.build_rewriter(recipe, device, judges)
+                recipe, prompt = running.recipe_of(place), api.found_prompt(place)
+                if recipe.task.kind == "classification":
+                    made = build.build_labeller(recipe, device, offsets=api.offsets_of(place))
+                else:
+                    made = build.build_rewriter(recipe, device, read_judges(Path(place)))
             self._tool = made, prompt
         found: tuple[Any, Any] = self._tool
         return found
@@ -93,6 +92,7 @@ class _PromptEstimator(BaseEstimator):  # type: ignore[misc]
         return tags
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PromptClassifier(ClassifierMixin, _PromptEstimator):  # type: ignore[misc]
     """A text classifier: `fit` searches for a prompt, `predict` labels texts with it.
 
@@ -115,32 +115,7 @@ class PromptClassifier(ClassifierMixin, _PromptEstimator):  # type: ignore[misc]
     result_ : the content of result.json
     """
 
-    def __init__(
-        self,
-        *,
-        words: Mapping[Any, str] | None = None,
-        model: str = "smollm2",
-        method: str | None = None,
-        profile: str = "quick",
-        calls: int | None = None,
-        minutes: float | None = None,
-        seed: int = 0,
-        settings: Mapping[str, Any] | None = None,
-        out: Path | str | None = None,
-        device: str | None = None,
-        threads: int | None = None,
-    ) -> None:
-        self.words = words
-        self.model = model
-        self.method = method
-        self.profile = profile
-        self.calls = calls
-        self.minutes = minutes
-        self.seed = seed
-        self.settings = settings
-        self.out = out
-        self.device = device
-        self.threads = threads
+    words: Mapping[Any, str] | None = None
 
     def fit(self, X: Any, y: Any) -> PromptClassifier:
         """Search for a prompt on texts X with labels y."""
@@ -178,6 +153,7 @@ class PromptClassifier(ClassifierMixin, _PromptEstimator):  # type: ignore[misc]
         raise SettingError(f"words has no word for the class {name!r}; it has: {', '.join(map(str, self.words))}")
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PromptRewriter(TransformerMixin, _PromptEstimator):  # type: ignore[misc]
     """A style-transfer estimator: `fit` searches for a prompt that rewrites texts in a style, `transform` applies it.
 
@@ -185,13 +161,8 @@ class PromptRewriter(TransformerMixin, _PromptEstimator):  # type: ignore[misc]
     ----------
     target : a class of y
         The target style; all other texts are examples of the source style.
-    model : str
-        The task model: alias, hub id, folder, .gguf file or remote:NAME.
-    method, profile, calls, minutes, seed, settings, device, threads
-        As in `pinprompt.tune`.
-    out : path or None
-        Keep the run folder there, with a report (an earlier run in it is removed); None keeps only the answer, and
-        saves the calls of a report.
+    model, method, profile, calls, minutes, seed, settings, out, device, threads
+        As in `PromptClassifier`.
 
     Attributes
     ----------
@@ -199,32 +170,7 @@ class PromptRewriter(TransformerMixin, _PromptEstimator):  # type: ignore[misc]
     result_ : the content of result.json
     """
 
-    def __init__(
-        self,
-        target: Any = 1,
-        *,
-        model: str = "smollm2",
-        method: str | None = None,
-        profile: str = "quick",
-        calls: int | None = None,
-        minutes: float | None = None,
-        seed: int = 0,
-        settings: Mapping[str, Any] | None = None,
-        out: Path | str | None = None,
-        device: str | None = None,
-        threads: int | None = None,
-    ) -> None:
-        self.target = target
-        self.model = model
-        self.method = method
-        self.profile = profile
-        self.calls = calls
-        self.minutes = minutes
-        self.seed = seed
-        self.settings = settings
-        self.out = out
-        self.device = device
-        self.threads = threads
+    target: Any = field(default=1, kw_only=False)
 
     def fit(self, X: Any, y: Any) -> PromptRewriter:
         """Search for a prompt on texts X whose styles are y."""
@@ -244,9 +190,7 @@ class PromptRewriter(TransformerMixin, _PromptEstimator):  # type: ignore[misc]
 
     def transform(self, X: Any) -> Any:
         """The best rewrite of each text."""
-        check_is_fitted(self, "files_")
-        found = self._rewrites(X)
-        return np.array([one.text for one in found], dtype=object)
+        return np.array([one.text for one in self._rewrites(X)], dtype=object)
 
     def predict(self, X: Any) -> Any:
         """The same as `transform`, for the end of a pipeline."""
@@ -254,10 +198,10 @@ class PromptRewriter(TransformerMixin, _PromptEstimator):  # type: ignore[misc]
 
     def score(self, X: Any, y: Any = None) -> float:
         """The mean of content kept and style gained over the best rewrites, from 0 to 1."""
-        check_is_fitted(self, "files_")
         return float(np.mean([one.score for one in self._rewrites(X)])) / 100
 
     def _rewrites(self, X: Any) -> list[Any]:
+        check_is_fitted(self, "files_")
         texts = _texts(X)
         tool, prompt = self._loaded()
         return [tool.rewrite(prompt.text, text, 1, self.seed)[0] for text in texts]

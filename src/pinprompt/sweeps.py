@@ -16,6 +16,7 @@ from typing import Any
 from pinprompt.errors import FolderInUse, MissingExtra, PinpromptError, SettingError, did_you_mean
 from pinprompt.recipe import recipe as recipes
 from pinprompt.recipe.recipe import Recipe
+from pinprompt.reports.report import write_report
 from pinprompt.run import running
 from pinprompt.values import derive
 
@@ -80,15 +81,14 @@ def read_sweep(
         if any(setting in varied for varied in combinations):
             raise SettingError(f"{path} varies '{setting}'; --only {setting}={value} chooses among its values")
     for varied in _chosen(combinations, only or {}, path):
-        raw = base
-        for setting, value in varied.items():
-            raw = recipes.merge(raw, _nested(setting, value))
+        raw = _with(base, varied)
         for when, over in rules:
             if all(_at(raw, setting) == value for setting, value in when.items()):
-                for setting, value in over.items():
-                    raw = recipes.merge(raw, _nested(setting, value))
+                raw = _with(raw, over)
         recipe = recipes.resolve(recipes.merge(raw, settings or {}))
-        cells.setdefault(recipe.hash, Cell(recipe, folder / _folder_name(recipe), varied))
+        what = getattr(recipe.task, "dataset", None) or recipe.task.kind
+        own = folder / recipes.file_name(f"{what}-{recipe.method}-{recipe.hash}")
+        cells.setdefault(recipe.hash, Cell(recipe, own, varied))
     return Sweep(name, folder, list(cells.values()), threads)
 
 
@@ -144,10 +144,10 @@ def _rules(tree: Mapping[str, Any], path: Path | str) -> list[tuple[Mapping[str,
     found = []
     rules = tree.get("where", [])
     for rule in rules if isinstance(rules, list) else [rules]:
-        parts = (rule.get("when", {}), rule.get("set", {})) if isinstance(rule, Mapping) else (None, None)
-        if not isinstance(parts[0], Mapping) or not isinstance(parts[1], Mapping):
+        when, over = (rule.get("when", {}), rule.get("set", {})) if isinstance(rule, Mapping) else (None, None)
+        if not isinstance(when, Mapping) or not isinstance(over, Mapping):
             raise SettingError(f"{path}: [[where]] needs a table 'when' and a table 'set'; given: {rule!r}")
-        found.append((parts[0], parts[1]))
+        found.append((when, over))
     return found
 
 
@@ -160,9 +160,8 @@ def _combinations(tree: Mapping[str, Any], path: Path | str) -> Iterator[dict[st
     pairs = [dict(zip(zipped, row, strict=True)) for row in zip(*zipped.values(), strict=True)] or [{}]
     draws = list(_draws(_tree(tree, "random", path), path)) or [{}]
     for row in itertools.product(*grid.values()):
-        for pair in pairs:
-            for draw in draws:
-                yield dict(zip(grid, row, strict=True)) | pair | draw
+        for pair, draw in itertools.product(pairs, draws):
+            yield dict(zip(grid, row, strict=True)) | pair | draw
 
 
 def _chosen(
@@ -209,9 +208,10 @@ def _draw(value: Any, source: random.Random, where: str) -> Any:
             raise SettingError(f"{where}: low and high must be numbers; given: {value!r}") from None
         if not -math.inf < low < high < math.inf or (value.get("log") and low <= 0):
             raise SettingError(f"{where}: low must be below high (and above 0 with log); given {low} and {high}")
-        drawn = (
-            math.exp(source.uniform(math.log(low), math.log(high))) if value.get("log") else source.uniform(low, high)
-        )
+        if value.get("log"):
+            drawn = math.exp(source.uniform(math.log(low), math.log(high)))
+        else:
+            drawn = source.uniform(low, high)
         return round(drawn) if value.get("whole") else drawn
     raise SettingError(f"{where}: give a list of choices, or {{low = ..., high = ..., log = true}}")
 
@@ -240,21 +240,19 @@ def _tree(tree: Mapping[str, Any], section: str, path: Path | str) -> dict[str, 
     return found
 
 
-def _nested(setting: str, value: Any) -> dict[str, Any]:
-    for name in reversed(setting.split(".")):
-        value = {name: value}
-    return dict(value)
+def _with(tree: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree with settings such as "policy.k" replaced."""
+    for setting, value in settings.items():
+        for name in reversed(setting.split(".")):
+            value = {name: value}
+        tree = recipes.merge(tree, value)
+    return tree
 
 
 def _at(tree: Any, setting: str) -> Any:
     for name in setting.split("."):
         tree = tree.get(name) if isinstance(tree, Mapping) else None
     return tree
-
-
-def _folder_name(recipe: Recipe) -> str:
-    what = getattr(recipe.task, "dataset", None) or recipe.task.kind
-    return recipes.file_name(f"{what}-{recipe.method}-{recipe.hash}")
 
 
 # Engines: cells run one after the other in this process, or in parallel on Ray.
@@ -311,7 +309,7 @@ def run_cell(cell: Cell, device: str | None, threads: int, patience: float = 0.0
     until = time.monotonic() + patience
     while not cell.done:
         try:
-            running.run(cell.recipe, cell.folder, device=device, threads=threads, resume=True)
+            running.run(cell.recipe, cell.folder, device=device, threads=threads, resume=True, reporter=write_report)
         except FolderInUse as error:
             if time.monotonic() >= until:
                 return f"failed: {error}"
@@ -359,23 +357,19 @@ def run_on_ray(
         raise MissingExtra("ray", "--engine ray") from None
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     if not ray.is_initialized():
-        options: dict[str, Any] = {"log_to_driver": False, "include_dashboard": False, "logging_level": "warning"}
+        own: dict[str, Any] = {"num_cpus": workers and workers * sweep.threads, "include_dashboard": False}
         try:
-            if address:
-                ray.init(address=address, log_to_driver=False, logging_level="warning")
-            else:
-                ray.init(num_cpus=workers and workers * sweep.threads, **options)
+            ray.init(log_to_driver=False, logging_level="warning", **({"address": address} if address else own))
         except ConnectionError as error:
             raise SettingError(
                 f"no Ray cluster answers at '{address}': {error}; omit --address to use this machine"
             ) from None
-    whole = Sweep(sweep.name, sweep.out.resolve(), sweep.cells, sweep.threads)
     remote = ray.remote(_run_cell).options(
         num_cpus=sweep.threads, num_gpus=gpus_per_cell, max_retries=RETRIES, retry_exceptions=False
     )
     outcomes: dict[str, str] = {}
     waiting: dict[Any, Cell] = {}
-    for cell in longest_first(whole.cells):
+    for cell in longest_first(sweep.cells):
         if cell.done:
             outcomes[cell.folder.name] = "already finished"
             tell(cell, "already finished")
@@ -386,20 +380,16 @@ def run_on_ray(
         while waiting:
             ready, _ = ray.wait(list(waiting), num_returns=1)
             cell = waiting.pop(ready[0])
-            outcomes[cell.folder.name] = _outcome(ray, ready[0])
+            try:
+                outcomes[cell.folder.name] = str(ray.get(ready[0]))
+            except ray.exceptions.RayError as error:
+                outcomes[cell.folder.name] = f"failed: {str(error).splitlines()[0]}"
             tell(cell, outcomes[cell.folder.name])
     except KeyboardInterrupt:
         for reference in waiting:
             ray.cancel(reference, force=True)
         raise
     return outcomes
-
-
-def _outcome(ray: Any, reference: Any) -> str:
-    try:
-        return str(ray.get(reference))
-    except ray.exceptions.RayError as error:
-        return f"failed: {str(error).splitlines()[0]}"
 
 
 def _run_cell(recipe: dict[str, Any], folder: str, device: str | None, threads: int) -> str:

@@ -6,47 +6,116 @@ One root seed gives many named random streams, so that drawing more from one doe
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:  # numpy is imported where it is used, so that `pinprompt --help` starts without it
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+else:
+    Floats = Any
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A candidate prompt: its text for the task, and its token ids for the policy.
-
-    `offsets` are the calibration offsets measured when it was scored on train, one per class (`tasks.label_scores`).
-    Without them a task that calibrates measures them itself, which costs calls.
-    `draw` is the step that wrote the prompt and its position in it, for tasks that draw inputs at each step; without
-    it such a task uses the same inputs for every prompt.
-    """
+    """A candidate prompt: its text for the task, and its token ids for the policy."""
 
     text: str
     ids: tuple[int, ...] = ()
-    offsets: tuple[float, ...] = ()
-    draw: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
-class Score:
-    """The task's score of one prompt; higher is better.
+class Row:
+    """An example of a task: what the model is given, and what is expected of it.
 
-    `group` names the inputs it was measured on, for tasks that draw inputs: scores of different groups are only
-    comparable after a z-score within the group. `failures` are examples that could not be scored, with the reason.
-    `answers` are the model's raw answers per example, packed by the task (`Task.row_values` gives one number per row),
-    and `offsets` their calibration.
+    `key` identifies the input for the memo, which keeps answers across runs; '' if answers on this row are not kept.
     """
 
+    split: str
+    """train, dev or test; any other name for rows that only the task itself uses."""
+    index: int
+    """Its position in the split."""
+    input: Any = None
+    target: Any = None
+    key: str = ""
+    calls: int = 1
+    """The most calls that one answer costs."""
+    report_calls: int | None = None
+    """The same in a report, if a report asks again (stochastic tasks); None: as `calls`."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """How a stochastic task draws an answer; a deterministic task ignores it."""
+
+    seed: int = 0
+    report: bool = False
+    """Whether the answer is for the report."""
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What the task model answered to one prompt, row by row.
+
+    `contents` has one entry per row: an array of numbers [n, ...], or a list of JSON values. A row in `failures` has
+    no usable answer, for the reason given; the task decides what its content is.
+    """
+
+    rows: tuple[int, ...] = ()
+    contents: Any = ()
+    failures: Mapping[int, str] = field(default_factory=dict)
+    tokens: tuple[int, int] = (0, 0)
+    """Tokens in and out that a billed model reported for these answers."""
+
+    def on(self, rows: Sequence[int]) -> Any:
+        """The contents of these rows, in this order; KeyError if one of them was not asked."""
+        if tuple(rows) == self.rows:
+            return self.contents
+        place = {row: number for number, row in enumerate(self.rows)}
+        places = [place[row] for row in rows]
+        return self.contents[places] if _is_array(self.contents) else [self.contents[at] for at in places]
+
+    def missing(self, rows: Iterable[int]) -> tuple[int, ...]:
+        """Those of the rows that were not asked, in order."""
+        known = set(self.rows)
+        return tuple(row for row in rows if row not in known)
+
+    def failed(self, rows: Iterable[int]) -> tuple[str, ...]:
+        """The reasons of failures among the rows; equal ones once."""
+        return tuple(dict.fromkeys(self.failures[row] for row in rows if row in self.failures))
+
+    def joined(self, more: Answers) -> Answers:
+        """These answers and those on further rows."""
+        if not self.rows:
+            return more
+        contents: Any = [*self.contents, *more.contents]
+        if _is_array(self.contents) and _is_array(more.contents):
+            import numpy as np
+
+            contents = np.concatenate([self.contents, more.contents])
+        tokens = (self.tokens[0] + more.tokens[0], self.tokens[1] + more.tokens[1])
+        return Answers(self.rows + more.rows, contents, {**self.failures, **more.failures}, tokens)
+
+
+def _is_array(contents: Any) -> bool:
+    return hasattr(contents, "dtype")
+
+
+@dataclass(frozen=True, eq=False)
+class Score:
+    """A prompt's score on some rows, a function of its answers: the mean of the task's values; higher is better."""
+
     value: float
-    calls: int = 0
-    group: str = ""
-    details: Mapping[str, float] = field(default_factory=dict)
+    values: Floats = field(repr=False)
+    """The value of every row, [N] or, if an answer has several draws, [N, D]."""
+    rows: tuple[int, ...] = field(repr=False)
     failures: tuple[str, ...] = ()
-    rows: str = ""
-    """The details of a classification score, for people to look at: two hex digits per example and label (the
-    probability times 254, the predicted label strictly the largest); '' for other tasks."""
-    answers: bytes = field(default=b"", repr=False)
-    offsets: tuple[float, ...] = ()
+    """Why answers could not be used."""
+    draw: str = ""
+    """The name of its draw in the table, for a stochastic task."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +130,6 @@ class Evaluation:
     split: str
     metrics: Mapping[str, float]
     rows: int
-    calls: int = 0
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     tables: Mapping[str, Any] = field(default_factory=dict)
     outcomes: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
@@ -109,16 +177,16 @@ class Event:
 
 
 class Meter(Protocol):
-    """Records the requests of a remote model: stores answers, counts what is sent, and enforces limits.
+    """Records the requests of a remote model: stores replies, counts what is sent, and enforces limits.
 
     Thread-safe.
     """
 
     def recall(self, question: str) -> tuple[Any, int, int] | None:
-        """The stored answer to a question in this run, with its tokens in and out."""
+        """The stored reply to a question in this run, with its tokens in and out."""
 
     def keep(self, question: str, answer: Any, tokens_in: int, tokens_out: int) -> None:
-        """Store an answer (JSON values); it is on disk when this returns."""
+        """Store a reply (JSON values); it is on disk when this returns."""
 
     def sending(self, calls: int, tokens_in: int, tokens_out: int) -> int:
         """Register a request and its maximum cost before sending; returns its number. Raises at a limit."""

@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from pinprompt.recipe import recipe as recipes
+from pinprompt.reports.report import write_report
 from pinprompt.run import running
 from tests.house.tiny import recipe
 
@@ -27,4 +28,6 @@ def invert(models: Path, folder: Path, images: list[str], seed: int = 0, **task:
     """A whole run of a few steps."""
     settings = {"kind": "inversion", "images": images, "model": "emoji-clip", **task}
     base = recipe(models, seed=seed, q_learning={"steps": 3, "prompts": 12, "eval_every": 2}).model_dump()
-    return running.run(recipes.resolve({**base, "task": settings}), folder, device="cpu", threads=1)
+    return running.run(
+        recipes.resolve({**base, "task": settings}), folder, device="cpu", threads=1, reporter=write_report
+    )

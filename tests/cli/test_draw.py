@@ -20,7 +20,7 @@ from tests.cli.inversion_runs import invert, picture
 from tests.models import test_images
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-DRAWING = {"images": 2, "steps": 2, "size": 32}
+SMALL = ["--images", "2", "--steps", "2", "--size", "32", "--device", "cpu"]
 pipeline = test_images.folder
 
 
@@ -29,8 +29,8 @@ def drawn(tmp_path_factory: pytest.TempPathFactory, pipeline: str) -> tuple[Path
     """A run folder after `draw`, and what the command answered."""
     folder = tmp_path_factory.mktemp("drawn")
     target = picture(folder / "red.png", "red")
-    run = invert(folder, folder / "run", [target], drawing=DRAWING).folder
-    done = CliRunner().invoke(app, ["draw", str(run), "--model", pipeline, "--seed", "3", "--json", "--device", "cpu"])
+    run = invert(folder, folder / "run", [target]).folder
+    done = CliRunner().invoke(app, ["draw", str(run), "--model", pipeline, "--seed", "3", "--json", *SMALL])
     assert done.exit_code == 0, done.output
     return run, json.loads(done.stdout)
 
@@ -53,7 +53,7 @@ def test_pictures_lie_in_the_run_folder_with_their_similarity(drawn: tuple[Path,
 def test_a_seed_draws_the_same_again(drawn: tuple[Path, dict[str, Any]], pipeline: str) -> None:
     run, answer = drawn
     before = (run / "drawings" / "0.png").read_bytes()
-    again = CliRunner().invoke(app, ["draw", str(run), "--model", pipeline, "--seed", "3", "--json", "--device", "cpu"])
+    again = CliRunner().invoke(app, ["draw", str(run), "--model", pipeline, "--seed", "3", "--json", *SMALL])
     assert json.loads(again.stdout) == answer
     assert (run / "drawings" / "0.png").read_bytes() == before
 
@@ -63,7 +63,7 @@ def test_nothing_is_drawn_through_a_link(drawn: tuple[Path, dict[str, Any]], pip
     shutil.copytree(drawn[0], run)
     outside.mkdir()
     (outside / "kept.png").write_bytes(b"kept")
-    command = ["draw", str(run), "--model", pipeline, "--device", "cpu"]
+    command = ["draw", str(run), "--model", pipeline, *SMALL]
     (run / "drawings" / "0.png").unlink()
     (run / "drawings" / "0.png").symlink_to(outside / "kept.png")
     assert CliRunner().invoke(app, command).exit_code == 0
@@ -104,7 +104,7 @@ def test_the_opened_report_shows_target_and_drawings_side_by_side(
         assert row["left"] > target["left"]
 
 
-def test_what_cannot_be_drawn_is_a_sentence(drawn: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+def test_a_failed_drawing_gives_an_error_message(drawn: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     run, _ = drawn
     missing = CliRunner().invoke(app, ["draw", str(run), "--model", str(tmp_path / "none"), "--device", "cpu"])
     assert missing.exit_code == 2

@@ -19,7 +19,7 @@ import pytest
 from remote_servers import Action, refuse, reply, said, serving
 
 from pinprompt.errors import SettingError
-from pinprompt.records.usage import TOOLS, Sent, export, snippets
+from pinprompt.reports.usage import TOOLS, Sent, export, snippets
 
 BEFORE, AFTER = '{{say}} {% if %} {"x"} of ', " it was"
 WORDS = {"neg": "bad", "pos": "good"}

@@ -27,7 +27,7 @@ from tests.cli.inversion_runs import picture
 from tests.house.tiny import make_lm
 
 SHORT = ("policy.k=none", "policy.length=3", "policy.hidden=16", "q_learning.steps=2", "q_learning.prompts=8",
-         "q_learning.batch=8", "q_learning.finalists=12", "task.context=A picture of")  # fmt: skip
+         "q_learning.batch=8", "scoring.finalists=12", "policy.context=A picture of")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_picture_is_one_sentence(writer: Path, tmp_path: Path, name: str) -> None:
+def test_a_bad_picture_gives_a_one_line_error(writer: Path, tmp_path: Path, name: str) -> None:
     make, said = BAD[name]
     make(tmp_path / name)
     done = call(writer, tmp_path / "run", tmp_path / name, "--quiet")
@@ -217,7 +217,7 @@ def test_the_report_explains_the_answer(writer: Path, tmp_path: Path) -> None:
 def test_the_default_writes_captions_and_shows_how_they_came_about(writer: Path, tmp_path: Path) -> None:
     target = picture(tmp_path / "red.png", "red")
     settings = [f"policy.model={writer}", "policy.k=none", "policy.length=4", "guided.tokens=6", "guided.beams=2"]
-    settings.append("task.context=A picture:")  # the tiny writer reads 64 tokens
+    settings.append("policy.context=A picture:")  # the tiny writer reads 64 tokens
     options = [part for setting in settings for part in ("--set", setting)]
     given = ["invert", target, "--out", str(tmp_path / "run"), "--threads", "1", "--device", "cpu", "--no-memo"]
     done = CliRunner().invoke(app, [*given, *options])
@@ -246,16 +246,16 @@ def test_the_default_writes_captions_and_shows_how_they_came_about(writer: Path,
 def test_the_style_is_what_the_writer_reads(writer: Path, tmp_path: Path, style: str) -> None:
     given = ["invert", picture(tmp_path / "red.png", "red"), "--style", style, "--out", str(tmp_path / "run"), "--json"]
     settings = [f"policy.model={writer}", "policy.k=none", "policy.length=3", "guided.tokens=4", "guided.beams=1"]
-    settings.append("task.context=A picture:")  # the tiny writer reads 64 tokens
+    settings.append("policy.context=A picture:")  # the tiny writer reads 64 tokens
     options = [part for setting in settings for part in ("--set", setting)]
     done = CliRunner().invoke(app, [*given, *options, "--quiet", "--no-memo", "--threads", "1", "--device", "cpu"])
     assert done.exit_code == 0, done.output
     recipe = (tmp_path / "run" / "recipe.toml").read_text()
     assert f'style = "{style}"' in recipe
-    assert ('banned_pattern = "[^a-z, ]"' in recipe) == (style == "tags")
+    assert ('charset = "tags"' in recipe) == (style == "tags")
 
 
-def test_a_photograph_is_told_before_anything_is_searched(writer: Path, tmp_path: Path) -> None:
+def test_a_photograph_gives_a_note_before_the_search(writer: Path, tmp_path: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
     Image.fromarray(noise).save(tmp_path / "photo.png")
     done = call(writer, tmp_path / "run", tmp_path / "photo.png")

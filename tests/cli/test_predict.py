@@ -83,7 +83,7 @@ def test_an_unfinished_run_is_resumed_not_removed(run: Path, tmp_path: Path) -> 
     assert "--force" not in done.stderr
 
 
-def test_the_name_of_a_file_is_not_labelled_as_words(run: Path, tmp_path: Path) -> None:
+def test_a_file_name_given_as_text_is_refused(run: Path, tmp_path: Path) -> None:
     file = tmp_path / "x.csv"
     file.write_text("review\nfine\n")
     for given in (file, "reviews.csv", tmp_path):

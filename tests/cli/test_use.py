@@ -18,7 +18,7 @@ import pinprompt
 from pinprompt.cli import app
 from pinprompt.errors import RunError, SettingError
 from pinprompt.recipe import recipe as recipes
-from pinprompt.records.usage import TOOLS, Sent, export, sent_of, snippets
+from pinprompt.reports.usage import TOOLS, Sent, export, sent_of, snippets
 from pinprompt.run import running
 from tests.toys.label_runs import ROWS, make_run, settings_of
 
@@ -233,7 +233,7 @@ def test_a_run_is_resumed_from_any_folder(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_masked_model_gets_a_snippet_where_its_label_words_are_single_tokens() -> None:
     words = {"neg": "bad", "pos": "good"}
     masked = Sent(
-        "classification", "p", "", " It was [MASK].", "m", kind="masked", mask="[MASK]", words=words,
+        "classification", "p", "", " It was [MASK].", "m", kind="masked", words=words,
         word_ids={"neg": [5], "pos": [6]},
     )  # fmt: skip
     code = snippets(masked, "a film")["transformers"]

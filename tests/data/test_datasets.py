@@ -25,7 +25,7 @@ def test_every_dataset_has_all_that_a_task_needs() -> None:
     assert {name: len(card.words) for name, card in CARDS.items()} == CLASSES
     assert {card.name for card in CARDS.values() if card.in_paper} == set(IN_PAPER)
     for card in CARDS.values():
-        assert card.labels == tuple(map(str, range(len(card.words))))
+        assert list(card.words) == [str(label) for label in range(len(card.words))]
         assert len(set(card.words.values())) == len(card.words)
         assert card.instruction
         for template, prompt in ((card.template("masked"), "x"), card.manual("masked")[::-1]):
@@ -91,7 +91,7 @@ def test_a_local_folder_or_the_folder_above_it(tmp_path: Path) -> None:
         load("mr", tmp_path / "none")
 
 
-def test_no_hub_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_hub_there_is_an_error_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "datasets", _library(tmp_path, {}))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(DataError, match=r"'sst-2' \(SetFit/sst2 of the hub\).*HF_HUB_OFFLINE.*rotten-tomatoes"):

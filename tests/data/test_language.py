@@ -32,5 +32,5 @@ def test_scripts_tell_the_others() -> None:
 @pytest.mark.parametrize(
     "texts", [[], [""], ["12 34"], ["ok", "lol"], ["a café with a naïve clientèle is not the best"]]
 )
-def test_where_nothing_is_clear_it_is_english(texts: list[str]) -> None:
+def test_unclear_texts_count_as_english(texts: list[str]) -> None:
     assert guess(texts) == "en"

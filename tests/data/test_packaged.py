@@ -41,7 +41,7 @@ def test_ratings_become_labels_and_what_is_between_is_left_out(folder: Path) -> 
     ]
 
 
-def test_a_line_that_is_no_rating_is_named(folder: Path) -> None:
+def test_a_line_without_a_rating_is_named_in_the_error(folder: Path) -> None:
     (folder / "tweets_GroundTruth.txt").write_text("1\t2.0\tfine\n2\tmuch\tbroken\n")
     with pytest.raises(DataError, match=r"tweets_GroundTruth.txt:2: a line must have an id, a number and a text"):
         PILES["vader-tweets"]()
@@ -140,11 +140,11 @@ def test_the_real_packages(name: str) -> None:
     card = CARDS[name]
     assert splits.test is not None
     assert Counter(row.label for row in splits.train) == Counter(row.label for row in splits.dev)
-    assert Counter(row.label for row in splits.train) == dict.fromkeys(card.labels, 16)
+    assert Counter(row.label for row in splits.train) == dict.fromkeys(card.words, 16)
     everything = [row.text for row in (*splits.train, *splits.dev, *splits.test)]
     assert len(everything) == len(set(everything))
     assert all(text == text.strip() and text for text in everything)
-    assert {row.label for row in splits.test} == set(card.labels)
+    assert {row.label for row in splits.test} == set(card.words)
     if name in SIZES:
         assert Counter(row.label for row in (*splits.train, *splits.dev, *splits.test)) == SIZES[name]
     again, other = load(name, split=13), load(name, split=21)

@@ -28,7 +28,7 @@ def test_the_delimiter_is_found_by_the_header(tmp_path: Path, delimiter: str) ->
     assert delimiter_of(file) == delimiter  # also before anybody has named a column
 
 
-def test_a_comma_inside_a_quoted_header_does_not_mislead(tmp_path: Path) -> None:
+def test_a_comma_inside_a_quoted_header_is_no_delimiter(tmp_path: Path) -> None:
     file = write(tmp_path / "a.csv", '"text, as typed";label\nfine;0\n')
     assert read_examples(file, "text, as typed") == [Example("fine", "0", 2)]
     with pytest.raises(DataError, match=r"has 3 fields, the header has 2; put a text that holds a semicolon"):

@@ -1,7 +1,7 @@
 """A run in a process of its own, to be killed: python -m tests.house.child MODELS OUT [resume MOMENT | hold].
 
 With a moment it kills itself at that many function calls of the program (0: never, and it prints how many there were).
-With `hold` it stands still in its first scoring, until somebody kills it.
+With `hold` it stands still at its first question, until somebody kills it.
 """
 
 from __future__ import annotations
@@ -18,21 +18,19 @@ from typing import Any
 import torch
 
 import pinprompt
+from pinprompt.folder.checkpoint import Checkpoint
 from pinprompt.run import running
-from pinprompt.run.checkpoint import Checkpoint
-from pinprompt.values import Prompt, Score
+from pinprompt.values import Answers, Draw, Prompt
 from tests.house.tiny import FindTheWords, recipe
 
-SETTINGS = {
-    "q_learning": {"steps": 30, "eval_every": 5, "patience": 3, "on_collapse": "restart", "learning_rate": 3e-3}
-}
+SETTINGS = {"q_learning": {"steps": 30, "eval_every": 5, "on_collapse": "restart", "learning_rate": 3e-3}}
 SOURCE = str(Path(pinprompt.__file__).parent)
 
 
 class Held(FindTheWords):
     """Never answers."""
 
-    def score(self, prompts: Sequence[Prompt], seeds: Sequence[int] = (), split: str = "train") -> list[Score]:
+    def ask(self, prompts: Sequence[Prompt], rows: Sequence[int], draws: Sequence[Draw]) -> list[Answers]:
         threading.Event().wait()
         return []
 

@@ -1,4 +1,4 @@
-"""A raced run in a process of its own, to be killed: python -m tests.house.race_child MODELS OUT MOMENT METHOD [memo].
+"""A run on rows in its own process, to be killed: python -m tests.house.race_child MODELS OUT MOMENT METHOD [memo].
 
 It kills itself at that many function calls of the program (0: never, and it prints how many there were). Beside the run
 folder it notes which prompt it asks on which rows.
@@ -18,7 +18,7 @@ from pinprompt.recipe import recipe as recipes
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.run import running
 from pinprompt.tasks.classification import ClassificationTask
-from pinprompt.values import Prompt, Score
+from pinprompt.values import Answers, Draw, Prompt
 from tests.house.child import Moments
 from tests.toys.label_runs import settings_of
 
@@ -27,41 +27,41 @@ def raced(models: Path, **over: Any) -> Recipe:
     """A race of a tiny writer's words on the rows of `label_runs`, in blocks of two, two and four rows."""
     settings = {
         "method": "race",
-        "task": {"first_block": 2, "calibrate": "batch"},
+        "task": {"calibrate": "batch"},
         "policy": {"length": 4},
-        "race": {"written": 60, "max_perplexity": None, "words": 2, "batch": 3, "least": 3},
+        "race": {"first_block": 2, "max_perplexity": None, "batch": 3, "least": 3},
         "budget": {"calls": 90},
     }
     return recipes.resolve(recipes.merge(settings_of(models), recipes.merge(settings, over)))
 
 
-def in_heats(models: Path, method: str, **over: Any) -> Recipe:
-    """Another method on the same rows and blocks, with heats that two prompts leave."""
+def searched(models: Path, method: str, **over: Any) -> Recipe:
+    """Any method on the same rows, each of its prompts on all rows of train."""
+    if method == "race":
+        return raced(models, **over)
     settings = {
         "method": method,
-        "task": {"first_block": 2, "calibrate": "batch"},
-        "random": {"batch": 4, "finalists": 3},
-        "beam": {"batch": 4, "finalists": 3},
-        "q_learning": {"prompts": 4, "steps": 30, "finalists": 3, "eval_every": 3, "warmup": 4, "batch": 8},
-        "scoring": {"race": 2},
+        "task": {"calibrate": "batch"},
+        "q_learning": {"prompts": 4, "steps": 30, "eval_every": 3, "batch": 8},
+        "scoring": {"finalists": 3},
         "budget": {"calls": 90},
     }
     return recipes.resolve(recipes.merge(settings_of(models), recipes.merge(settings, over)))
 
 
 def note_asked(path: Path) -> None:
-    """Note from now on what a classification task is asked; a line is written whole or not at all."""
-    score = ClassificationTask.score
+    """Note from now on which cells a classification task is asked for; a line is written whole or not at all."""
+    ask = ClassificationTask.ask
 
     def noted(
-        self: ClassificationTask, prompts: Sequence[Prompt], seeds: Sequence[int] = (), split: str = "train"
-    ) -> list[Score]:
+        self: ClassificationTask, prompts: Sequence[Prompt], rows: Sequence[int], draws: Sequence[Draw] = ()
+    ) -> list[Answers]:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.write(handle, "".join(f"{split}/{prompt.text}\n" for prompt in prompts).encode())
+        os.write(handle, "".join(f"{row}/{prompt.text}\n" for prompt in prompts for row in rows).encode())
         os.close(handle)
-        return score(self, prompts, seeds, split)
+        return ask(self, prompts, rows, draws)
 
-    ClassificationTask.score = noted  # type: ignore[method-assign]
+    ClassificationTask.ask = noted  # type: ignore[method-assign]
 
 
 def main() -> None:
@@ -69,8 +69,7 @@ def main() -> None:
     models, out, moment, method, *more = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:]
     note_asked(out.with_suffix(".asked"))
     moments = Moments(moment)
-    scoring = {"memo": "memo" in more}
-    recipe = raced(models, scoring=scoring) if method == "race" else in_heats(models, method, scoring=scoring)
+    recipe = searched(models, method, scoring={"memo": "memo" in more})
     sys.setprofile(moments)
     running.run(recipe, out, device="cpu", threads=1, resume=True)
     sys.setprofile(None)

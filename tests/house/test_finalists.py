@@ -11,30 +11,32 @@ import pytest
 
 from pinprompt.files import read_lines
 from pinprompt.run import running
-from pinprompt.values import Prompt, Score
+from pinprompt.tasks.protocol import TaskInfo
+from pinprompt.values import Answers, Draw, Prompt, Row
 from tests.house.tiny import FindTheWords, recipe
 
 CALLS = {"train": 3, "dev": 12}
 
 
 class Dice(FindTheWords):
-    """Each score is the words in their places and a throw of dice; dev is dearer than train."""
+    """Each answer is the words in their places and a throw of dice; dev is dearer than train."""
 
-    stochastic = True
-    splits = ("train", "dev")
+    info = TaskInfo("dice", "dice-1", stochastic=True)
+    rows = (Row("train", 0, calls=CALLS["train"]), Row("dev", 0, calls=CALLS["dev"]))
 
     def __init__(self) -> None:
         self.on_dev: list[str] = []
 
-    def score(self, prompts: Sequence[Prompt], seeds: Sequence[int] = (), split: str = "train") -> list[Score]:
-        self.on_dev += [prompt.text for prompt in prompts if split == "dev"]
+    def ask(self, prompts: Sequence[Prompt], rows: Sequence[int], draws: Sequence[Draw]) -> list[Answers]:
+        searched = zip(prompts, draws, strict=True)
+        self.on_dev += [prompt.text for prompt, draw in searched if 1 in rows and not draw.report]
         return [
-            Score(self.value(prompt.text) + random.Random(f"{prompt.text}/{seed}").random(), CALLS[split])
-            for prompt, seed in zip(prompts, seeds, strict=True)
+            Answers(
+                tuple(rows),
+                [self.value(prompt.text) + random.Random(f"{prompt.text}/{draw.seed}").random()] * len(rows),
+            )
+            for prompt, draw in zip(prompts, draws, strict=True)
         ]
-
-    def calls(self, split: str = "train") -> int:
-        return CALLS[split]
 
 
 @pytest.mark.parametrize("calls", [700, 1000, 100])
@@ -42,8 +44,8 @@ def test_every_finalist_is_tried_and_no_dev_score_is_paid_for_twice(
     lm_folder: Path, tmp_path: Path, calls: int
 ) -> None:
     task = Dice()
-    settings = {"steps": 40, "eval_every": 4, "finalists": 8}
-    made = recipe(lm_folder, q_learning=settings, budget={"calls": calls})
+    settings = {"steps": 40, "eval_every": 4}
+    made = recipe(lm_folder, q_learning=settings, scoring={"finalists": 8}, budget={"calls": calls})
     result = running.run(made, tmp_path / "run", task=task, device="cpu", threads=1)
     events = list(read_lines(tmp_path / "run" / "events.jsonl"))
     greedy = [row["prompt"] for row in events if row["event"] == "greedy"]
@@ -62,8 +64,9 @@ def test_every_finalist_is_tried_and_no_dev_score_is_paid_for_twice(
 
 def result_best(run: Path) -> list[str]:
     """The eight best prompts that were sampled, by their mean score."""
+    known = {(line["draw"], line["text"]): line["contents"][0] for line in read_lines(run / "answers.jsonl")}
     totals: dict[str, list[float]] = {}
     for row in read_lines(run / "checkpoint" / "trials.jsonl"):
-        if "score" in row:
-            totals.setdefault(row["text"], []).append(row["score"])
+        for text, _, _, draw in row.get("tried", ()):
+            totals.setdefault(text, []).append(known[draw, text])
     return sorted(totals, key=lambda text: -sum(totals[text]) / len(totals[text]))[:8]

@@ -8,20 +8,26 @@ from typing import Any
 
 from pinprompt.files import read_lines
 from pinprompt.run import running
-from pinprompt.values import Prompt, Score
+from pinprompt.values import Answers, Draw, Prompt, Row
 from tests.house.tiny import FindTheWords, recipe
 
 
-class Watched(FindTheWords):
-    """Notes which step and place each prompt comes from."""
+class Drawing(FindTheWords):
+    """Draws one of its rows for each prompt of a step, and notes what it is asked."""
+
+    rows = tuple(Row("train", number) for number in range(5))
 
     def __init__(self) -> None:
-        super().__init__()
-        self.draws: list[tuple[int, int] | None] = []
+        self.drawn: list[tuple[int, int]] = []
+        self.asked: list[tuple[int, ...]] = []
 
-    def score(self, prompts: Sequence[Prompt], seeds: Sequence[int] = (), split: str = "train") -> list[Score]:
-        self.draws += [prompt.draw for prompt in prompts]
-        return super().score(prompts, seeds, split)
+    def rows_of_step(self, step: int, place: int) -> tuple[int, ...]:
+        self.drawn.append((step, place))
+        return ((3 * step + place) % 5,)
+
+    def ask(self, prompts: Sequence[Prompt], rows: Sequence[int], draws: Sequence[Draw]) -> list[Answers]:
+        self.asked += [tuple(rows)] * len(prompts)
+        return super().ask(prompts, rows, draws)
 
 
 def search(lm_folder: Path, out: Path, task: FindTheWords, **learning: Any) -> list[dict[str, Any]]:
@@ -38,10 +44,10 @@ def test_the_cut_to_the_largest_q_begins_after_as_many_prompts_as_asked(lm_folde
     assert all(max(step["support"]) <= 2 for step in steps)
 
 
-def test_each_prompt_says_which_step_wrote_it_and_where_it_stands_there(lm_folder: Path, tmp_path: Path) -> None:
-    task = Watched()
+def test_a_task_draws_rows_for_each_prompt_of_a_step(lm_folder: Path, tmp_path: Path) -> None:
+    task = Drawing()
     search(lm_folder, tmp_path / "run", task, steps=2)
-    drawn = [draw for draw in task.draws if draw is not None]
-    assert {step for step, _ in drawn} == {0, 1}
-    assert all(0 <= place < 8 for _, place in drawn)
-    assert len(set(drawn)) == len(drawn)
+    assert set(task.drawn) == {(step, place) for step in range(2) for place in range(8)}
+    # A prompt of a step is asked on its one row; only a finalist is asked on all.
+    assert {len(rows) for rows in task.asked[:8]} == {1}
+    assert set(task.asked[:8]) <= {(place % 5,) for place in range(8)}

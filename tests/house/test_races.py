@@ -14,112 +14,98 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from answer_toys import Toy
 
+from pinprompt.answers.budget import Budget
+from pinprompt.answers.evaluator import Evaluator
 from pinprompt.errors import SettingError
 from pinprompt.files import read_lines
-from pinprompt.methods.protocol import Candidate
+from pinprompt.methods.protocol import Candidate, Outcome
 from pinprompt.methods.variations import without
+from pinprompt.recipe.sections import BudgetSettings
 from pinprompt.run import running
-from pinprompt.tasks.custom import CustomTask
-from pinprompt.values import Prompt, Score
-from tests.house.race_child import in_heats, note_asked, raced
+from pinprompt.tasks.classification import ClassificationTask
+from pinprompt.values import Prompt
+from tests.house.race_child import note_asked, raced, searched
 
 ROOT = Path(__file__).parents[2]
 KILLS = 3
 ROWS = {"train-1-2": 2, "train-3-4": 2, "dev-1-4": 4}
-"""Rows of each block: two of each class on train, as many on dev."""
+"""Rows of each block: two of each class on train, as many on dev. In the task they are the rows 0 to 7."""
+
+
+def cells(path: Path) -> Counter[tuple[int, str]]:
+    """How often each cell was asked for."""
+    asked = (line.split("/", 1) for line in path.read_text("utf-8").splitlines())
+    return Counter((int(row), text) for row, text in asked)
 
 
 def test_a_call_is_a_row_and_no_row_is_asked_twice(
     lm_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pinprompt.tasks.classification import ClassificationTask
-
-    monkeypatch.setattr(ClassificationTask, "score", ClassificationTask.score)  # put back after the test
+    monkeypatch.setattr(ClassificationTask, "ask", ClassificationTask.ask)  # put back after the test
     note_asked(tmp_path / "asked")
     recipe, folder = raced(lm_folder, race={"prune": 0}), tmp_path / "run"
     result = running.run(recipe, folder, device="cpu", threads=1, report=False)
-    asked = Counter((tmp_path / "asked").read_text("utf-8").splitlines())
+    asked = cells(tmp_path / "asked")
     assert set(asked.values()) == {1}
-    blocks = {question: ROWS[question.split("/")[0]] for question in asked if question.split("/")[0] in ROWS}
-    assert sum(blocks.values()) == result.calls <= 90
-    assert result.calls > 70
-    steps = [row for row in read_lines(tmp_path / "run" / "events.jsonl") if row["event"] == "step"]
+    assert 70 < result.calls <= 90
+    steps = [row for row in read_lines(folder / "events.jsonl") if row["event"] == "step"]
     assert [row["step"] for row in steps] == list(range(len(steps)))
     assert [row["calls"] for row in steps] == sorted({row["calls"] for row in steps})
     assert steps[-1]["calls"] == result.calls
     assert result.data["steps"] == len(steps)
     assert result.data["spent"]["search"]["calls"] == result.calls
-    # In the journal a prompt on a block is a row; its cost is that of the rows.
-    journal = [row for row in read_lines(tmp_path / "run" / "scores.jsonl") if row["split"] in ROWS]
-    assert sorted(f"{row['split']}/{row['text']}" for row in journal) == sorted(blocks)
-    assert all(row["calls"] == ROWS[row["split"]] for row in journal)
-    # Nor does the report ask for them again: of the blocks' rows it asks for those of the prompt without a word.
+    # The table has every cell that was asked for, once; those of the search are its calls.
+    table = [row for row in read_lines(folder / "answers.jsonl") if row is not None]
+    written = Counter(
+        (number, row["text"]) for row in table for first, end in row["rows"] for number in range(first, end)
+    )
+    assert written == asked
+    searched = [row for row in table if not row["report"]]
+    assert sum(end - first for row in searched for first, end in row["rows"]) == result.calls
+    blocks = {tuple(number for first, end in row["rows"] for number in range(first, end)) for row in searched}
+    assert {len(rows) for rows in blocks} == set(ROWS.values())
+    assert {number for rows in blocks for number in rows} == set(range(8))
+    # Nor does the report ask for them again: it asks for rows of test, and for those of the prompt without a word.
     running.run(recipe, folder, device="cpu", threads=1, resume=True)
-    again = Counter((tmp_path / "asked").read_text("utf-8").splitlines())
+    again = cells(tmp_path / "asked")
     assert set(again.values()) == {1}
     words = result.prompt.split()
     shorter = {without(words, place) for place in range(len(words))}
-    assert {question.split("/")[1] for question in again - asked if question.split("/")[0] in ROWS} <= shorter
+    assert {text for row, text in again - asked if row < 8} <= shorter
 
 
-@pytest.mark.parametrize("method", ["random", "beam", "pin"])
-def test_any_method_can_be_raced_and_asks_no_row_twice(
+@pytest.mark.parametrize("method", ["random", "beam", "pin", "guided"])
+def test_no_method_asks_for_a_cell_twice(
     lm_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    from pinprompt.tasks.classification import ClassificationTask
-
-    monkeypatch.setattr(ClassificationTask, "score", ClassificationTask.score)  # put back after the test
+    monkeypatch.setattr(ClassificationTask, "ask", ClassificationTask.ask)  # put back after the test
     note_asked(tmp_path / "asked")
-    recipe = in_heats(lm_folder, method)
-    result = running.run(recipe, tmp_path / "run", device="cpu", threads=1, report=False)
-    asked = Counter((tmp_path / "asked").read_text("utf-8").splitlines())
-    assert set(asked.values()) == {1}
-    first = {question.removeprefix("train-1-2/") for question in asked if question.startswith("train-1-2/")}
-    second = {question.removeprefix("train-3-4/") for question in asked if question.startswith("train-3-4/")}
-    assert second < first  # some stopped early
-    # Rows of train are asked block by block, those of dev together.
-    whole = {question.removeprefix("train/") for question in asked if question.startswith("train/")}
-    assert not whole & first
-    assert result.prompt in second
+    result = running.run(searched(lm_folder, method), tmp_path / "run", device="cpu", threads=1)
+    assert set(cells(tmp_path / "asked").values()) == {1}
+    assert cells(tmp_path / "asked").total() == result.data["paid_calls"]
     assert result.calls <= 90
 
 
 def test_a_hand_written_answer_of_a_method_that_learns_has_words_and_no_q(lm_folder: Path) -> None:
     """With `scoring.choose = "rows"` a prompt that no writer wrote can win, and there are no ids to explain."""
-    asked: list[str] = []
-
-    def score(prompts: list[Prompt], report: bool) -> list[Score]:
-        assert report
-        known.update({prompt.text: Score(float(len(prompt.text)), 1) for prompt in prompts})
-        asked.extend(prompt.text for prompt in prompts)
-        return [known[prompt.text] for prompt in prompts]
 
     def writer() -> Any:
         raise AssertionError("the writer was asked about a prompt that it did not write")
 
-    known = {"It was": Score(9.0, 1)}  # on train; it was chosen by rows of dev too, which its own score (7.0) counts
-    evaluator = SimpleNamespace(score=score, known=lambda prompt, split: known.get(prompt.text))
-    search: Any = SimpleNamespace(evaluator=evaluator, task=SimpleNamespace(blocks=()))
-    recipe = in_heats(lm_folder, "pin", scoring={"choose": "rows"})
-    assert running._tokens(recipe, search, Candidate(Prompt("It was"), "manual", 7.0), writer) == [
-        {"token": "It", "score_with": 9.0, "score_without": 3.0},
-        {"token": "was", "score_with": 9.0, "score_without": 2.0},
+    task = Toy()  # a prompt is worth its length
+    evaluator = Evaluator(task, Budget(BudgetSettings()))
+    evaluator.score([Prompt("It was")])
+    search: Any = SimpleNamespace(evaluator=evaluator, task=task, rows=evaluator.rows)
+    recipe = searched(lm_folder, "pin", scoring={"choose": "rows"})
+    found = Candidate(Prompt("It was"), "manual", 7.0)  # chosen by rows of dev too: not its score on train
+    assert running._tokens(recipe, search, found, Outcome([found], "finished", 1), writer) == [
+        {"token": "It", "score_with": 6.0, "score_without": 3.0},
+        {"token": "was", "score_with": 6.0, "score_without": 2.0},
     ]
-    assert asked == ["Was", "It"]
-
-
-@pytest.mark.parametrize("method", ["grips", "autoprompt", "manual"])
-def test_what_compares_on_all_rows_is_not_raced(lm_folder: Path, tmp_path: Path, method: str) -> None:
-    with pytest.raises(SettingError, match=rf"{method} compares prompts on all rows.* scoring\.race to 0"):
-        running.run(in_heats(lm_folder, method), tmp_path / "run", device="cpu", threads=1)
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_task_without_rows_is_not_raced(lm_folder: Path, tmp_path: Path) -> None:
-    task = CustomTask(lambda prompt: float(len(prompt)))
-    with pytest.raises(SettingError, match=r"scoring\.race needs a task whose rows can be scored in parts"):
-        running.run(in_heats(lm_folder, "random"), tmp_path / "run", task=task, device="cpu", threads=1)
+    assert [text for text, _, _ in task.asked] == ["It was", "Was", "It"]
+    assert (evaluator.charged_calls, evaluator.report_calls) == (4, 8)
 
 
 @pytest.mark.parametrize(("method", "memo"), [("race", False), ("race", True), ("random", False), ("pin", True)])
@@ -151,10 +137,12 @@ def test_killed_at_any_moment_it_ends_as_if_nothing_had_happened(
     ours, theirs = (json.loads((tmp_path / name / "result.json").read_text("utf-8")) for name in ("torn", "whole"))
     for name in ("prompt", "score", "calls", "prompts", "top", "dev", "test", "calibration"):
         assert ours[name] == theirs[name], name
-    asked = [Counter((tmp_path / f"{name}.asked").read_text("utf-8").splitlines()) for name in ("torn", "whole")]
-    assert set(asked[0]) == set(asked[1])
-    # Only what was under way at a kill is asked once more: one chunk of prompts.
-    assert (asked[0] - asked[1]).total() <= KILLS * 16
+    torn_cells, whole_cells = cells(tmp_path / "torn.asked"), cells(tmp_path / "whole.asked")
+    assert set(torn_cells) == set(whole_cells)
+    # Only what was under way at a kill is asked once more: one chunk of prompts, each on at most a split.
+    again = torn_cells - whole_cells
+    assert len({text for _, text in again}) <= KILLS * 16
+    assert max(again.values(), default=0) <= KILLS
 
 
 def test_a_memo_changes_nothing_but_what_is_paid(

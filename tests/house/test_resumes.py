@@ -15,6 +15,7 @@ import pytest
 from pinprompt.errors import RunError
 from pinprompt.files import read_lines
 from pinprompt.run import running
+from pinprompt.values import Row
 from tests.house.child import SETTINGS
 from tests.house.tiny import FindTheWords, make_lm, recipe
 
@@ -103,7 +104,7 @@ def test_a_budget_ends_the_run_cleanly_and_more_of_it_goes_on(lm_folder: Path, t
 
 
 class WithDev(FindTheWords):
-    splits = ("train", "dev")
+    rows = (Row("train", 0), Row("dev", 0))
 
 
 @pytest.mark.parametrize("less", [{"calls": 40}, {"calls": 150, "minutes": 1e-9}])

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from pinprompt.recipe import recipe as recipes
 from pinprompt.recipe.recipe import Recipe
-from pinprompt.values import Evaluation, Prompt, Score
+from pinprompt.tasks.protocol import Draft, TaskInfo
+from pinprompt.values import Answers, Draw, Evaluation, Floats, Prompt, Row
 
 WORDS = [
     "red",
@@ -77,29 +79,29 @@ def flat_lm(folder: Path) -> Path:
 
 
 class FindTheWords:
-    """Score = how many of the target words stand in their places."""
+    """A prompt is worth as many points as it has target words in their places; each split is one row."""
 
-    name, stochastic, fingerprint, primary = "find-the-words", False, "find-the-words-1", "score"
-    splits: tuple[str, ...] = ("train",)
+    info = TaskInfo("find-the-words", "find-the-words-1")
+    rows: tuple[Row, ...] = (Row("train", 0, key="train"),)
 
-    def score(self, prompts: Sequence[Prompt], seeds: Sequence[int] = (), split: str = "train") -> list[Score]:
-        return [Score(self.value(prompt.text), calls=1) for prompt in prompts]
+    def ask(self, prompts: Sequence[Prompt], rows: Sequence[int], draws: Sequence[Draw]) -> list[Answers]:
+        return [Answers(tuple(rows), [self.value(prompt.text)] * len(rows)) for prompt in prompts]
 
     def value(self, text: str) -> float:
         words = text.split()
         return sum(1.0 for place, word in enumerate(TARGET) if place < len(words) and words[place] == word)
 
-    def evaluate(self, prompt: Prompt, split: str, seed: int = 0) -> Evaluation:
-        return Evaluation(split, {"score": self.value(prompt.text)}, rows=1, calls=1)
+    def values(self, answers: Answers, rows: Sequence[int], fit: Sequence[int] = ()) -> Floats:
+        return np.array(answers.on(rows), dtype=np.float64)
 
-    def calls(self, split: str = "train") -> int:
-        return 1
+    def metrics(self, answers: Answers, rows: Sequence[int], fit: Sequence[int] = (), seed: int = 0) -> Evaluation:
+        return Evaluation(self.rows[rows[0]].split, {"score": float(answers.on(rows)[0])}, len(rows))
 
     def context(self) -> str:
         return ""
 
-    def baselines(self) -> dict[str, str]:
-        return {}
+    def drafts(self) -> list[Draft]:
+        return []
 
 
 def recipe(folder: Path, **over: Any) -> Recipe:
@@ -116,8 +118,8 @@ def recipe(folder: Path, **over: Any) -> Recipe:
         },
         "q_learning": {
             "steps": 60, "prompts": 16, "batch": 64, "updates": 4, "learning_rate": 3e-3, "rho": 0.9,
-            "normalise": "none", "alpha": 0.3, "eval_every": 10, "finalists": 4,
+            "normalise": "none", "alpha": 0.3, "eval_every": 10,
         },
-        "scoring": {"memo": False},
+        "scoring": {"memo": False, "finalists": 4},
     }  # fmt: skip
     return recipes.resolve(recipes.merge(raw, over))

@@ -41,7 +41,7 @@ def test_features_stand_side_by_side() -> None:
 
 
 @pytest.mark.learning
-def test_styles_that_cannot_be_told_apart_are_refused_with_the_accuracy() -> None:
+def test_styles_that_a_judge_cannot_separate_are_refused_with_its_accuracy() -> None:
     with pytest.raises(SettingError, match=r"accuracy on \d+ held-out texts is 0\.\d\d, below 0\.7.* are in both"):
         train_style(SOURCE, SOURCE, Words(), seed=0)
     forced = train_style(SOURCE, SOURCE, Words(), seed=0, force=True)
@@ -50,7 +50,7 @@ def test_styles_that_cannot_be_told_apart_are_refused_with_the_accuracy() -> Non
 
 
 @pytest.mark.learning
-def test_naming_always_the_longer_file_is_no_skill() -> None:
+def test_a_judge_that_names_the_longer_file_is_refused() -> None:
     random = np.random.default_rng(0)
     noise = [" ".join(random.choice(["the", "food", "place", "was"], 6)) for _ in range(220)]
     with pytest.raises(SettingError, match="cannot tell"):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pinprompt.errors import PinpromptError, SettingError
+from pinprompt.errors import PinpromptError
 from pinprompt.maths import entropy, sparsemax
 from pinprompt.maths.entropy import SMALLEST, Prior, largest, policies, values
 from pinprompt.maths.state_values import differentiable_value, kept_value
@@ -52,17 +52,6 @@ def test_bad_rows_are_refused(kind: entropy.Entropy) -> None:
             function(torch.tensor([0.0, torch.nan]), kind)
         with pytest.raises(PinpromptError, match="No token may be chosen"):
             function(torch.zeros(2), kind, torch.tensor([False, False]))
-
-
-def test_an_unknown_name_is_refused() -> None:
-    for function in (entropy.policy, entropy.value):
-        with pytest.raises(SettingError, match=r"^Unknown entropy 'tsalis': did you mean 'tsallis'\?$"):
-            function(Z, "tsalis")  # type: ignore[arg-type]
-
-
-def test_a_name_close_to_none_gets_both_listed() -> None:
-    with pytest.raises(SettingError, match=r"^Unknown entropy 'x': known: shannon, tsallis$"):
-        entropy.value(Z, "x")  # type: ignore[arg-type]
 
 
 torch.set_num_threads(1)
@@ -127,7 +116,7 @@ def test_values_of_many_states_in_parts_and_with_a_gradient(kind: entropy.Entrop
 
 
 @KINDS
-def test_a_states_bits_do_not_depend_on_its_neighbours(kind: entropy.Entropy) -> None:
+def test_a_state_does_not_depend_on_its_batch(kind: entropy.Entropy) -> None:
     z, priors = made(10, torch.float32)
     pi, v = policies(z, priors, kind), values(z, priors, kind)
     order = [7, 2, 9, 0, 4, 4, 1, 3, 8, 5]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pinprompt.errors import PinpromptError, SettingError
+from pinprompt.errors import PinpromptError
 from pinprompt.maths import entropy, targets
 
 torch.set_num_threads(1)
@@ -144,11 +144,6 @@ def test_path_consistency_holds_at_the_optimum_of_soft_q() -> None:
 
 
 def test_wrong_shapes_are_refused() -> None:
-    with pytest.raises(SettingError, match=r"^A prompt needs at least one token: length is 0\.$"):
-        targets.monte_carlo(torch.ones(2), 0, 1.0)
-    for v_next in (torch.ones(3), torch.ones(1, 2)):
-        with pytest.raises(PinpromptError, match=r"^Values of next states must be \[B, L-1\].*for \[3\]\.$"):
-            targets.bootstrapped(torch.ones(3), v_next, 1.0)
     for target in (torch.ones(2), torch.ones(2, 1), torch.ones(1, 3)):
         with pytest.raises(PinpromptError, match=r"^Q and its target must both be \[B, L\]: got \[2, 3\] and"):
             targets.squared_error(torch.ones(2, 3), target)
@@ -171,8 +166,6 @@ def test_returns_of_gains_by_hand() -> None:
 def test_bootstrapped_gains_by_hand() -> None:
     gains, v_next = torch.tensor([[1.0, 2.0, -4.0]]), torch.tensor([[10.0, 20.0]])
     assert targets.bootstrapped_gains(gains, v_next, 0.5).tolist() == [[6.0, 12.0, -4.0]]
-    with pytest.raises(PinpromptError, match=r"\[B, L-1\]"):
-        targets.bootstrapped_gains(gains, gains, 0.5)
 
 
 @pytest.mark.parametrize("gamma", [1.0, 0.7])

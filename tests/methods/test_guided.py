@@ -16,7 +16,6 @@ from pinprompt.methods.guided import guided
 from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.policy.writer import Writer
 from pinprompt.recipe.sections import GuidedSettings
-from pinprompt.tasks.protocol import complete
 
 ALL = 60
 """More tokens than the small writer has."""
@@ -24,7 +23,7 @@ ALL = 60
 
 def method(made: Writer, **settings: Any) -> Callable[[Search], Outcome]:
     def search(search: Search) -> Outcome:
-        given = replace(search, writer=lambda: made, task=complete(search.task))
+        given = replace(search, writer=lambda: made)
         return guided(given, GuidedSettings(**{"revisions": 0, **settings}))
 
     return search
@@ -106,8 +105,7 @@ def test_only_the_likeliest_tokens_are_tried(tmp_path: Path) -> None:
 
 def test_a_further_round_has_twice_as_many_beams_and_asks_for_nothing_again(tmp_path: Path) -> None:
     made = writer(length=4)
-    task = WordTask(length_of_words)
-    task.splits = ("train",)  # dev would ask for the finalists again
+    task = WordTask(length_of_words, splits=("train",))  # dev would ask for the finalists again
     _, events, _ = run(method(made, beams=2, tokens=6, rounds=3), task, tmp_path / "run")
     assert [(event.data["round"], event.data["beams"]) for event in events] == [
         (0, 2), (0, 2), (0, 2), (1, 4), (1, 4), (1, 4), (2, 6), (2, 8), (2, 8)
@@ -131,8 +129,7 @@ def test_every_prompt_that_is_sent_keeps_the_constraints(tmp_path: Path) -> None
 
 def test_the_budget_holds_and_what_it_paid_for_is_an_answer(tmp_path: Path) -> None:
     made = writer(length=4)
-    task = WordTask(length_of_words)
-    task.splits = ("train",)
+    task = WordTask(length_of_words, splits=("train",))
     outcome, _, search = run(method(made, beams=3, tokens=10), task, tmp_path / "run", calls=15)
     assert outcome.stopped == "budget"
     assert search.evaluator.charged_calls == 14
@@ -144,8 +141,7 @@ def test_dev_decides_where_there_is_one_and_else_the_order_stands(tmp_path: Path
     made = writer(length=3)
     with_dev, _, _ = run(method(made, beams=4, tokens=9), WordTask(length_of_words), tmp_path / "dev")
     assert with_dev.finalists is None
-    task = WordTask(length_of_words)
-    task.splits = ("train",)
+    task = WordTask(length_of_words, splits=("train",))
     without, _, _ = run(method(made, beams=4, tokens=9), task, tmp_path / "no-dev")
     assert without.finalists is not None
     assert [one.candidate for one in without.finalists] == without.candidates == with_dev.candidates
@@ -184,8 +180,7 @@ class Hinting(WordTask):
 def test_hints_bring_words_that_the_lm_finds_unlikely_and_count_as_calls(tmp_path: Path) -> None:
     made = writer(length=2)
     likely = {made.prompt((token,)).text for token in torch.topk(made.lm_logprobs([()])[0], 4).indices.tolist()}
-    task = Hinting(length_of_words)
-    task.splits = ("train",)
+    task = Hinting(length_of_words, splits=("train",))
     asked = {"beams": 1, "tokens": 8, "rounds": 1, "weight": 0.0}
     outcome, _, search = run(method(made, **asked), task, tmp_path / "run")
     # Half of the tokens are the likeliest, the others the best by themselves.
@@ -197,8 +192,7 @@ def test_hints_bring_words_that_the_lm_finds_unlikely_and_count_as_calls(tmp_pat
 def test_without_room_in_the_budget_there_are_no_hints(tmp_path: Path) -> None:
     made = writer(length=2)
     likely = [made.prompt((token,)).text for token in torch.topk(made.lm_logprobs([()])[0], 8).indices.tolist()]
-    task = Hinting(length_of_words)
-    task.splits = ("train",)
+    task = Hinting(length_of_words, splits=("train",))
     _, _, search = run(method(made, beams=1, tokens=8, rounds=1), task, tmp_path / "run", calls=100)
     assert sorted(task.asked) == sorted(likely)
     assert search.evaluator.charged_calls == 16
@@ -217,8 +211,7 @@ def test_a_revision_exchanges_words_and_leaves_them_out(tmp_path: Path) -> None:
         return 3.0 if words == ["w7", "w9"] else 2.0 if words[1:] == ["w9"] else float(words[:1] == ["w5"])
 
     made = writer(length=3)
-    task = WordTask(worth)
-    task.splits = ("train",)
+    task = WordTask(worth, splits=("train",))
     plain, _, _ = run(method(made, beams=1, tokens=ALL, rounds=1, weight=0.0), task, tmp_path / "plain")
     assert plain.candidates[0].prompt.text == "w5 w9"
     revised, _, _ = run(

@@ -60,7 +60,7 @@ def test_transparent_colour_of_a_palette_and_of_rgb(tmp_path: Path) -> None:
     assert pixel(save(tmp_path / "r.png", key, transparency=(1, 2, 3))) == (255, 255, 255)
 
 
-def test_exif_rotation_stands_the_picture_up(tmp_path: Path) -> None:
+def test_exif_rotation_is_applied(tmp_path: Path) -> None:
     lying = Image.new("RGB", (40, 20), "white")
     lying.paste((0, 0, 255), (0, 0, 20, 20))  # left half blue
     exif = Image.Exif()
@@ -224,7 +224,7 @@ def pixels(images: list[Image.Image]) -> list[np.ndarray]:
     return [np.asarray(image) for image in images]
 
 
-def test_the_published_sampler_takes_the_place_of_its_own(folder: str, painter: Painter) -> None:
+def test_the_published_sampler_is_the_default(folder: str, painter: Painter) -> None:
     assert type(painter.pipeline.scheduler).__name__ == "DPMSolverMultistepScheduler"
     assert type(load_painter(folder, scheduler="own").pipeline.scheduler).__name__ == "PNDMScheduler"
 

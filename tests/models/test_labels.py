@@ -47,7 +47,7 @@ def test_soft_capped_attention_falls_back_to_whole_passes() -> None:
     labels = CausalLabels(model, tokenizer, WORDS, FRAMES[0])
     inputs = labels.prepare(TEXTS, keep=True)
     labels.log_probs(FRAMES, inputs)
-    assert inputs.shared == {"": None}
+    assert inputs.reader is None
 
 
 @pytest.mark.parametrize(("keep", "read"), [(True, "prompts"), (True, "prefixes"), (False, "prompts")])
@@ -60,12 +60,10 @@ def test_words_of_several_tokens(keep: bool, read: Any) -> None:
     answer = labels.log_probs(FRAMES[:2], labels.prepare(TEXTS, keep=keep))[1]
     for text, row in zip(TEXTS, answer, strict=True):
         assert torch.allclose(row.exp(), plain(model, tokenizer, text + PROMPTS[1], list(words.values())), atol=1e-4)
-    with pytest.raises(SettingError, match="strict_words"):
-        CausalLabels(model, tokenizer, words, FRAMES[0], strict=True)
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_a_score_is_the_same_bits_alone_and_in_company(keep: bool) -> None:
+def test_a_score_does_not_depend_on_its_batch(keep: bool) -> None:
     model, tokenizer = make("llama")
     labels = CausalLabels(model, tokenizer, WORDS, FRAMES[0], tokens=64)
     inputs = labels.prepare(TEXTS, keep=keep)
@@ -79,7 +77,7 @@ def test_a_score_is_the_same_bits_when_nodes_are_forgotten() -> None:
     labels = CausalLabels(model, tokenizer, WORDS, FRAMES[0], read="prefixes")
     inputs = labels.prepare(TEXTS, keep=True)
     together = labels.log_probs(FRAMES, inputs)
-    tree = inputs.shared[""]
+    tree = inputs.reader
     assert isinstance(tree, SharedPrefixes)
     tree.forget()
     for frame, answer in reversed(list(zip(FRAMES, together, strict=True))):
@@ -118,7 +116,7 @@ def test_texts_too_long_to_be_kept_are_read_a_few_at_a_time(monkeypatch: pytest.
     labels = CausalLabels(model, tokenizer, WORDS, FRAMES[0])
     inputs = labels.prepare(TEXTS, keep=True)
     answers = labels.log_probs(FRAMES, inputs)
-    assert inputs.shared == {"": None}
+    assert inputs.reader is None
     assert noted.call_count == 1
     assert not whole.called
     for prompt, answer in zip(PROMPTS, answers, strict=True):
@@ -176,13 +174,13 @@ def test_common_beginnings_are_read_once_and_memory_is_bounded() -> None:
         assert len(tight._nodes) <= 1
 
 
-def test_a_seam_that_merges_is_read_whole() -> None:
+def test_tokens_that_merge_at_a_seam_are_read_whole() -> None:
     model, tokenizer = make("gpt2")
     labels = CausalLabels(model, tokenizer, WORDS, Frame("", " it"))
     inputs = labels.prepare(["the stor", "a dra"], keep=True)
     frame = Frame("", "y")  # 'stor' + 'y' is one token, 'dra' + 'y' is not
     answer = labels.log_probs([frame], inputs)[0]
-    assert inputs.shared == {}
+    assert inputs.reader is None
     for text, row in zip(inputs.texts, answer, strict=True):
         assert torch.allclose(row.exp(), plain(model, tokenizer, text + "y", list(WORDS.values())), atol=1e-4)
 
@@ -233,7 +231,7 @@ def test_smollm2() -> None:
     from pinprompt.models.loading import load_causal_lm
 
     model, tokenizer = load_causal_lm("smollm2")
-    labels = CausalLabels(model, tokenizer, WORDS, FRAMES[0], strict=True)
+    labels = CausalLabels(model, tokenizer, WORDS, FRAMES[0])
     assert tokenizer.convert_ids_to_tokens([ids[0] for ids in labels.words.ids]) == ["Ġterrible", "Ġgreat"]
     answer = labels.log_probs(FRAMES[:2], labels.prepare(TEXTS[:2], keep=True))[1]
     for text, row in zip(TEXTS[:2], answer, strict=True):

@@ -17,7 +17,7 @@ from pinprompt.models.loading import Int8Linear, load_causal_lm, lowered
 FRAMES = [Frame("", prompt) for prompt in (" It was", " the answer is", " It felt truly")]
 
 
-def test_a_layer_by_hand() -> None:
+def test_a_layer_matches_hand_worked_values() -> None:
     linear = torch.nn.Linear(2, 1)
     with torch.no_grad():
         linear.weight.copy_(torch.tensor([[1.27, -0.64]]))
@@ -42,7 +42,7 @@ def test_rows_of_a_layer_are_near_and_do_not_depend_on_each_other() -> None:
         assert torch.equal(low(rows[row : row + 1])[0], together[row])
 
 
-def test_a_model_in_8_bits_answers_nearly_the_same_alone_and_in_company() -> None:
+def test_int8_answers_are_close_and_do_not_depend_on_the_batch() -> None:
     exact_model, tokenizer = make("llama")
     low_model = lowered(make("llama")[0], "int8")
     assert type(low_model.get_output_embeddings()) is torch.nn.Linear

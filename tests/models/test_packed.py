@@ -30,7 +30,7 @@ def test_a_product_is_that_of_the_weights_and_a_row_has_the_same_bits_at_any_pla
 
 
 @torch.no_grad()
-def test_a_model_answers_as_always_within_and_has_its_own_bits_afterwards() -> None:
+def test_packed_layers_give_close_answers_and_are_undone() -> None:
     model, ids = causal_lm("llama"), torch.tensor([[4, 9, 12, 8], [5, 5, 6, 7]])
     before = model(ids).logits
     layers = PackedLayers(model)

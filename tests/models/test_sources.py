@@ -62,7 +62,7 @@ def masked(tmp_path: Path) -> Path:
     return save(tmp_path / "masked", "RobertaForMaskedLM", "RobertaConfig")
 
 
-def test_each_door_loads_its_own_kind_frozen_and_in_full_precision(tmp_path: Path, causal: Path, masked: Path) -> None:
+def test_each_loader_returns_a_frozen_model_in_full_precision(tmp_path: Path, causal: Path, masked: Path) -> None:
     classifier = save(tmp_path / "classifier", "BertForSequenceClassification", "BertConfig", num_labels=3)
     for load, folder, name in (
         (loading.load_causal_lm, causal, "LlamaForCausalLM"),
@@ -106,7 +106,7 @@ def test_kind_comes_from_the_config_alone(tmp_path: Path) -> None:
     assert sources.kind_of("minilm") == "encoder"
 
 
-def test_a_missing_head_is_refused_rather_than_made_up(masked: Path, causal: Path) -> None:
+def test_a_missing_head_is_an_error(masked: Path, causal: Path) -> None:
     with pytest.raises(ModelError, match=r"SequenceClassification.*random.*RobertaForMaskedLM"):
         loading.load_sequence_classifier(str(masked))
     with pytest.raises(ModelError, match="cannot be loaded"):
@@ -167,7 +167,7 @@ def test_code_that_a_model_brings_is_not_run(tmp_path: Path) -> None:
     assert not proof.exists()
 
 
-def test_broken_folders_are_sentences(tmp_path: Path, causal: Path) -> None:
+def test_broken_folders_give_error_messages(tmp_path: Path, causal: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelError, match=r"no config.json.*alias 'smollm2'"):
         sources.resolve(str(tmp_path / "empty"))
@@ -186,7 +186,7 @@ def test_broken_folders_are_sentences(tmp_path: Path, causal: Path) -> None:
         sources.resolve(str(causal))
 
 
-def test_an_unknown_device_is_a_sentence(causal: Path) -> None:
+def test_an_unknown_device_gives_an_error_message(causal: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
     with pytest.raises(ModelError, match=r"device 'cuda'.*cpu"):
@@ -321,7 +321,7 @@ def test_a_users_gguf_is_dequantised_once(
     assert any(row["source"] == "gguf" and "tiny.gguf" in row["purpose"] for row in sources.catalogue_of_models())
 
 
-def test_a_broken_gguf_is_a_sentence_and_leaves_nothing(tmp_path: Path, causal: Path) -> None:
+def test_a_broken_gguf_gives_an_error_and_leaves_no_files(tmp_path: Path, causal: Path) -> None:
     file = tmp_path / "torn.gguf"
     file.write_bytes(b"PK\x03\x04 a zip")
     with pytest.raises(ModelError, match="not a GGUF file"):

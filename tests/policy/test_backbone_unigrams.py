@@ -16,7 +16,7 @@ from pinprompt.policy import backbone
 from pinprompt.policy.backbone import Backbone, estimated, log_unigrams
 from pinprompt.policy.writer import Writer
 from pinprompt.recipe.sections import PolicySettings
-from pinprompt.records.readability import perplexity, slor
+from pinprompt.run.readability import perplexity, slor
 
 SENTENCES = [
     "The committee postponed its decision until the following week.",
@@ -46,7 +46,7 @@ def test_the_estimate_is_a_distribution_and_the_mean_of_what_the_model_says(back
     assert (found >= first - torch.tensor(4.0).log() - 1e-4).all()
 
 
-def test_a_model_without_memory_has_its_only_distribution_as_unigrams(tokenizer: Any) -> None:
+def test_unigrams_of_a_model_without_memory_are_its_distribution(tokenizer: Any) -> None:
     torch.manual_seed(0)
     model = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), n_embd=8, n_layer=1, n_head=2, n_positions=32))
     body = model.transformer
@@ -75,7 +75,7 @@ def test_the_estimate_is_kept_and_belongs_to_its_model(
     assert torch.equal(log_unigrams(make("gpt2")), first)
 
 
-def test_a_cache_that_cannot_be_written_costs_time_only(
+def test_a_cache_that_cannot_be_written_only_costs_time(
     make: Callable[[str], Backbone], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("in the way")

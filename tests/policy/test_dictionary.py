@@ -53,7 +53,7 @@ def test_required_words_come_whatever_the_dictionary_says(tokenizer: Any) -> Non
     assert "Größe" in vocabulary.text(ids).split()
 
 
-def test_nothing_left_is_a_sentence(tokenizer: Any) -> None:
+def test_banning_the_whole_dictionary_gives_an_error_message(tokenizer: Any) -> None:
     words = tuple(piece.strip() for piece in written(vocabulary_of(tokenizer, dictionary=True)))
     with pytest.raises(SettingError, match="no prompt of 5 tokens"):
         vocabulary_of(tokenizer, dictionary=True, banned=words).check()

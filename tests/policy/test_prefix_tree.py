@@ -73,7 +73,7 @@ def test_logits_and_logprobs_are_the_models_own(backbone: Backbone) -> None:
         torch.testing.assert_close(logprobs, torch.log_softmax(own, -1), atol=1e-4, rtol=1e-4)
 
 
-def test_states_alone_cost_no_filter_and_the_filter_comes_when_it_is_asked_for(backbone: Backbone) -> None:
+def test_the_filter_is_computed_only_when_it_is_asked_for(backbone: Backbone) -> None:
     tree, asked = tree_of(backbone), []
     keep = tree.keep
     tree.keep = lambda prefixes, states: (asked.extend(prefixes), keep(prefixes, states))[1]
@@ -151,7 +151,7 @@ def test_states_outlive_their_nodes(make: Callable[[str], Backbone]) -> None:
     assert small.misses > read, "keys and values of dropped nodes are gone, so kept sets are computed again"
 
 
-def test_the_states_of_dropped_nodes_have_their_limit(make: Callable[[str], Backbone]) -> None:
+def test_the_memory_for_states_of_dropped_nodes_is_limited(make: Callable[[str], Backbone]) -> None:
     backbone = make("llama")
     whole, small = tree_of(backbone), tree_of(backbone)
     one = small.states([()]).nbytes + BOOKKEEPING
@@ -245,7 +245,7 @@ def test_a_k_beyond_the_vocabulary_is_refused(make: Callable[[str], Backbone]) -
         Writer.build(PolicySettings(k=10_000), backbone=make("gpt2"))
 
 
-def test_smollm2_bits_do_not_depend_on_company(smollm2: Backbone) -> None:
+def test_smollm2_does_not_depend_on_its_batch(smollm2: Backbone) -> None:
     backbone = smollm2
     draw = random.Random(0)
     prefixes = [tuple(draw.randrange(100, 40_000) for _ in range(2)) for _ in range(20)]

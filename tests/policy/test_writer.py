@@ -142,7 +142,7 @@ def test_greedy_is_the_largest_q_at_each_place(backbone: Backbone) -> None:
     no_repeats=st.booleans(),
     seed=st.integers(0, 99),
 )
-def test_what_is_written_obeys(
+def test_every_written_prompt_satisfies_the_constraints(
     make: Any, banned: Any, required: Any, charset: Any, max_chars: Any, no_repeats: bool, seed: int
 ) -> None:
     constraints = Constraints(
@@ -162,7 +162,7 @@ def test_what_is_written_obeys(
         assert writer.vocabulary.obeys(prompt.ids)
 
 
-def test_a_dead_end_is_taken_back(make: Callable[[str], Backbone], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_writer_leaves_a_dead_end(make: Callable[[str], Backbone], monkeypatch: pytest.MonkeyPatch) -> None:
     writer = writer_of(make("gpt2"), length=3, k=None)
     allowed = writer.vocabulary.allowed
     shut = writer.sample(8, draw(2)).prompts[3].ids[:2]

@@ -31,7 +31,7 @@ def test_the_sweeps_that_come_along_can_be_read(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_what_comes_along_runs_without_a_hub_and_the_papers_own_says_what_it_lacks(
+def test_small_recipes_need_no_hub_and_paper_recipes_say_what_is_missing(
     path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(ROOT)  # recipes name pictures from the top of the repository
@@ -62,11 +62,10 @@ def test_a_dry_run_counts_calls_and_multiplications() -> None:
         "samples": 4,
         "bootstraps": 2,
         "dev_sources": 5,
-        "dev_bootstraps": 1,
     }
-    random = {"prompts": 10, "finalists": 2}
-    figures = rough(resolve({"method": "random", "task": style, "random": random, "policy": {"model": "?"}}), speed=1e9)
-    assert figures["calls"] == 10 * 3 * 4 * 2 + 2 * 5 * 4
+    short = {"random": {"prompts": 10}, "scoring": {"finalists": 2}}
+    figures = rough(resolve({"method": "random", "task": style, **short, "policy": {"model": "?"}}), speed=1e9)
+    assert figures["calls"] == 10 * 3 * 4 * 2 + 2 * 5 * 4 * 2
     assert figures["minutes"] is None, "the size of the model is not known"
 
 
@@ -117,7 +116,7 @@ def test_sizes_by_name(name: str, size: float | None) -> None:
     assert parameters(name) == size
 
 
-def test_this_machine_multiplies() -> None:
+def test_the_measured_speed_of_this_machine_is_plausible() -> None:
     assert 1e7 < multiplications("cpu") < 1e14
 
 
@@ -169,7 +168,7 @@ set = {"q_learning.steps" = 5}
         ("[random]\nsamples = 1\n'policy.k' = {low = 5, high = 2}\n", "low must be below high"),
     ],
 )
-def test_a_mistake_in_a_sweep_is_a_sentence(tmp_path: Path, text: str, said: str) -> None:
+def test_a_mistake_in_a_sweep_gives_an_error_message(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(SettingError, match=said):
         read_sweep(write(tmp_path, text))
 
@@ -224,7 +223,7 @@ def test_a_part_is_chosen_on_the_command_line(tmp_path: Path) -> None:
         ({"seed": [13], "policy.k": [200]}, "no run has all of these values"),
     ],
 )
-def test_a_part_that_no_run_has_is_a_sentence(tmp_path: Path, only: dict[str, list[Any]], said: str) -> None:
+def test_only_without_a_match_gives_an_error_message(tmp_path: Path, only: dict[str, list[Any]], said: str) -> None:
     with pytest.raises(SettingError, match=said):
         read_sweep(varied(tmp_path), only=only)
 

@@ -12,15 +12,17 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from children import LIMIT, child, wait_until
 
 from pinprompt.errors import ServerDown
 from pinprompt.models import sources
+from pinprompt.models.generator import Request
 from pinprompt.models.label_text import Frame
 from pinprompt.recipe.task_sections import RemoteSettings
 from pinprompt.remote.client import open_client
-from pinprompt.remote.generator import generate
+from pinprompt.remote.generator import RemoteGenerator
 from pinprompt.remote.labels import open_classifier
 
 WORDS = {"0": "terrible", "1": "great"}
@@ -62,30 +64,30 @@ def test_transformers_serve_answers_in_words(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "transformers.cli.transformers", "serve", folder]
     command += ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu", "--dtype", "float32"]
     settings = RemoteSettings(
-        base_url=f"http://127.0.0.1:{port}/v1", key_env="", timeout=LIMIT, retries=0, resends=0, concurrency=2
+        base_url=f"http://127.0.0.1:{port}/v1", key_env="", timeout=LIMIT, retries=0, concurrency=2
     )
     with running(command, port, "/health", tmp_path / "log") as process:
         model = open_classifier(f"remote:{folder}", settings, WORDS)
         # It says nothing of log-probabilities, and knows no constraints: what is left are words.
         assert model.way == "parsed"
         assert "free-text answers" in model.notes[0]
-        model.take()
-        (logs,) = model.log_probs([FRAME], model.prepare(["a wonderful film.", "a dull, lifeless mess."]))
-        usage = model.take()
-        assert usage.calls == 2
-        assert usage.tokens_in > 20
-        assert 2 <= usage.tokens_out <= 32
-        assert logs.exp().sum(1).tolist() == pytest.approx([1.0, 1.0])
+        inputs = model.prepare(["a wonderful film.", "a dull, lifeless mess."])
+        logs, failures, (tokens_in, tokens_out) = model.answers(FRAME, inputs)
+        assert tokens_in > 20
+        assert 2 <= tokens_out <= 32
+        assert np.exp(logs).sum(1) == pytest.approx([1.0, 1.0])
         equal = sum(row.tolist() == pytest.approx([-0.6931, -0.6931], abs=1e-3) for row in logs)
-        assert equal == len(usage.failures)
+        assert equal == len(failures)
         assert equal < 2  # at least one answer held a label word
         client = open_client(f"remote:{folder}", settings)
-        (written,) = generate(client, ["The capital of France is"], max_tokens=3, temperature=0.0)
-        assert "Paris" in written.texts[0]
+        generator = RemoteGenerator(client, "{prompt} {text}", temperature=0.0, max_new_tokens=3)
+        generator.probe(1)
+        (made,) = generator.sample([Request("The capital of", "France is", 1, 0)])
+        assert "Paris" in made.texts[0]
         process.kill()
         process.wait()
         with pytest.raises(ServerDown, match="resume the run"):
-            model.log_probs([FRAME], model.prepare(["one", "two", "three", "four"]))
+            model.answers(FRAME, model.prepare(["one", "two", "three", "four"]))
 
 
 @pytest.mark.slow
@@ -101,6 +103,7 @@ def test_llama_cpp_gives_log_probabilities(tmp_path: Path) -> None:
     with running(command, port, "/v1/models", tmp_path / "log"):
         model = open_classifier("remote:smollm2", settings, WORDS)
         assert model.way == "completions"
-        (logs,) = model.log_probs([FRAME], model.prepare(["i loved it, a wonderful film.", "the worst film ever."]))
+        inputs = model.prepare(["i loved it, a wonderful film.", "the worst film ever."])
+        logs, failures, _ = model.answers(FRAME, inputs)
         assert logs[0, 1] - logs[0, 0] > logs[1, 1] - logs[1, 0]
-        assert model.take().failures == []
+        assert failures == {}

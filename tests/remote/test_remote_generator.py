@@ -14,64 +14,62 @@ from pinprompt.errors import ModelError, SettingError
 from pinprompt.models.generator import Request
 from pinprompt.recipe.task_sections import RemoteSettings
 from pinprompt.remote.client import RemoteClient
-from pinprompt.remote.generator import RemoteGenerator, RemoteJudge, generate
+from pinprompt.remote.generator import RemoteGenerator, RemoteJudge
 
 
-def connect(url: str, **more: Any) -> RemoteClient:
-    values = {"base_url": url, "timeout": 900.0, "retries": 0, "resends": 0, **more}
-    return RemoteClient(RemoteSettings(**values), "small", sleep=lambda _: None)
+def connect(url: str, resends: int = 0, **more: Any) -> RemoteClient:
+    values = {"base_url": url, "timeout": 900.0, "retries": 0, **more}
+    client = RemoteClient(RemoteSettings(**values), "small", sleep=lambda _: None)
+    client.resends = resends
+    return client
 
 
 def choices(*texts: str) -> dict[str, Any]:
     return {"choices": [{"text": text} for text in texts], "usage": {"prompt_tokens": 5, "completion_tokens": 4}}
 
 
-def test_continuations_come_in_order() -> None:
+def test_samples_come_in_order() -> None:
     def script(n: int, path: str, body: dict[str, Any]) -> Action:
-        return reply(choices(*[f"{body['prompt']}{number}" for number in range(body["n"])]))
+        return reply(choices(*[f"{body['prompt'][0]}{number}" for number in range(body["n"])]))
 
+    requests = [Request("a:", "short", 2, 1), Request("b:", "a longer text, with more room", 3, 2)]
     with serving(script) as server:
-        client = connect(server.url)
-        written = generate(client, ["a", "b"], n=[2, 3], stop=['"'], max_tokens=[7, 8], temperature=0.5, top_k=4)
-        assert [one.texts for one in written] == [("a0", "a1"), ("b0", "b1", "b2")]
-        bodies = {body["prompt"]: body for _, body, _ in server.seen}
-        assert (bodies["a"]["max_tokens"], bodies["b"]["max_tokens"]) == (7, 8)
-        assert bodies["a"]["stop"] == ['"']
-        assert "top_k" not in bodies["a"]
-        assert client.take().tokens_out == 8
-        generate(connect(server.url, top_k=True), ["a"], top_k=4)
+        generator = RemoteGenerator(connect(server.url), temperature=0.5)
+        generator.probe(3)
+        generator.take()
+        probed = len(server.seen)
+        assert [one.texts for one in generator.sample(requests)] == [("a0", "a1"), ("b0", "b1", "b2")]
+        first, second = sorted((body for _, body, _ in server.seen[probed:]), key=lambda body: body["prompt"])
+        assert first["max_tokens"] < second["max_tokens"]
+        assert first["stop"] == ['"']
+        assert first["temperature"] == 0.5
+        assert "top_k" not in first
+        assert generator.take().tokens_out == 8
+        RemoteGenerator(connect(server.url, top_k=True), top_k=4).probe(1)
         assert server.seen[-1][1]["top_k"] == 4
 
 
-def test_a_server_that_gives_one_choice_is_asked_until_there_are_enough() -> None:
+def test_seeds_differ_and_are_the_same_again() -> None:
     with serving(lambda n, path, body: reply(choices(str(body["seed"])))) as server:
-        (written,) = generate(connect(server.url), ["a"], n=3, seeds=[5])
-        assert len(set(written.texts)) == 3
-        assert all(0 <= int(text) < 2**31 for text in written.texts)
-        (again,) = generate(connect(server.url), ["a"], n=3, seeds=[5])
-        assert again == written
+        generator = RemoteGenerator(connect(server.url))
+        generator.probe(3)
+        (made,) = generator.sample([Request("p", "t", 3, 5)])
+        assert len(set(made.texts)) == 3
+        assert all(0 <= int(text) < 2**31 for text in made.texts)
+        assert generator.sample([Request("p", "t", 3, 5)]) == [made]
 
 
-def test_without_completions_a_chat_is_asked() -> None:
+def test_failures_are_recorded_with_the_successes() -> None:
     def script(n: int, path: str, body: dict[str, Any]) -> Action:
-        return reply(said("hi")) if "chat" in path else refuse(404, "no such path")
+        return {2: cut, 4: reply({})}.get(n, reply(choices("good.")))
 
     with serving(script) as server:
-        client = connect(server.url)
-        assert generate(client, ["a"])[0].texts == ("hi",)
-        generate(client, ["a"])
-        assert [path.count("chat") for path, _, _ in server.seen] == [0, 1, 1]
-
-
-def test_failures_are_recorded_beside_what_there_is() -> None:
-    def script(n: int, path: str, body: dict[str, Any]) -> Action:
-        return cut if n == 1 else reply(choices("one"))
-
-    with serving(script) as server:
-        client = connect(server.url)
-        (written,) = generate(client, ["a"], n=2)
-        assert written.texts == ("one",)
-        assert "truncated" in (written.failure or "")
+        generator = RemoteGenerator(connect(server.url, concurrency=1))
+        generator.probe(2)
+        first, second = generator.sample([Request("p", "t", 2, seed) for seed in (1, 2)])
+    assert first.texts == second.texts == ("good.", "")
+    assert "no complete HTTP answer" in (first.failure or "")
+    assert second.failure == "the answer has no text"
 
 
 def test_a_generator_rewrites_like_the_local_one() -> None:
@@ -80,18 +78,20 @@ def test_a_generator_rewrites_like_the_local_one() -> None:
 
     with serving(script) as server:
         generator = RemoteGenerator(connect(server.url), lower=True)
+        generator.probe(3)
+        probed = len(server.seen)
         requests = [Request("Make it nice:", 'the "food" was bad', 3, seed) for seed in (1, 2)]
         made = generator.sample(requests)
         assert [one.texts for one in made] == [("the food was good.",) * 3] * 2
         assert made[0].failure is None
-        assert server.seen[0][1]["prompt"] == 'Make it nice: "the \'food\' was bad" "'
-        assert len({body["seed"] for _, body, _ in server.seen}) == 2
+        assert server.seen[probed][1]["prompt"] == 'Make it nice: "the \'food\' was bad" "'
+        assert len({body["seed"] for _, body, _ in server.seen[probed:]}) == 2
         assert generator.fits("short", 10)
         assert not generator.fits("long " * 4000, 10)
         assert generator.length("p", "t") >= len('p "t" "')
 
 
-def test_a_generator_that_gets_nothing_says_so() -> None:
+def test_a_generator_without_answers_raises_an_error() -> None:
     with serving(lambda *_: raw(b'{"choices": []}')) as server:
         (made,) = RemoteGenerator(connect(server.url)).sample([Request("p", "t", 2, 0)])
         assert made.texts == ("", "")
@@ -114,7 +114,7 @@ def test_a_judge_sees_the_picture() -> None:
         assert server.seen[0][1]["response_format"]["json_schema"]["schema"] == {"type": "object"}
 
 
-def test_a_judge_that_knows_no_schemas_is_asked_without() -> None:
+def test_a_judge_without_schemas_is_asked_without_one() -> None:
     def script(n: int, path: str, body: dict[str, Any]) -> Action:
         return refuse(400, "response_format?") if "response_format" in body else reply(said("{}"))
 
@@ -146,7 +146,7 @@ def test_a_generator_finds_out_how_a_server_writes() -> None:
         with serving(script) as server:
             generator = RemoteGenerator(connect(server.url))
             generator.probe(4)
-            assert (generator.client.completes, generator.client.many) == (completes, several)
+            assert (generator.completes, generator.many) == (completes, several)
             assert re.search(words, generator.notes[0])
             assert "top_k = 10 is not sent" in generator.notes[1]
             probed = len(server.seen)
@@ -165,7 +165,7 @@ def test_a_generator_finds_out_how_a_server_writes() -> None:
 
 
 @pytest.mark.parametrize("several", [True, False])
-def test_what_samples_can_take_is_never_exceeded(several: bool) -> None:
+def test_sampling_stays_within_its_token_limit(several: bool) -> None:
     """Without a usage in the answer, with an answer that was cut: still within what was reserved."""
 
     def script(n: int, path: str, body: dict[str, Any]) -> Action:
@@ -180,15 +180,3 @@ def test_what_samples_can_take_is_never_exceeded(several: bool) -> None:
     most_in, most_out = generator.most_tokens("p", "some text", 3)
     assert 0 < usage.tokens_in <= most_in
     assert generator.limit("some text") * 3 <= usage.tokens_out <= most_out
-
-
-def test_one_sample_that_fails_leaves_the_others() -> None:
-    def script(n: int, path: str, body: dict[str, Any]) -> Action:
-        return reply({}) if n == 2 else reply(choices("good."))
-
-    with serving(script) as server:
-        client = connect(server.url, concurrency=1)
-        client.many = False
-        (written,) = generate(client, ["a"], n=4)
-    assert written.texts == ("good.",) * 3
-    assert written.failure == "the answer has no text"

@@ -6,6 +6,7 @@ import json
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,8 +23,9 @@ FRAME = Frame("", " It was", None)
 
 
 def classify(url: str, **more: Any) -> RemoteClassifier:
-    values = {"base_url": url, "timeout": 900.0, "retries": 0, "resends": 0, **more}
+    values = {"base_url": url, "timeout": 900.0, "retries": 0, **more}
     client = RemoteClient(RemoteSettings(**values), "small", sleep=lambda _: None)
+    client.resends = 0
     return RemoteClassifier(client, WORDS)
 
 
@@ -51,14 +53,12 @@ def test_completions_are_asked_like_a_local_model() -> None:
         assert model.way == "completions"
         assert "log-probabilities of the label words in completions" in model.notes[0]
         inputs = model.prepare(["a good film.", "a bad film."])
-        model.take()
-        (logs,) = model.log_probs([FRAME], inputs)
-        assert logs.exp().tolist() == [pytest.approx([0.25, 0.75]), pytest.approx([0.8, 0.2])]
+        logs, failures, tokens = model.answers(FRAME, inputs)
+        assert np.exp(logs) == pytest.approx(np.array([[0.25, 0.75], [0.8, 0.2]]))
         asked = {body["prompt"] for _, body, _ in server.seen[1:]}
         assert asked == {"a good film. It was", "a bad film. It was"}
         assert all(body["max_tokens"] == 1 and body["logprobs"] == 200 for _, body, _ in server.seen)
-        usage = model.take()
-        assert (usage.calls, usage.tokens_in, usage.tokens_out, usage.failures) == (2, 12, 2, [])
+        assert (failures, tokens) == ({}, (12, 2))
         most_in, most_out = model.most_tokens(FRAME, inputs)
         assert most_in >= 12
         assert most_out == 2
@@ -71,7 +71,7 @@ def test_a_server_that_gives_five_at_the_most_is_asked_for_five() -> None:
     with serving(script) as server:
         model = classify(server.url)
         assert model.way == "completions"
-        model.log_probs([FRAME], model.prepare(["x"]))
+        model.answers(FRAME, model.prepare(["x"]))
         assert [body["logprobs"] for _, body, _ in server.seen] == [200, 20, 5, 5]
 
 
@@ -85,8 +85,8 @@ def test_chats_with_log_probabilities() -> None:
     with serving(script) as server:
         model = classify(server.url)
         assert model.way == "chat"
-        (logs,) = model.log_probs([FRAME], model.prepare(["x"]))
-        assert logs.exp().tolist() == [pytest.approx([0.25 / 0.875, 0.625 / 0.875])]
+        logs, _, _ = model.answers(FRAME, model.prepare(["x"]))
+        assert np.exp(logs[0]) == pytest.approx([0.25 / 0.875, 0.625 / 0.875])
         (message,) = server.seen[-1][1]["messages"]
         assert message["content"].startswith("x It was ...")
         assert "terrible or great?" in message["content"]
@@ -103,8 +103,8 @@ def test_constrained_answers() -> None:
     with serving(constrained) as server:
         model = classify(server.url)
         assert model.way == "constrained"
-        (logs,) = model.log_probs([FRAME], model.prepare(["x"]))
-        assert logs.exp().tolist() == [pytest.approx([1 - CERTAINTY, CERTAINTY])]
+        logs, _, _ = model.answers(FRAME, model.prepare(["x"]))
+        assert np.exp(logs[0]) == pytest.approx([1 - CERTAINTY, CERTAINTY])
 
 
 def test_parsed_answers_and_what_cannot_be_parsed() -> None:
@@ -119,13 +119,10 @@ def test_parsed_answers_and_what_cannot_be_parsed() -> None:
         model = classify(server.url)
         assert model.way == "parsed"
         assert "free-text answers" in model.notes[0]
-        model.take()
-        (logs,) = model.log_probs([FRAME], model.prepare(list(texts)))
-        equal = pytest.approx([0.5, 0.5])
-        assert logs.exp().tolist() == [pytest.approx([0.01, 0.99]), equal, pytest.approx([0.99, 0.01]), equal]
-        failures = model.take().failures
-        assert len(failures) == 2
-        assert sum("It is greater" in failure for failure in failures) == 1
+        logs, failures, _ = model.answers(FRAME, model.prepare(list(texts)))
+        assert np.exp(logs) == pytest.approx(np.array([[0.01, 0.99], [0.5, 0.5], [0.99, 0.01], [0.5, 0.5]]))
+        assert list(failures) == [1, 3]
+        assert "It is greater" in failures[1]
 
 
 def test_a_server_that_talks_past_the_probe_is_still_parsed() -> None:
@@ -133,7 +130,7 @@ def test_a_server_that_talks_past_the_probe_is_still_parsed() -> None:
         assert classify(server.url).way == "parsed"
 
 
-def test_a_way_can_be_asked_for() -> None:
+def test_the_kind_of_answers_can_be_chosen() -> None:
     with serving(constrained) as server:
         assert classify(server.url, answers="parsed").way == "parsed"
         with pytest.raises(ModelError, match="gave no usable answer for 'small': completions: "):
@@ -141,7 +138,7 @@ def test_a_way_can_be_asked_for() -> None:
 
 
 @pytest.mark.parametrize("action", [raw(b"{}"), refuse(400, "what?"), reply({"choices": [{"message": None}]})])
-def test_a_server_that_says_nothing_usable_is_a_sentence(action: Action) -> None:
+def test_a_server_without_usable_answers_gives_an_error_message(action: Action) -> None:
     with serving(lambda *_: action) as server, pytest.raises(ModelError, match="gave no usable answer"):
         classify(server.url)
 
@@ -153,12 +150,12 @@ def test_one_malformed_answer_is_one_examples_failure() -> None:
 
     with serving(script) as server:
         model = classify(server.url)
-        (logs,) = model.log_probs([FRAME], model.prepare(["good", "broken", "bad"]))
-        assert logs.exp().argmax(1).tolist()[::2] == [1, 0]
-        assert logs[1].exp().tolist() == pytest.approx([0.5, 0.5])
-        (failure,) = model.take().failures
-        assert "not JSON" in failure
-        assert "broken It was" in failure
+        logs, failures, _ = model.answers(FRAME, model.prepare(["good", "broken", "bad"]))
+        assert logs.argmax(1).tolist()[::2] == [1, 0]
+        assert np.exp(logs[1]) == pytest.approx([0.5, 0.5])
+        assert list(failures) == [1]
+        assert "not JSON" in failures[1]
+        assert "broken It was" in failures[1]
 
 
 def test_words_that_cannot_be_told_apart_are_refused() -> None:
@@ -215,8 +212,9 @@ def test_any_json_is_a_row_of_probabilities_or_a_failure(answer: dict[str, Any],
     model = RemoteClassifier.__new__(RemoteClassifier)
     model.client, model.way, model._top, model._lowered = client, way, 20, ["terrible", "great"]
     model.words = type("W", (), {"words": WORDS})()
-    row = model._row("x")
-    assert sum(map(math.exp, row)) == pytest.approx(1.0)
+    logs, failures, _ = model.answers(FRAME, model.prepare(["x"]))
+    assert np.exp(logs).sum() == pytest.approx(1.0)
+    assert not failures or np.exp(logs[0]) == pytest.approx([0.5, 0.5])
 
 
 def test_dig() -> None:
@@ -231,6 +229,7 @@ def test_the_classification_task_takes_it_for_a_local_model() -> None:
     from pinprompt.tasks.classification import ClassificationTask
     from pinprompt.tasks.labelled_data import LabelledData
     from pinprompt.tasks.prompts import parse
+    from pinprompt.tasks.protocol import hand_written, split_rows
     from pinprompt.values import Prompt
 
     rows = [Example("a good film.", "1", 1), Example("a bad film.", "0", 2), Example("good, they say.", "0", 3)]
@@ -245,9 +244,11 @@ def test_the_classification_task_takes_it_for_a_local_model() -> None:
             model,  # type: ignore[arg-type]
             model.revision,
         )
-        (score,) = task.score([Prompt("It was")], [0], "train")
-        assert score.value == pytest.approx(2 / 3)
-        assert score.calls == 3
-        assert task.evaluate(Prompt("It was"), "dev").metrics["accuracy"] == 1.0
-        assert "manual" in task.baselines()
+        train, dev = split_rows(task, "train"), split_rows(task, "dev")
+        [answers] = task.ask([Prompt("It was")], train)
+        assert task.values(answers, train).mean() == pytest.approx(2 / 3)
+        assert answers.tokens == (18, 3)
+        [answers] = task.ask([Prompt("It was")], dev)
+        assert task.metrics(answers, dev).metrics["accuracy"] == 1.0
+        assert "manual" in hand_written(task)
         assert server.seen[-1][1]["prompt"].endswith("It was")

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from pinprompt.cli import app
 from pinprompt.recipe import recipe as recipes
 from pinprompt.run import estimating
+from pinprompt.tasks.function import FunctionTask
 
 LABELS = ("billing", "delivery", "account")
 NEAR = 0.25
@@ -145,27 +146,33 @@ def test_a_race_with_few_calls_asks_for_the_other_rows_in_its_report() -> None:
     with serving(labeller) as server:
         asked = tickets("--calls", 100, *on(server))
         figures, run = call(*asked, "--estimate"), call(*asked, "--out", "run")
+        words = run["prompt"].split()
+        shorter = " ".join(words[1:])
+        texts = (run["prompt"], shorter[:1].upper() + shorter[1:])  # it still begins with a capital letter
+        with_it, without_it = (train_score(text, server, f"by-hand-{place}") for place, text in enumerate(texts))
     spent = run["spent"]
-    # The race sees 9 of 48 rows, so train and dev are read again for the found prompt and for the hand-written one.
-    words = figures["report_calls"] - 2 * 48 - 2 * 24  # the found prompt less a word, on the 24 rows of train
-    assert words % 24 == 0
-    assert words >= 24
+    # The race sees 9 of 48 rows: the report asks for the other 39, and for 24 of test, with the found prompt and the
+    # hand-written one. The rest is the found prompt less a word, on the 24 rows of train.
+    left = figures["report_calls"] - 2 * (39 + 24)
+    assert left % 24 == 0
+    assert left >= 24
     together = spent["search"]["calls"] + spent["report"]["calls"]
     assert figures["total_calls"] == pytest.approx(together, rel=NEAR)
     # What a word is worth is the difference of two scores on the same rows, those of train.
-    with open("run/prompts.csv", encoding="utf-8", newline="") as file:
-        on_train = {row["prompt"]: row["train"] for row in csv.DictReader(file)}
-    words = run["prompt"].split()
     assert len(words) == len(run["tokens"]) > 1
-    for place, part in enumerate(run["tokens"]):
-        assert part["score_with"] == float(on_train[run["prompt"]]) != run["score"]
-        shorter = " ".join(words[:place] + words[place + 1 :])  # still begins with a capital letter
-        assert part["score_without"] == float(on_train[shorter[:1].upper() + shorter[1:]])
+    assert all(part["score_with"] == pytest.approx(with_it) != run["score"] for part in run["tokens"])
+    assert run["tokens"][0]["score_without"] == pytest.approx(without_it)
+
+
+def train_score(text: str, server: Any, out: str) -> float:
+    """The score of a prompt on all rows of train, by a run of its own that does nothing else."""
+    asked = tickets("--method", "manual", "--set", f"task.manual={json.dumps(text)}", "--no-report", *on(server))
+    return float(call(*asked, "--out", out)["score"])
 
 
 def test_without_a_report_only_the_found_prompt_is_evaluated() -> None:
     with serving(labeller) as server:
-        for calls, more in ((100, 48), (600, 0)):  # with 600 the race has seen every row of train and dev
+        for calls, more in ((100, 48 - 9), (600, 0)):  # the race has seen 9 of 48 rows; with 600 every one
             asked = tickets("--calls", calls, "--no-report", *on(server))
             figures, run = call(*asked, "--estimate"), call(*asked, "--out", f"run-{calls}")
             assert figures["report_calls"] == run["report_calls"] == more
@@ -184,8 +191,10 @@ def test_guided_reads_a_prefix_once_for_all_of_its_continuations(monkeypatch: py
 
     monkeypatch.setattr(estimating.time, "perf_counter", lambda: clock.now)
     monkeypatch.setattr(estimating.build, "build_writer", lambda *_: Writer())
-    task: Any = SimpleNamespace(calls=lambda split: 1)
+    task = FunctionTask(len)
     tree: dict[str, Any] = {"task": {"kind": "inversion", "images": ["sun.png"]}, "guided": {"tokens": 50}}
     for method, prompts in (("guided", 20), ("random", 1000)):
         recipe = recipes.resolve({**tree, "method": method})
-        assert estimating._writing(recipe, task, "cpu", 1000) == estimating.PROBES + prompts
+        recipe = recipe.model_copy(update={"budget": recipe.budget.model_copy(update={"calls": 1000})})
+        cost = estimating.cost_of(recipe, task)
+        assert estimating._writing(recipe, task, "cpu", cost) == estimating.PROBES + prompts

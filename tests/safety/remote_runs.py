@@ -58,14 +58,14 @@ def writer(folder: Path) -> list[str]:
     sets = {
         "policy.model": make_lm(folder), "policy.k": "none", "policy.hidden": 32, "policy.length": 2,
         "policy.context": "none", "q_learning.steps": 6, "q_learning.prompts": 4, "q_learning.batch": 8,
-        "q_learning.updates": 1, "q_learning.eval_every": 3, "q_learning.finalists": 2,
+        "q_learning.updates": 1, "q_learning.eval_every": 3, "scoring.finalists": 2,
     }  # fmt: skip
     return ["--method", "pin", *[word for name, value in sets.items() for word in ("--set", f"{name}={value}")]]
 
 
 def server_at(url: str, **more: object) -> list[str]:
     """Options that name a server which is given up at once."""
-    sets = {"base_url": url, "key_env": KEY_ENV, "retries": 0, "resends": 0, "timeout": 900, "concurrency": 4, **more}
+    sets = {"base_url": url, "key_env": KEY_ENV, "retries": 0, "timeout": 900, "concurrency": 4, **more}
     return [word for name, value in sets.items() for word in ("--set", f"remote.{name}={value}")]
 
 
@@ -93,7 +93,7 @@ def styled(folder: Path) -> list[str]:
     (folder / "target.txt").write_text("\n".join(target) + "\n", "utf-8")
     sets = {
         "encoder": save(folder / "bert", encoder(), wrap=True), "sources": 2, "samples": 3, "bootstraps": 1,
-        "dev_sources": 2, "dev_bootstraps": 1, "test_sources": 2, "test_samples": 3, "baseline": 0.0,
+        "dev_sources": 2, "test_sources": 2, "test_samples": 3, "baseline": 0.0,
     }  # fmt: skip
     words = ["--source", str(folder / "source.txt"), "--target", str(folder / "target.txt"), "--force-judge"]
     words += [word for name, value in sets.items() for word in ("--set", f"task.{name}={value}")]

@@ -17,7 +17,7 @@ import pytest
 from pinprompt.errors import PinpromptError
 from pinprompt.judges.vision import VisionJudge
 from pinprompt.recipe.task_sections import RemoteSettings
-from pinprompt.remote.client import open_client
+from pinprompt.remote.client import RemoteClient, open_client
 from pinprompt.remote.generator import RemoteJudge
 from pinprompt.run import consent
 from tests.safety.remote_runs import KEY_ENV, Action, call, labelled, labeller, rewriter, server_at, styled, writer
@@ -99,7 +99,11 @@ def test_the_search_finds_a_key_that_leaked(tmp_path: Path) -> None:
     assert leaks(tmp_path / "none", {"stderr": f"no {CANARY}"})
 
 
-def test_no_run_writes_or_says_the_key(tmp_path: Path, lm_folder: Path, told: dict[str, str]) -> None:
+def test_no_run_writes_or_says_the_key(
+    tmp_path: Path, lm_folder: Path, told: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RemoteClient, "give_up_after", 50)
+
     def moody(script: Any) -> Any:
         def act(number: int, path: str, body: dict[str, Any]) -> Action:
             moods: dict[int, Action] = {
@@ -111,7 +115,7 @@ def test_no_run_writes_or_says_the_key(tmp_path: Path, lm_folder: Path, told: di
         return act
 
     with serving(moody(labeller)) as server:
-        asked = ["classify", *labelled(tmp_path), *writer(lm_folder), *server_at(server.url, give_up_after=50)]
+        asked = ["classify", *labelled(tmp_path), *writer(lm_folder), *server_at(server.url)]
         assert tell(told, *asked, "--out", tmp_path / "labels", "--json").exit_code == 0
         assert all(headers["Authorization"] == f"Bearer {CANARY}" for _, _, headers in server.seen)
         assert len(server.seen) > 60
@@ -123,7 +127,7 @@ def test_no_run_writes_or_says_the_key(tmp_path: Path, lm_folder: Path, told: di
             "restyle",
             *styled(tmp_path),
             *writer(lm_folder),
-            *server_at(server.url, give_up_after=50),
+            *server_at(server.url),
             "--calls",
             100,
         ]
@@ -135,10 +139,10 @@ def test_no_run_writes_or_says_the_key(tmp_path: Path, lm_folder: Path, told: di
     for verb in (("cache",), ("doctor",), ("models",), ("compare", tmp_path / "labels")):
         assert tell(told, *verb, "--json").exit_code == 0
     assert leaks(tmp_path, told) == []
-    # What the server said back was met, and replaced: in the paid scores, in failures, in texts.
-    scores = (tmp_path / "labels" / "scores.jsonl").read_text("utf-8")
-    assert "***" in scores
-    assert "the server answered 400" in scores
+    # What the server said back was met, and replaced: in the answers, in failures, in texts.
+    answers = (tmp_path / "labels" / "answers.jsonl").read_text("utf-8")
+    assert "***" in answers
+    assert "the server answered 400" in answers
 
 
 def test_no_refusal_says_the_key(tmp_path: Path, lm_folder: Path, told: dict[str, str]) -> None:
@@ -176,7 +180,7 @@ def test_no_judge_keeps_the_key(tmp_path: Path, told: dict[str, str]) -> None:
         return [echo(400), echo_as_answer, reply(marks), refuse(400, CANARY)][number % 4]
 
     with serving(script) as server:
-        settings = RemoteSettings(base_url=server.url, key_env=KEY_ENV, retries=0, resends=0)
+        settings = RemoteSettings(base_url=server.url, key_env=KEY_ENV, retries=0)
         judge = VisionJudge(RemoteJudge(open_client("remote:eyes", settings)), tmp_path / "kept.json")
         told["verdicts"] = str([judge.judge(caption, image) for caption in ("a house", "a tree", "a cat")])
         told["objects"] = repr(vars(judge)) + repr(vars(judge.model))

@@ -189,7 +189,7 @@ def test_what_the_user_names_is_not_asked_about(here: Path, lm_folder: Path) -> 
     request = consent.request_of(recipes.load(path, ["task.function=mine_c:score"]))
     assert not request.foreign({"task": {"function": "mine_c:score"}}, [here], True)
     assert request.foreign({}, [here], True)
-    assert request.foreign({"task": {"context": "x"}}, [here], True)
+    assert request.foreign({"task": {"stochastic": True}}, [here], True)
     assert not proof.exists()
     server = consent.request_of(recipes.resolve(with_server("https://a.example/v1")))
     assert server.foreign({"remote": {"base_url": "https://a.example/v1"}}, [here], True), "the file named the key"

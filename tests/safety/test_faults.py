@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
+from pinprompt.answers.memo import Memo
 from pinprompt.errors import RunError
+from pinprompt.folder.checkpoint import Checkpoint
+from pinprompt.folder.folder import RunFolder
 from pinprompt.recipe.task_sections import RemoteSettings
-from pinprompt.records.report import write_report
 from pinprompt.remote.client import RemoteClient
+from pinprompt.reports.report import write_report
 from pinprompt.run import running
-from pinprompt.run.checkpoint import Checkpoint
-from pinprompt.run.folder import RunFolder
-from pinprompt.scoring.memo import Memo
 from tests.house.tiny import FindTheWords, recipe
 from tests.safety.remote_runs import call
 
@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[2]
 
 def go(lm_folder: Path, out: Path, **more: Any) -> running.Result:
     made = recipe(lm_folder, **{**SHORT, **more.pop("over", {})})
-    return running.run(made, out, task=FindTheWords(), device="cpu", **more)
+    return running.run(made, out, task=FindTheWords(), device="cpu", reporter=write_report, **more)
 
 
 @pytest.fixture
@@ -138,8 +138,9 @@ def test_a_clock_that_jumps_neither_hurries_nor_stalls_a_client() -> None:
         return refuse(429, Retry_After=date) if number == 0 else reply(said("hi"))
 
     with serving(script) as server:
-        settings = RemoteSettings(base_url=server.url, key_env="", longest_wait=7, requests_per_minute=600)
+        settings = RemoteSettings(base_url=server.url, key_env="", requests_per_minute=600)
         client = RemoteClient(settings, "toy", sleep=naps.append, clock=lambda: 0.0)
+        client.longest_wait = 7
         for _ in range(3):
             client.chat([{"role": "user", "content": "hi"}], 1)
     assert max(naps) <= 7 + 3 * 0.1 + 1e-6
@@ -150,7 +151,7 @@ def test_a_clock_that_jumps_neither_hurries_nor_stalls_a_client() -> None:
 def test_a_clock_that_jumps_spoils_no_memo(tmp_path: Path) -> None:
     memo = Memo(tmp_path / "memo.sqlite")
     for number in range(4):
-        memo.keep({f"key{number}": {"value": 1.0, "calls": 1}}, 0.0)
+        memo.keep({f"key{number}": {"contents": [1.0], "calls": 1, "tokens": [0, 0]}}, 0.0)
     known = memo.look_up([f"key{number}" for number in range(4)])
     assert len(known) == 4
     memo.count("key1")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pinprompt.remote.client import RemoteClient
 from tests.safety.remote_runs import Action, call, labelled, labeller, rewriter, server_at, styled, writer
 
 from remote_servers import hang_up, reply, serving  # isort: skip
@@ -69,7 +70,7 @@ def test_restyle_and_use_what_was_found(tmp_path: Path, lm_folder: Path) -> None
         done = call(*asked, "--out", tmp_path / "run", "--json")
         assert done.exit_code == 0, done.output
         assert "rewrites by completions, 3 samples per request" in done.stderr
-        assert "task.top_k = 10 is not sent" in done.stderr
+        assert "top_k = 10 is not sent" in done.stderr
         result = json.loads(done.stdout)
         assert "tiny-gpt2@" in result["judges"]["perplexity"]
         assert result["tables"]["rewrites"][0]["rewrite"].endswith(".")
@@ -96,20 +97,23 @@ def test_a_rewrite_that_fails_is_recorded_and_the_run_goes_on(tmp_path: Path, lm
         asked = ["restyle", *styled(tmp_path), *writer(lm_folder), *server_at(server.url), "--calls", 60]
         done = call(*asked, "--out", tmp_path / "run", "--json")
         assert done.exit_code == 0, done.output
-    rows = [json.loads(line) for line in (tmp_path / "run" / "scores.jsonl").read_text("utf-8").splitlines()]
-    failures = [failure for row in rows for failure in row.get("failures", [])]
+    lines = [json.loads(line) for line in (tmp_path / "run" / "answers.jsonl").read_text("utf-8").splitlines()]
+    failures = [failure for line in lines for _, failure in line.get("failures", [])]
     assert failures
     assert all("the answer has no text" in failure for failure in failures)
 
 
 @pytest.mark.parametrize("verb", ["classify", "restyle"])
-def test_a_server_that_dies_stops_the_run_which_is_resumed(tmp_path: Path, lm_folder: Path, verb: str) -> None:
+def test_a_server_that_dies_stops_the_run_which_is_resumed(
+    tmp_path: Path, lm_folder: Path, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RemoteClient, "give_up_after", 2)
     script = labeller if verb == "classify" else rewriter
     data = labelled(tmp_path) if verb == "classify" else styled(tmp_path)
     deaths = (1, 40, 75) if verb == "classify" else (1, 20, 33)
     with serving(script) as server:
         port, url = server.server_address[1], server.url
-        asked = [verb, *data, *writer(lm_folder), *server_at(url, give_up_after=2), "--no-memo"]
+        asked = [verb, *data, *writer(lm_folder), *server_at(url), "--no-memo"]
         asked += ["--calls", 400]
         whole = call(*asked, "--out", tmp_path / "whole", "--quiet", "--json")
         assert whole.exit_code == 0, whole.output

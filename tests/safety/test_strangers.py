@@ -18,22 +18,25 @@ from hypothesis import strategies as st
 from rich.console import Console as Rich
 
 from pinprompt import api
+from pinprompt.answers.budget import Budget
+from pinprompt.answers.log import Log
+from pinprompt.answers.requests import Requests
+from pinprompt.answers.table import Table, damage
 from pinprompt.cli.shown import shown_result
 from pinprompt.data.examples import read_lines
 from pinprompt.data.style import load_style
 from pinprompt.errors import NotAgreed, PinpromptError, RunError, SettingError
-from pinprompt.files import write_json
+from pinprompt.files import sealed_line, write_json
+from pinprompt.folder.checkpoint import Checkpoint
+from pinprompt.folder.reading import read_run
 from pinprompt.judges.vision import VisionJudge
 from pinprompt.models.sources import kind_of
 from pinprompt.policy.words import banned_phrases, seal
 from pinprompt.recipe import recipe as recipes
-from pinprompt.recipe.sections import Constraints
-from pinprompt.records.compare import compare
-from pinprompt.records.reading import read_run
-from pinprompt.records.report import write_report
+from pinprompt.recipe.sections import BudgetSettings, Constraints
+from pinprompt.reports.compare import compare
+from pinprompt.reports.report import write_report
 from pinprompt.run import running
-from pinprompt.run.checkpoint import Checkpoint
-from pinprompt.scoring.journal import Journal
 from pinprompt.sweeps import read_sweep
 from tests.house.tiny import FindTheWords, recipe
 
@@ -44,10 +47,11 @@ BOUNDED = settings(
 )
 FEW = settings(BOUNDED, max_examples=25)
 SHORT: dict[str, Any] = {
-    "q_learning": {"steps": 3, "prompts": 4, "batch": 8, "updates": 1, "eval_every": 2, "finalists": 2}
+    "q_learning": {"steps": 3, "prompts": 4, "batch": 8, "updates": 1, "eval_every": 2},
+    "scoring": {"finalists": 2},
 }
 FILES = ("recipe.toml", "result.json", "events.jsonl", "costs.jsonl", "prompts.csv", "environment.json")
-KEPT = ("scores.jsonl", "checkpoint/state.json", "checkpoint/trials.jsonl", "checkpoint/state-3.safetensors")
+KEPT = ("answers.jsonl", "checkpoint/state.json", "checkpoint/trials.jsonl", "checkpoint/state-3.safetensors")
 
 WORDS = "task kind method policy model base grid zip random where when set samples threads low high seed sizes step"
 keys = st.sampled_from([*WORDS.split(" "), "provided", "state"])
@@ -74,7 +78,7 @@ def ours(function: Callable[[], object]) -> None:
 def finished(tmp_path_factory: pytest.TempPathFactory, lm_folder: Path) -> Path:
     """A run of ours that a stranger has changed."""
     folder = tmp_path_factory.mktemp("stranger") / "run"
-    running.run(recipe(lm_folder, **SHORT), folder, task=FindTheWords(), device="cpu")
+    running.run(recipe(lm_folder, **SHORT), folder, task=FindTheWords(), device="cpu", reporter=write_report)
     assert all((folder / name).is_file() for name in (*FILES, *KEPT))
     return folder
 
@@ -96,7 +100,7 @@ def changed(finished: Path) -> Iterator[Callable[[str, bytes], Path]]:
 
 
 @st.composite
-def damage(draw: Any) -> Callable[[bytes], bytes]:
+def harm(draw: Any) -> Callable[[bytes], bytes]:
     """A way to change a file: junk put in or over it, a cut, or JSON of any shape in its place."""
     way = draw(st.sampled_from(["insert", "over", "cut", "all", "tree", "lines"]))
     junk, place, tree = draw(st.binary(max_size=40)), draw(st.floats(0, 1)), draw(trees)
@@ -152,7 +156,7 @@ def test_the_toml_of_these_tests_is_toml() -> None:
 
 
 @BOUNDED
-@given(name=st.sampled_from(FILES), change=damage())
+@given(name=st.sampled_from(FILES), change=harm())
 def test_a_run_folder_can_be_looked_at(
     changed: Callable[[str, bytes], Path], finished: Path, name: str, change: Callable[[bytes], bytes]
 ) -> None:
@@ -194,7 +198,7 @@ def test_a_result_of_any_shape_can_be_shown(
 
 
 @FEW
-@given(name=st.sampled_from([*KEPT, "recipe.toml", "result.json", "events.jsonl"]), change=damage())
+@given(name=st.sampled_from([*KEPT, "recipe.toml", "result.json", "events.jsonl"]), change=harm())
 def test_a_run_folder_can_be_gone_on_with(
     changed: Callable[[str, bytes], Path],
     finished: Path,
@@ -209,14 +213,16 @@ def test_a_run_folder_can_be_gone_on_with(
 
 @BOUNDED
 @given(state=trees, content=st.binary(max_size=60))
-def test_checkpoints_and_journals(tmp_path: Path, state: Any, content: bytes) -> None:
+def test_checkpoints_and_logs(tmp_path: Path, state: Any, content: bytes) -> None:
     folder = tmp_path / "checkpoint"
     folder.mkdir(exist_ok=True)
     (folder / "state.json").write_text(json.dumps(state), "utf-8")
     (folder / "state-1.safetensors").write_bytes(content)
     (folder / "trials.jsonl").write_bytes(content)
-    (tmp_path / "scores.jsonl").write_bytes(content)
-    (tmp_path / "scores.spare.jsonl").write_bytes(json.dumps(state).encode() + b"\n" + content)
+    (tmp_path / "answers.jsonl").write_bytes(json.dumps(state).encode() + b"\n" + content)
+    # A stranger can seal what he writes, and knows the run's id.
+    sealed = {**state, "run": "one"} if isinstance(state, dict) else {"run": "one", "rows": state}
+    (tmp_path / "sealed.jsonl").write_bytes(sealed_line(json.loads(json.dumps(sealed))) + content)
 
     def look() -> None:
         checkpoint = Checkpoint(folder)
@@ -224,7 +230,11 @@ def test_checkpoints_and_journals(tmp_path: Path, state: Any, content: bytes) ->
         list(checkpoint.stream("trials"))
 
     ours(look)
-    ours(lambda: Journal(tmp_path / "scores.jsonl").split_at(0))
+    for name in ("answers.jsonl", "sealed.jsonl"):
+        assert isinstance(damage(Log(tmp_path / name, "one"), state), str)
+        ours(lambda name=name: Table(Log(tmp_path / name, "one")).restore([]))  # type: ignore[misc]
+        requests = Requests(Log(tmp_path / name, "one"), Budget(BudgetSettings()), "model")
+        ours(requests.restore)
 
 
 @BOUNDED
@@ -260,7 +270,7 @@ OUTSIDE = b"not yours\n"
 @pytest.mark.skipif(not hasattr(os, "O_NOFOLLOW"), reason="needs links that can be refused")
 @pytest.mark.parametrize(
     "name",
-    [".lock", "events.jsonl", "costs.jsonl", "scores.jsonl", "scores.spare.jsonl", "checkpoint/state.json",
+    [".lock", "events.jsonl", "costs.jsonl", "answers.jsonl", "checkpoint/state.json",
      "checkpoint/trials.jsonl", "checkpoint/state-3.safetensors", "recipe.toml", "report.html", "prompts.csv",
      "environment.json", "result.json"],
 )  # fmt: skip
@@ -298,7 +308,7 @@ def test_a_linked_folder_is_not_followed(
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 @pytest.mark.parametrize(
-    "name", [".lock", "events.jsonl", "scores.jsonl", "checkpoint/state.json", "checkpoint/state-3.safetensors"]
+    "name", [".lock", "events.jsonl", "answers.jsonl", "checkpoint/state.json", "checkpoint/state-3.safetensors"]
 )
 def test_a_pipe_in_a_run_folder_does_not_hang(
     changed: Callable[[str, bytes], Path], lm_folder: Path, name: str
@@ -354,7 +364,7 @@ def test_a_sweeps_cells_stay_below_the_working_folder(
 
 
 @pytest.mark.skipif(not hasattr(os, "link"), reason="needs hard links")
-@pytest.mark.parametrize("name", [".lock", "events.jsonl", "costs.jsonl", "scores.jsonl", "checkpoint/trials.jsonl"])
+@pytest.mark.parametrize("name", [".lock", "events.jsonl", "costs.jsonl", "answers.jsonl", "checkpoint/trials.jsonl"])
 def test_a_second_name_of_a_file_elsewhere_is_not_written_to(
     changed: Callable[[str, bytes], Path], lm_folder: Path, tmp_path: Path, name: str
 ) -> None:
@@ -396,7 +406,7 @@ def test_a_result_of_wrong_types_is_made_again_or_refused_by_name(
 
 
 def test_no_cell_of_a_runs_table_is_a_formula(tmp_path: Path) -> None:
-    from pinprompt.run.folder import RunFolder
+    from pinprompt.folder.folder import RunFolder
 
     rows: list[dict[str, Any]] = [{"prompt": "=1+1", "train": -0.5}, {"prompt": "@x", "train": 1.0}]
     with RunFolder(tmp_path / "run") as record:

@@ -156,5 +156,5 @@ def settings(tiny: Path, steps: int = 6, **more: Any) -> list[str]:
     """Settings of a search of seconds."""
     found = {"policy.model": tiny, "policy.context": "none", "policy.hidden": 32, "policy.length": 3}
     found |= {"q_learning.steps": steps}
-    found |= {"q_learning.prompts": 8, "q_learning.batch": 16, "q_learning.eval_every": 3, "q_learning.finalists": 3}
+    found |= {"q_learning.prompts": 8, "q_learning.batch": 16, "q_learning.eval_every": 3, "scoring.finalists": 3}
     return [f"{name}={value}" for name, value in (found | more).items()]

@@ -11,12 +11,12 @@ import pytest
 from typer.main import get_command
 
 from pinprompt.cli import app
-from pinprompt.studio import intake
+from pinprompt.studio import forms
 from pinprompt.studio.guard import Refused
 
 
 def kept(root: Path, content: str, name: str = "data.csv", kind: str = "table") -> Path:
-    return intake.keep(root, kind, name, content.encode())
+    return forms.keep(root, kind, name, content.encode())
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def kept(root: Path, content: str, name: str = "data.csv", kind: str = "table") 
 )
 def test_columns_are_guessed(tmp_path: Path, header: str, row: str, found: tuple[str, str]) -> None:
     rows = [row.replace("{n}", str(number)).replace("{m}", str(number % 2)) for number in range(20)]
-    said = intake.describe_table(kept(tmp_path, "\n".join([header, *rows])))
+    said = forms.describe_table(kept(tmp_path, "\n".join([header, *rows])))
     assert (said["text_column"], said["label_column"]) == found
 
 
@@ -43,7 +43,7 @@ def test_columns_are_guessed(tmp_path: Path, header: str, row: str, found: tuple
 def test_what_is_pasted_is_known_for_what_it_is(tmp_path: Path, content: str, suffix: str) -> None:
     path = kept(tmp_path, content, "pasted")
     assert path.suffix == suffix
-    assert intake.describe_table(path)["sample"][0]["text"] == "a"
+    assert forms.describe_table(path)["sample"][0]["text"] == "a"
 
 
 @pytest.mark.parametrize(
@@ -60,13 +60,22 @@ def test_what_is_pasted_is_known_for_what_it_is(tmp_path: Path, content: str, su
     ],
 )
 def test_problems_are_named(tmp_path: Path, content: str, line: int | None, said: str) -> None:
-    problems = intake.describe_table(kept(tmp_path, content))["problems"]
+    problems = forms.describe_table(kept(tmp_path, content))["problems"]
     assert [one["line"] for one in problems if said in one["message"]] == [line], problems
 
 
 def test_labels_are_counted_and_get_words(tmp_path: Path) -> None:
-    rows = ["a,positive", "b,negative", "c,positive", "d,negative", "e,Order status", "f,Order status", "g,3", "h,3"]
-    said = intake.describe_table(kept(tmp_path, "\n".join(["text,label", *rows])))
+    rows = [
+        "a,positive",
+        "b,negative",
+        "c,positive",
+        "d,negative",
+        "e,Order status",
+        "f,Order status",
+        "g,3",
+        "h,3",
+    ]
+    said = forms.describe_table(kept(tmp_path, "\n".join(["text,label", *rows])))
     found = {one["label"]: (one["count"], one["word"]) for one in said["labels"]}
     assert found == {
         "positive": (2, "great"), "negative": (2, "terrible"), "Order status": (2, "order status"), "3": (2, ""),
@@ -79,13 +88,13 @@ def test_a_picture_and_lines_are_described(tmp_path: Path) -> None:
     import run_samples as sample
 
     data = base64.b64decode(sample.png(24).split(",")[1])
-    said = intake.describe_picture(intake.keep(tmp_path, "picture", "sun.png", data))
+    said = forms.describe_picture(forms.keep(tmp_path, "picture", "sun.png", data))
     assert (said["width"], said["height"], said["problems"]) == (24, 24, [])
-    said = intake.describe_picture(intake.keep(tmp_path, "picture", "no.png", b"not a picture"))
+    said = forms.describe_picture(forms.keep(tmp_path, "picture", "no.png", b"not a picture"))
     assert said["problems"]
-    said = intake.describe_lines(kept(tmp_path, "one\ntwo\n", "x.txt", "lines"))
+    said = forms.describe_lines(kept(tmp_path, "one\ntwo\n", "x.txt", "lines"))
     assert said["rows"] == 2
-    said = intake.describe_lines(kept(tmp_path, "one\n\ntwo\n", "y.txt", "lines"))
+    said = forms.describe_lines(kept(tmp_path, "one\n\ntwo\n", "y.txt", "lines"))
     assert said["problems"][0]["line"] == 2
 
 
@@ -102,13 +111,13 @@ def parsed(command: str) -> dict[str, Any]:
 def test_the_command_says_what_the_form_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = kept(tmp_path / "runs", "my text,label\na,1\nb,0\nc,1\nd,0\n", "tickets 2.csv")
-    order = intake.order(
+    search = forms.search_command(
         tmp_path / "runs",
         {"kind": "classify", "train": path.name, "text_column": "my text", "label_column": "label",
          "words": {"1": "great one", "0": "-bad"}, "model": "gpt2", "calls": "500", "minutes": "2.5", "seed": "3",
          "banned": "awful, bo'ring", "required": "film", "length": "4", "dictionary": True, "sets": "policy.k=32\n\n"},
     )  # fmt: skip
-    found = parsed(order.command)
+    found = parsed(search.command)
     assert found["verb"] == "classify"
     assert Path(found["train"]) == Path("runs/uploads") / path.name
     assert (found["text_column"], found["label_column"]) == ("my text", None)
@@ -123,22 +132,24 @@ def test_the_command_says_what_the_form_says(tmp_path: Path, monkeypatch: pytest
 
 def test_nothing_is_said_that_the_form_leaves_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    order = intake.order(tmp_path, {"kind": "classify", "dataset": "rotten-tomatoes", "calls": "", "charset": ""})
-    assert order.command == "pinprompt classify rotten-tomatoes --out rotten-tomatoes"
+    search = forms.search_command(
+        tmp_path, {"kind": "classify", "dataset": "rotten-tomatoes", "calls": "", "charset": ""}
+    )
+    assert search.command == "pinprompt classify rotten-tomatoes --out rotten-tomatoes"
     (tmp_path / "rotten-tomatoes").mkdir()
-    again = intake.order(tmp_path, {"kind": "classify", "dataset": "rotten-tomatoes"})
+    again = forms.search_command(tmp_path, {"kind": "classify", "dataset": "rotten-tomatoes"})
     assert again.command.endswith("--out rotten-tomatoes-2")
 
 
 def test_a_style_and_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names = [kept(tmp_path, f"{word}\n", f"{word}.txt", "lines").name for word in ("sad", "glad")]
-    found = parsed(intake.order(tmp_path, {"kind": "restyle", "source": names[0], "target": names[1]}).command)
+    found = parsed(forms.search_command(tmp_path, {"kind": "restyle", "source": names[0], "target": names[1]}).command)
     assert (found["source"].name, found["target"].name) == (names[0], names[1])
     assert str(found["out"]) == "sad-to-glad"
-    picture = intake.keep(tmp_path, "picture", "sun.png", b"x").name
-    order = intake.order(tmp_path, {"kind": "invert", "pictures": [picture], "model": "emoji-clip"})
-    found = parsed(order.command)
+    picture = forms.keep(tmp_path, "picture", "sun.png", b"x").name
+    search = forms.search_command(tmp_path, {"kind": "invert", "pictures": [picture], "model": "emoji-clip"})
+    found = parsed(search.command)
     assert ([path.name for path in found["images"]], found["model"]) == ([picture], "emoji-clip")
 
 
@@ -157,26 +168,26 @@ def test_a_style_and_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 )
 def test_what_cannot_be_done_is_said(tmp_path: Path, form: dict[str, Any], said: str) -> None:
     with pytest.raises(Refused, match=said):
-        intake.order(tmp_path, form)
+        forms.search_command(tmp_path, form)
 
 
 def test_a_word_is_added_to_those_that_are_banned_already(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     recipe = {"policy": {"constraints": {"banned": ["bad"], "required": ["film"]}}}
-    order = intake.variation(tmp_path, tmp_path / "run", recipe, {"what": "banned", "word": "awful"})
-    found = parsed(order.command)
+    search = forms.variation(tmp_path, tmp_path / "run", recipe, {"what": "banned", "word": "awful"})
+    found = parsed(search.command)
     assert found["sets"] == ['policy.constraints.banned=["bad", "awful"]']
     assert str(found["out"]) == "run-without-awful"
     for word in ("", "two words", "x" * 61):
         with pytest.raises(Refused, match="Give one word"):
-            intake.variation(tmp_path, tmp_path / "run", recipe, {"what": "banned", "word": word})
+            forms.variation(tmp_path, tmp_path / "run", recipe, {"what": "banned", "word": word})
 
 
 def test_the_defaults_on_the_page_are_those_of_the_command_line() -> None:
     from pinprompt.recipe import recipe as recipes
     from pinprompt.recipe.recipe import default_method
 
-    for kind, task in intake.TASKS.items():
+    for kind, task in forms.TASKS.items():
         recipe = recipes.resolve({"method": default_method(task, "quick"), "profile": "quick", "task": {"kind": task}})
-        assert intake.defaults()[kind]["length"] == recipe.policy.length
-    assert json.dumps(intake.defaults())
+        assert forms.defaults()[kind]["length"] == recipe.policy.length
+    assert json.dumps(forms.defaults())

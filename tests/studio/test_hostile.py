@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
 import pytest
 import run_samples as sample
 from test_report_browser import PAYLOADS, RAN, Server
 
+from pinprompt.answers.table import pack_answers
+from pinprompt.values import Answers
 from tests.studio.conftest import Studio, until
+from tests.studio.test_guard import ask, own
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -37,7 +41,7 @@ def payloads(url: str) -> list[str]:
 
 
 def hostile(folder: Path, attacks: list[str], finished: bool) -> Path:
-    """A run in which everything that a page could show is an attack, journal and rows included."""
+    """A run in which everything that a page could show is an attack, answers and rows included."""
     sample.classification(folder)
     every = " ".join(attacks)
     quoted = [attack.replace("'", "").replace("\x00", "") for attack in attacks]
@@ -47,12 +51,12 @@ def hostile(folder: Path, attacks: list[str], finished: bool) -> Path:
     events += [
         {"event": "step", "step": n, "score_best": n, "best_prompt": a, "calls": n} for n, a in enumerate(attacks)
     ]
-    cells = "fe00" * len(attacks)
-    journal = [
-        {"kind": "score", "n": 0, "place": n, "split": "train", "text": a, "value": n, "rows": cells,
-         "details": {"accuracy": 0.5}} for n, a in enumerate(attacks)
-    ]  # fmt: skip
-    rows = {"labels": attacks[:2], "rows": [{"text": a, "label": n % 2} for n, a in enumerate(attacks)]}
+    answers = pack_answers(Answers(tuple(range(len(attacks))), np.log([[0.9, 0.1]] * len(attacks))))
+    lines = [
+        {"request": n, "report": False, "draw": "", "text": a, "ids": [], **answers} for n, a in enumerate(attacks)
+    ]
+    shown = [{"text": a, "label": n % 2, "split": "train"} for n, a in enumerate(attacks)]
+    rows = {"labels": attacks[:2], "rows": shown, "reward": ["gap", 1.0, 1.0]}
     metrics = dict.fromkeys(attacks[:4], 0.5) | {"accuracy": 0.7, "intervals": {"accuracy": [0.6, 0.8]}}
     result: dict[str, Any] = {
         "method": attacks[0], "task": attacks[1], "seed": attacks[2], "prompt": every, "score": 1.0,
@@ -63,7 +67,7 @@ def hostile(folder: Path, attacks: list[str], finished: bool) -> Path:
     }  # fmt: skip
     task = {"kind": "classification", "train": quoted[0], "model": quoted[1]}
     sample.write(folder, {
-        "events.jsonl": events, "scores.jsonl": journal, "rows.json": rows, "result.json": result,
+        "events.jsonl": events, "answers.jsonl": lines, "rows.json": rows, "result.json": result,
         "recipe.toml": sample.recipe(quoted[4], 0, task=task), "environment.json": {a: a for a in attacks},
     })  # fmt: skip
     if not finished:
@@ -104,6 +108,25 @@ def test_a_strangers_runs_run_nothing(browser: Any, studio: Studio, stranger: Se
     assert spoken == []
     assert stranger.asked == []
     context.close()
+
+
+def test_a_strangers_runs_are_pages_and_tables_without_markup(studio: Studio, stranger: Server) -> None:
+    """The same without a browser: every page is there, and no attack stands in it as it was written."""
+    attacks = payloads(stranger.url)
+    hostile(studio.folder / "finished", attacks, finished=True)
+    hostile(studio.folder / "killed", attacks, finished=False)
+    marked = [attack for attack in attacks if "<" in attack]
+    for page in ("", "run/finished", "run/killed", "try/finished", "compare?run=finished&run=killed"):
+        status, content, _ = ask(studio, own(studio, page))
+        assert status == 200, page
+        assert not [attack for attack in marked if attack in content.decode()], page
+    for name in ("finished", "killed"):
+        status, content, headers = ask(studio, own(studio, f"matrix/{name}"))
+        matrix = json.loads(content)
+        assert (status, headers["content-type"]) == (200, "application/json")
+        assert len(matrix["columns"]) == len(set(attacks))
+        assert all(set(column["cells"]) <= set("0123456789abcdef-") for column in matrix["columns"])
+    assert stranger.asked == []
 
 
 def test_a_strangers_table_runs_nothing(browser: Any, studio: Studio, stranger: Server, tmp_path: Path) -> None:
@@ -155,8 +178,8 @@ def test_damaged_runs_are_cards_that_say_so(tab: Any, studio: Studio) -> None:
     for name, content in {"torn": "{", "list": "[]", "deep": "[" * 5000, "bytes": "\x00\x01"}.items():
         folder = sample.classification(studio.folder / name)
         (folder / "result.json").write_text(content)
-        (folder / "scores.jsonl").write_text(
-            '{"kind": "score"}\n[]\nnonsense\n{"kind": "score", "text": 3, "rows": 4}\n'
+        (folder / "answers.jsonl").write_text(
+            '{"report": false}\n[]\nnonsense\n{"report": false, "text": "a", "rows": 4, "contents": {}}\n'
         )
         (folder / "rows.json").write_text(json.dumps({"rows": [3, {"text": 4, "label": 99}], "labels": "x"}))
     tab.goto(studio.url)

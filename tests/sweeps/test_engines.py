@@ -37,7 +37,7 @@ def test_a_folder_in_use_fails_the_cell(tmp_path: Path) -> None:
     assert run_cell(cell, "cpu", 1) == "finished"
 
 
-def test_a_process_that_is_about_to_end_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_waits_for_a_process_that_is_about_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = short_cell(tmp_path)
     dying, naps = FolderLock(cell.folder), iter(range(3))
 

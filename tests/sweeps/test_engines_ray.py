@@ -15,8 +15,8 @@ import pytest
 from children import child, end, family, gone, wait_until
 from patient_ray import started
 
-from pinprompt.records.compare import compare
-from pinprompt.records.tables import comma_separated
+from pinprompt.reports.compare import compare
+from pinprompt.reports.tables import comma_separated
 from pinprompt.sweeps import Sweep, read_sweep, run_inline, run_on_ray
 from tests.house.tiny import make_lm
 from tests.sweeps.slow_task import HOLD
@@ -44,9 +44,9 @@ steps = 4
 prompts = 8
 batch = 16
 eval_every = 2
-finalists = 2
 [base.scoring]
 memo = false
+finalists = 2
 [grid]
 method = ["pin", "pin-no-fluency"]
 seed = {list(range(seeds))}

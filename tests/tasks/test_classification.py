@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ from label_toys import save
 from pinprompt.errors import DataError, PinpromptError, SettingError
 from pinprompt.recipe.task_sections import ClassificationSettings
 from pinprompt.tasks.classification import ClassificationTask
-from pinprompt.tasks.protocol import check_task
-from pinprompt.values import Prompt
+from pinprompt.tasks.protocol import calls, check_task, split_rows, splits
+from pinprompt.values import Answers, Prompt
 
 GOOD = [
     "the story felt good",
@@ -61,13 +60,22 @@ def build(folder: Path, model: str = "llama", **more: Any) -> ClassificationTask
     return ClassificationTask.build(settings(folder, model, **more))
 
 
+def asked(task: ClassificationTask, prompt: Prompt = PROMPTS[0], split: str = "train") -> Answers:
+    return task.ask([prompt], split_rows(task, split))[0]
+
+
+def value(task: ClassificationTask, prompt: Prompt = PROMPTS[0], split: str = "train") -> float:
+    """A prompt's score on a split."""
+    return float(task.values(asked(task, prompt, split), split_rows(task, split)).mean())
+
+
 @pytest.mark.parametrize("model", ["llama", "roberta"])
 def test_keeps_its_contract(folder: Path, model: str) -> None:
     task = build(folder, model)
-    assert task.splits == ("train", "dev", "test")
-    assert (task.calls("train"), task.calls("test")) == (4, 2)
+    assert splits(task) == ("train", "dev", "test")
+    assert [calls(task, split_rows(task, split)) for split in ("train", "test")] == [4, 2]
     assert check_task(task, [prompt.text for prompt in PROMPTS]) == []
-    assert any("rest of the training file" in note for note in task.notes)
+    assert any("rest of the training file" in note for note in task.info.notes)
 
 
 @pytest.mark.parametrize("model", ["llama", "roberta"])
@@ -79,31 +87,26 @@ def test_the_reward_is_the_papers(folder: Path, model: str) -> None:
     for (_, chances), label in zip(task.predict(PROMPTS[0], texts), truth, strict=True):
         gap = chances[label] - max(p for other, p in chances.items() if other != label)
         expected.append(gap * (200 if gap > 0 else 180))
-    score = task.score(PROMPTS[:1], [0])[0]
-    assert score.value == pytest.approx(np.mean(expected), abs=2e-2)
-    assert score.details["accuracy"] == np.mean([value > 0 for value in expected])
-    accuracy = build(folder, model, reward="accuracy").score(PROMPTS[:1], [0])[0]
-    assert accuracy.value == score.details["accuracy"]
-    likelihood = build(folder, model, reward="log-likelihood").score(PROMPTS[:1], [0])[0]
-    assert likelihood.value == pytest.approx(score.details["log_likelihood"])
+    assert task.values(asked(task), split_rows(task, "train")) == pytest.approx(expected, abs=2e-2)
+    assert value(build(folder, model, reward="accuracy")) == np.mean([one > 0 for one in expected])
+    chosen = [chances[label] for (_, chances), label in zip(task.predict(PROMPTS[0], texts), truth, strict=True)]
+    assert value(build(folder, model, reward="log-likelihood")) == pytest.approx(np.mean(np.log(chosen)), abs=1e-4)
 
 
-def test_calibration_makes_content_free_texts_even(folder: Path) -> None:
-    task = build(folder, calibrate="content-free")
-    assert task.calls("train") == 4 + 3
-    plain = build(folder)
-    free = np.mean([[p[1]["neg"], p[1]["pos"]] for p in [plain.predict(PROMPTS[0], ["N/A"])[0]]], axis=0)
-    assert free.sum() == pytest.approx(1)
-    one = plain.predict(PROMPTS[0], ["the plot"])[0][1]
-    three = np.exp(plain._ask(PROMPTS[:1], plain.model.prepare(["N/A", "", "[MASK]"]))[0]).mean(axis=0)
-    odds = (one["neg"] / three[0]) / (one["pos"] / three[1])
-    calibrated = task.predict(PROMPTS[0], ["the plot"])[0][1]
-    assert calibrated["neg"] / calibrated["pos"] == pytest.approx(odds, rel=1e-4)
+def test_an_answer_is_the_log_probabilities_of_the_labels(folder: Path) -> None:
+    task = build(folder)
+    rows = split_rows(task, "dev")
+    chances = task.predict(PROMPTS[0], [task.rows[row].input for row in rows])
+    expected = [[one["neg"], one["pos"]] for _, one in chances]
+    assert np.exp(asked(task, split="dev").on(rows)) == pytest.approx(np.array(expected), abs=1e-5)
+    assert task.probabilities(asked(task, split="dev"), rows) == pytest.approx(np.array(expected), abs=1e-5)
 
 
 def test_evaluation(folder: Path) -> None:
     task = build(folder)
-    found = task.evaluate(PROMPTS[0], "dev")
+    rows = split_rows(task, "dev")
+    found = task.metrics(asked(task, split="dev"), rows)
+    assert found.tables["confusion"]["counts"] == task.confusion(asked(task, split="dev"), rows).tolist()
     table = np.array(found.tables["confusion"]["counts"])
     assert found.rows == table.sum() == 4
     assert table.sum(axis=1).tolist() == [2, 2]
@@ -117,35 +120,34 @@ def test_evaluation(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("model", ["llama", "roberta"])
-def test_baselines_are_prompts_like_any_other(folder: Path, model: str) -> None:
+def test_drafts_are_prompts_like_any_other(folder: Path, model: str) -> None:
     task = build(folder, model, instruction="in this task the answer is one word")
-    baselines = task.baselines()
-    assert list(baselines) == ["manual", "instructions", "in-context"]
-    assert baselines["manual"] == "It was"
-    assert baselines["instructions"].startswith("in this task the answer is one word {text}")
-    assert "terrible" in baselines["in-context"]
-    assert "great" in baselines["in-context"]
-    scores = task.score([Prompt(text) for text in baselines.values()], [0] * 3)
-    assert len({score.value for score in scores}) == 3
-    assert not any(score.failures for score in scores)
-    assert task.baselines() == baselines
+    drafts = {draft.name: draft.text for draft in task.drafts()}
+    assert list(drafts) == ["manual", "instructions", "in-context"]
+    assert drafts["manual"] == "It was"
+    assert drafts["instructions"].startswith("in this task the answer is one word {text}")
+    assert "terrible" in drafts["in-context"]
+    assert "great" in drafts["in-context"]
+    assert len({value(task, Prompt(text)) for text in drafts.values()}) == 3
+    assert not any(asked(task, Prompt(text)).failures for text in drafts.values())
+    assert {draft.name: draft.text for draft in task.drafts()} == drafts
 
 
 @pytest.mark.parametrize("template", ["{text} {prompt}", "{prompt} {text} so"])
-def test_a_score_does_not_depend_on_what_was_scored_before(folder: Path, template: str) -> None:
+def test_an_answer_does_not_depend_on_what_was_asked_before(folder: Path, template: str) -> None:
     first, second = build(folder, template=template), build(folder, template=template)
-    baselines = [Prompt(text) for text in second.baselines().values()]
-    second.score([*baselines, Prompt("it")], [0] * (len(baselines) + 1))
-    assert [s.value for s in first.score(PROMPTS, [0] * 3)] == [s.value for s in second.score(PROMPTS, [0] * 3)]
+    rows = split_rows(first, "train")
+    second.ask([*(Prompt(draft.text) for draft in second.drafts()), Prompt("it")], rows)
+    for one, other in zip(first.ask(PROMPTS, rows), second.ask(PROMPTS, rows), strict=True):
+        np.testing.assert_array_equal(one.contents, other.contents)
 
 
 def test_context_ends_where_a_prompt_would_be_written(folder: Path) -> None:
-    task = build(folder, context_examples=1)
+    task = build(folder)
     lines = task.context().split("\n")
-    assert len(lines) == 3
-    assert sorted(line.rsplit(" ", 1)[1] for line in lines[:2]) == ["great.", "terrible."]
-    assert lines[2] in {example.text for example in task.data.splits["train"]}
-    assert build(folder, context_examples=0).context() == ""
+    assert len(lines) == 5
+    assert sorted(line.rsplit(" ", 1)[1] for line in lines[:4]) == ["great.", "great.", "terrible.", "terrible."]
+    assert lines[4] in {example.text for example in task.data.splits["train"]}
 
 
 @pytest.mark.parametrize("model", ["llama", "roberta"])
@@ -155,10 +157,11 @@ def test_vectors_of_a_prompts_tokens_score_as_the_prompt(folder: Path, model: st
     ids = view.tokenizer(" It was", add_special_tokens=False)["input_ids"]
     vectors = view.embeddings[ids].clone().requires_grad_(True)
     for split in ("train", "dev"):
-        expected = task.score(PROMPTS[:1], [0], split)[0]
-        assert view.score_vectors(vectors.detach(), split).value == pytest.approx(expected.value, abs=2e-2)
-    loss = view.loss(vectors, range(view.rows("train")))
-    assert loss.item() == pytest.approx(-task.score(PROMPTS[:1], [0])[0].details["log_likelihood"], abs=1e-4)
+        rows = split_rows(task, split)
+        found = task.values(view.answers(vectors.detach(), rows), rows)
+        assert found == pytest.approx(task.values(asked(task, split=split), rows), abs=2e-2)
+    loss = view.loss(vectors, split_rows(task, "train"))
+    assert loss.item() == pytest.approx(-value(build(folder, model, reward="log-likelihood")), abs=1e-4)
     (gradient,) = torch.autograd.grad(loss, vectors)
     step = torch.randn_like(gradient) * 1e-2
     with torch.no_grad():
@@ -168,23 +171,25 @@ def test_vectors_of_a_prompts_tokens_score_as_the_prompt(folder: Path, model: st
 
 def test_the_fingerprint_changes_with_what_a_score_depends_on(folder: Path) -> None:
     prints = [
-        build(folder).fingerprint,
-        build(folder, reward="accuracy").fingerprint,
-        build(folder, split=14).fingerprint,
-        build(folder, template="{text} : {prompt}").fingerprint,
-        build(folder, words={"neg": "bad", "pos": "good"}).fingerprint,
-        build(folder, "roberta").fingerprint,
+        build(folder).info.fingerprint,
+        build(folder, reward="accuracy").info.fingerprint,
+        build(folder, split=14).info.fingerprint,
+        build(folder, template="{text} : {prompt}").info.fingerprint,
+        build(folder, words={"neg": "bad", "pos": "good"}).info.fingerprint,
+        build(folder, "roberta").info.fingerprint,
     ]
     assert len(set(prints)) == len(prints)
-    assert build(folder).fingerprint == prints[0]
+    assert build(folder).info.fingerprint == prints[0]
 
 
 def test_a_prompt_that_fills_the_window_is_a_recorded_failure(folder: Path) -> None:
     task = build(folder)
-    bad, good = task.score([Prompt("It was " * 200), PROMPTS[0]], [0, 0])
-    assert math.isnan(bad.value)
+    rows = split_rows(task, "train")
+    bad, good = task.ask([Prompt("It was " * 200), PROMPTS[0]], rows)
+    assert np.isnan(task.values(bad, rows)).all()
+    assert set(bad.failures) == set(rows)
     assert "no room for a text" in bad.failures[0]
-    assert good.value == task.score(PROMPTS[:1], [0])[0].value
+    np.testing.assert_array_equal(good.contents, asked(task).contents)
 
 
 def test_test_rows_and_notes_on_long_texts(folder: Path, tmp_path: Path) -> None:
@@ -192,8 +197,8 @@ def test_test_rows_and_notes_on_long_texts(folder: Path, tmp_path: Path) -> None
     rows = [f"{long}{i},pos" for i in range(3)] + [f"bad {i},neg" for i in range(3)]
     (tmp_path / "test.csv").write_text("review,stars\n" + "\n".join(rows), encoding="utf-8")
     task = build(folder, test=str(tmp_path / "test.csv"), test_rows=4)
-    assert task.evaluate(PROMPTS[0], "test").rows == 4
-    assert any(note.startswith("test: ") and "truncated to fit" in note and "128" in note for note in task.notes)
+    assert task.metrics(asked(task, split="test"), split_rows(task, "test")).rows == 4
+    assert any(note.startswith("test: ") and "truncated to fit" in note and "128" in note for note in task.info.notes)
 
 
 def test_non_ascii(folder: Path) -> None:
@@ -217,11 +222,6 @@ def test_non_ascii(folder: Path) -> None:
         ("text,label\na,x\nb,x\nc,y\nd,y\n", {"words": {"x": "great", "y": "great"}}, "the same word"),
         ("text,label\na,x\nb,x\nc,y\nd,y\n", {"template": "{mask} {prompt} {text}"}, "only says what comes next"),
         ("text,label\na,x\nb,x\nc,y\nd,y\n", {"dataset": "sst-2"}, "give one"),
-        (
-            "text,label\na,x\nb,x\nc,y\nd,y\n",
-            {"strict_words": True, "words": {"x": "zzzq", "y": "bad"}},
-            "strict_words",
-        ),
     ],
 )
 def test_bad_input_is_refused_before_any_call(
@@ -250,4 +250,4 @@ def test_no_data_and_an_unknown_split(folder: Path) -> None:
     with pytest.raises(SettingError, match="no data"):
         ClassificationTask.build(ClassificationSettings())
     with pytest.raises(SettingError, match="no split"):
-        build(folder).score(PROMPTS, [0] * 3, "validation")
+        split_rows(build(folder), "validation")

@@ -20,7 +20,7 @@ from pinprompt.recipe.sections import Price
 from pinprompt.recipe.task_sections import InversionSettings
 from pinprompt.tasks.inversion import CONTEXTS, InversionTask
 from pinprompt.tasks.protocol import Task, check_task
-from pinprompt.values import Prompt
+from pinprompt.values import Answers, Prompt
 
 
 def draw(path: Path, colour: str, seed: int = 0) -> str:
@@ -50,18 +50,26 @@ def prompts(*texts: str) -> list[Prompt]:
     return [Prompt(text) for text in texts]
 
 
+def asked(task: InversionTask, text: str) -> Answers:
+    return task.ask(prompts(text), (0,))[0]
+
+
+def value(task: InversionTask, text: str) -> float:
+    """A prompt's score."""
+    return float(task.values(asked(task, text), (0,))[0])
+
+
 def test_it_is_a_task(task: InversionTask) -> None:
     assert isinstance(task, Task)
-    assert task.splits == ("train",)
-    assert task.calls() == 1
-    assert not task.stochastic
+    assert [(row.split, row.calls) for row in task.rows] == [("train", 1)]
+    assert not task.info.stochastic
     assert task.context().endswith("A picture in words:")
-    assert task.baselines() == {}
-    assert task.primary in task.evaluate(Prompt("a red dog"), "train").metrics
+    assert task.drafts() == []
+    assert task.info.primary in task.metrics(asked(task, "a red dog"), (0,)).metrics
 
 
 def test_it_keeps_the_contract(task: InversionTask) -> None:
-    assert check_task(task, ["a red dog", "blue", "dog " * 60]) == []
+    assert check_task(task, ["a red dog", "blue", "dog " * 30]) == []
 
 
 def test_scores_are_cosines_by_transformers_alone(task: InversionTask, files: list[str]) -> None:
@@ -73,15 +81,13 @@ def test_scores_are_cosines_by_transformers_alone(task: InversionTask, files: li
             ids = tokenizer([text], return_tensors="pt")["input_ids"]
             words = model.get_text_features(input_ids=ids).pooler_output[0]
             expected = torch.nn.functional.cosine_similarity(image, words, dim=0)
-            [score] = task.score(prompts(text), [0])
-            assert score.value == pytest.approx(float(expected), abs=1e-5)
-            assert score.calls == 1
+            assert value(task, text) == pytest.approx(float(expected), abs=1e-5)
 
 
 def test_a_score_does_not_depend_on_its_company(task: InversionTask) -> None:
     texts = ["red", "a red dog", "blue blue blue", "the quick brown fox jumps", "red"]
-    together = [score.value for score in task.score(prompts(*texts), [0] * 5)]
-    assert together == [task.score(prompts(text), [7])[0].value for text in texts]
+    together = [float(task.values(answers, (0,))[0]) for answers in task.ask(prompts(*texts), (0,))]
+    assert together == [value(task, text) for text in texts]
     assert together[0] == together[4]
 
 
@@ -90,8 +96,8 @@ def test_several_pictures_are_their_mean(files: list[str]) -> None:
     vectors = many.clip.image_features([load_picture(Path(file)).image for file in files])
     mean = vectors.mean(0) / vectors.mean(0).norm()
     words = many.clip.text_features(["a red square"])[0]
-    assert many.score(prompts("a red square"), [0])[0].value == pytest.approx(float(words @ mean), abs=1e-6)
-    evaluation = many.evaluate(Prompt("a red square"), "train")
+    assert value(many, "a red square") == pytest.approx(float(words @ mean), abs=1e-6)
+    evaluation = many.metrics(asked(many, "a red square"), (0,))
     each = [float(words @ vector) for vector in vectors]
     assert evaluation.rows == 3
     assert evaluation.metrics["mean_image_similarity"] == pytest.approx(np.mean(each), abs=1e-6)
@@ -102,24 +108,23 @@ def test_a_folder_is_its_pictures(files: list[str]) -> None:
     folder = InversionTask.build(settings([str(Path(files[0]).parent)]))
     apart = InversionTask.build(settings(sorted(files)))
     assert len(folder.pictures) == 3
-    assert folder.fingerprint == apart.fingerprint
-    assert folder.score(prompts("red"), [0]) == apart.score(prompts("red"), [0])
+    assert folder.info.fingerprint == apart.info.fingerprint
+    assert value(folder, "red") == value(apart, "red")
 
 
 def test_the_fingerprint_tells_pictures_and_settings_apart(task: InversionTask, files: list[str]) -> None:
     others = [settings(files[1:2]), settings(files[:2]), settings(files[:1], overlong="cut")]
-    prints = {task.fingerprint, *(InversionTask.build(other).fingerprint for other in others)}
+    prints = {task.info.fingerprint, *(InversionTask.build(other).info.fingerprint for other in others)}
     assert len(prints) == 4
-    assert InversionTask.build(settings(files[:1], context="x")).fingerprint == task.fingerprint
 
 
 def test_long_prompts_fail_alone_and_never_win(task: InversionTask) -> None:
     long = "dog " * 60
-    fine, failed = task.score(prompts("a dog", long), [0, 0])
+    fine, failed = task.ask(prompts("a dog", long), (0,))
     assert not fine.failures
-    assert failed.value == -1.0
+    assert task.values(failed, (0,)).tolist() == [-1.0]
     assert "text window has 48" in failed.failures[0]
-    assert "text window" in task.evaluate(Prompt(long), "train").tables["failures"][0]
+    assert "text window" in task.metrics(failed, (0,)).tables["failures"][0]
     with pytest.raises(SettingError, match="--length"):
         task.check_window(64)
     task.check_window(8)
@@ -129,20 +134,10 @@ def test_long_prompts_may_be_cut_as_published(files: list[str]) -> None:
     cut = InversionTask.build(settings(files[:1], overlong="cut"))
     cut.check_window(128)
     # 48 tokens, two of them the start and the end: what comes after the 46th word is not read.
-    one, two, other = cut.score(prompts("dog " * 60, "dog " * 46 + "cat", "dog " * 45 + "cat"), [0] * 3)
-    assert one.value == pytest.approx(two.value, abs=1e-6)
-    assert one.value != other.value
-    assert not one.failures
-
-
-def test_what_each_word_is_worth(task: InversionTask) -> None:
-    rows = task.without(" red old  square")
-    whole = task.score(prompts("red old square"), [0])[0].value
-    assert [row["word"] for row in rows] == ["red", "old", "square"]
-    missing = task.score(prompts("red square"), [0])[0].value
-    assert rows[1]["score_without"] == missing
-    assert rows[1]["contribution"] == pytest.approx(whole - missing, abs=1e-6)
-    assert task.without("") == []
+    one, two, other = (value(cut, text) for text in ("dog " * 60, "dog " * 46 + "cat", "dog " * 45 + "cat"))
+    assert one == pytest.approx(two, abs=1e-6)
+    assert one != other
+    assert not asked(cut, "dog " * 60).failures
 
 
 def test_bad_pictures_are_refused_before_the_model_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,19 +149,13 @@ def test_bad_pictures_are_refused_before_the_model_is_loaded(tmp_path: Path, mon
         InversionTask.build(settings([]))
 
 
-def test_other_splits_are_refused(task: InversionTask) -> None:
-    with pytest.raises(SettingError, match="'train'"):
-        task.score(prompts("a"), [0], "dev")
-
-
 def test_the_white_box_is_the_black_box_on_real_tokens(task: InversionTask) -> None:
     view = task.differentiable()
     ids = task.clip.tokens("red old square")[1:-1]
     vectors = view.embeddings[ids]
-    expected = task.score(prompts("red old square"), [0])[0].value
-    assert view.score_vectors(vectors, "train").value == pytest.approx(expected, abs=1e-5)
+    expected = value(task, "red old square")
+    assert task.values(view.answers(vectors, (0,)), (0,)) == pytest.approx([expected], abs=1e-5)
     assert float(view.loss(vectors, [0])) == pytest.approx(1 - expected, abs=1e-5)
-    assert view.rows("train") == 1
 
 
 def test_following_the_gradient_raises_the_score(task: InversionTask) -> None:
@@ -280,24 +269,24 @@ def photograph(path: Path) -> str:
 
 def test_a_photograph_is_told_that_the_small_model_cannot_see_it(files: list[str], tmp_path: Path) -> None:
     given = photograph(tmp_path / "holiday.jpg")
-    [note] = InversionTask.build(settings([given])).notes
+    [note] = InversionTask.build(settings([given])).info.notes
     assert note.startswith("holiday.jpg looks like a photograph")
     assert "emoji" in note
     assert "--model" in note
     white = Image.new("RGB", (48, 48), "white")
     white.paste("red", (12, 12, 36, 36))
     white.save(tmp_path / "square.png")
-    assert InversionTask.build(settings([str(tmp_path / "square.png")])).notes == ()
+    assert InversionTask.build(settings([str(tmp_path / "square.png")])).info.notes == ()
     both = InversionTask.build(settings([given, given, str(tmp_path / "square.png")]))
-    assert both.notes[0].startswith("holiday.jpg and 1 more look like photographs")
-    assert both.evaluate(Prompt("a red dog")).tables["notes"] == list(both.notes)
+    assert both.info.notes[0].startswith("holiday.jpg and 1 more look like photographs")
+    assert both.metrics(asked(both, "a red dog"), (0,)).tables["notes"] == list(both.info.notes)
 
 
 def test_hints_are_the_scores_of_single_words(task: InversionTask) -> None:
     hints = task.hints()
     assert len(hints) > 1000
     for word in ("dog", "red", "apple"):
-        assert hints[word] == pytest.approx(task.score(prompts(word), [0])[0].value, abs=1e-5)
+        assert hints[word] == pytest.approx(value(task, word), abs=1e-5)
     nearest = task.nearest_words(3)
     assert [row["word"] for row in nearest] == sorted(hints, key=lambda word: -hints[word])[:3]
     assert task.exhibits()["known_words"][:3] == nearest
@@ -308,4 +297,3 @@ def test_the_context_follows_the_style(files: list[str]) -> None:
     assert set(said) == {"caption", "tags", "words"}
     assert said["tags"].count(",") > 10
     assert not said["words"].count(",")
-    assert InversionTask.build(settings(files[:1], style="tags", context="x")).context() == "x"

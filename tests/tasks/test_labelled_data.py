@@ -90,9 +90,9 @@ def test_the_task_tries_the_words_on_its_training_rows(tmp_path: Path, model: st
     assert set(task.data.words) == {"neg", "pos"}
     assert task.data.words["pos"] in ("great", "good", "positive")
     assert list(task.model.words.words.values()) == list(task.data.words.values())
-    assert any("label words from the labels' names" in note and "6 words" in note for note in task.notes)
+    assert any("label words from the labels' names" in note and "6 words" in note for note in task.info.notes)
     again = settings.model_copy(update={"words": dict(task.data.words)})
-    assert ClassificationTask.build(again).fingerprint == task.fingerprint
+    assert ClassificationTask.build(again).info.fingerprint == task.info.fingerprint
 
 
 def test_a_run_writes_its_words_down_and_is_resumed_without_them(tmp_path: Path) -> None:

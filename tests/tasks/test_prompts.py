@@ -38,10 +38,6 @@ def test_fill_causal(source: str, prompt: str, expected: str) -> None:
     assert parse(source, "causal").fill("TEXT", prompt, "WORD") == expected
 
 
-def test_literal_spacing_keeps_a_prompts_own_spaces() -> None:
-    assert parse(MASKED, "masked", "literal").fill("TEXT", " It was", "WORD") == "TEXT  It was WORD ."
-
-
 @pytest.mark.parametrize(
     ("source", "kind", "match"),
     [

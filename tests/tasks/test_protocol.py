@@ -1,98 +1,121 @@
-"""The contract: what a task may leave out, what it then has, and what the checker says of members that are wrong."""
+"""The contract: what a task must have, and what the checker says of members that are wrong."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
+from answer_toys import Toy, noisy
 
-import pinprompt
-from pinprompt.errors import TaskError
-from pinprompt.tasks.custom import CustomTask
-from pinprompt.tasks.protocol import OPTIONAL, BareTask, Task, check_task, complete
-from pinprompt.values import Evaluation, Prompt, Score
+from pinprompt.errors import SettingError, TaskError
+from pinprompt.tasks import protocol
+from pinprompt.tasks.protocol import Draft, Task, TaskInfo, check_task, split_rows
+from pinprompt.values import Answers, Draw, Evaluation, Prompt, Row
 
 
 class Bare:
     """A task as somebody writes it who has read only what must be there."""
 
-    name, stochastic, fingerprint, splits, primary = "lengths", False, "1", ("train",), "length"
+    info = TaskInfo("lengths", "1", "length")
+    rows: Any = (Row("train", 0, "a text"), Row("train", 1, "another"), Row("test", 0, "a third"))
 
-    def score(self, prompts: Sequence[Prompt], seeds: Sequence[int], split: str = "train") -> list[Score]:
-        return [Score(float(len(prompt.text)), calls=1) for prompt in prompts]
+    def ask(self, prompts: Sequence[Prompt], rows: Sequence[int], draws: Sequence[Draw]) -> list[Answers]:
+        return [Answers(tuple(rows), [{"text": prompt.text, "on": row} for row in rows]) for prompt in prompts]
 
-    def evaluate(self, prompt: Prompt, split: str, seed: int = 0) -> Evaluation:
-        return Evaluation(split, {"length": float(len(prompt.text))}, rows=1, calls=1)
+    def values(self, answers: Answers, rows: Sequence[int], fit: Sequence[int] = ()) -> Any:
+        return np.array([len(one["text"]) for one in answers.on(rows)], dtype=np.float64)
 
-    def calls(self, split: str = "train") -> int:
-        return 1
+    def metrics(self, answers: Answers, rows: Sequence[int], fit: Sequence[int] = (), seed: int = 0) -> Evaluation:
+        lengths = [len(str(one)) for one in answers.on(rows)]
+        return Evaluation(self.rows[rows[0]].split, {"length": float(np.mean(lengths))}, len(rows))
 
     def context(self) -> str:
         return ""
 
-    def baselines(self) -> dict[str, str]:
-        return {}
+    def drafts(self) -> list[Draft]:
+        return [Draft("It was", "manual")]
 
 
-def test_a_bare_task_is_given_the_defaults() -> None:
-    task = Bare()
-    assert isinstance(task, BareTask)
-    assert not isinstance(task, Task)
-    whole = complete(task)
-    assert complete(whole) is whole
-    assert all(hasattr(whole, name) for name in OPTIONAL)
-    assert (whole.chunk, whole.billed, whole.calibrates) == (1, None, False)
-    assert (list(whole.notes), dict(whole.fingerprints)) == ([], {})
-    assert (whole.judges(), whole.exhibits(), whole.shown_rows(), whole.differentiable()) == ({}, {}, {}, None)
-    assert whole.tokens(Prompt("a")) == (0, 0)
-    assert whole.row_values(Score(1.0), "train") == []
-    whole.check_window(5)
-    assert whole.score([Prompt("four")], [0])[0].value == 4.0
-    with pytest.raises(AttributeError, match="nothing"):
-        whole.nothing  # type: ignore[attr-defined]  # noqa: B018
+@pytest.mark.parametrize("task", [Bare(), Toy(), Toy(noisy, stochastic=True)])
+def test_a_task_of_seven_members_keeps_the_contract(task: Any) -> None:
+    assert isinstance(task, Task)
     assert check_task(task) == []
 
 
-def test_members_that_are_there_are_used() -> None:
-    class More(Bare):
-        chunk = 7
-        notes = ("a note",)
+def test_what_it_does_not_have_is_not_asked_of_it() -> None:
+    task = Bare()
+    others = ("Billed", "Fitted", "Shown", "Judged", "DrawsRows", "Windowed", "LabelWords", "Labelling", "Hinting")
+    assert not any(isinstance(task, getattr(protocol, name)) for name in (*others, "WhiteBox"))
+    assert protocol.splits(task) == ("train", "test")
+    assert (protocol.fit_rows(task), protocol.billed(task)) == ((), None)
+    assert protocol.hand_written(task) == {"manual": "It was"}
+    assert split_rows(task, "test") == (2,)
+    with pytest.raises(SettingError, match="no split 'tset'; did you mean 'test'"):
+        split_rows(task, "tset")
 
-        def judges(self) -> dict[str, str]:
-            return {"style": "me"}
 
-    whole = complete(More())
-    assert (whole.chunk, whole.notes, whole.judges(), whole.exhibits()) == (7, ("a note",), {"style": "me"}, {})
+def test_calls_are_those_of_the_rows() -> None:
+    task = Bare()
+    task.rows = (Row("train", 0, calls=3), Row("train", 1, calls=2, report_calls=5))
+    assert (protocol.calls(task, (0, 1)), protocol.calls(task, (0, 1), report=True)) == (5, 8)
 
 
-def test_a_task_of_ours_is_left_as_it_is() -> None:
-    task = CustomTask(lambda prompt: float(len(prompt)))
-    assert complete(task) is task
-    assert all(hasattr(task, name) for name in OPTIONAL)
+@pytest.mark.parametrize("member", ["info", "rows", "ask", "values", "metrics", "context", "drafts"])
+def test_the_checker_says_what_is_missing(member: str) -> None:
+    task = type("Lacking", (), {name: value for name, value in vars(Bare).items() if name != member})()
+    assert check_task(task, raise_error=False) == [
+        f"it has no {'' if member in ('info', 'rows') else 'method '}'{member}'"
+    ]
+
+
+def scored(value: Any) -> Any:
+    return lambda answers, rows, fit=(), seed=0: value
+
+
+def told(value: Any) -> Any:
+    return lambda: value
 
 
 @pytest.mark.parametrize(
     ("member", "value", "said"),
     [
-        ("notes", "one", "'notes' must be"),
-        ("notes", [1], "'notes' must be"),
-        ("chunk", 0, "'chunk' must be"),
-        ("chunk", 2.5, "'chunk' must be"),
-        ("billed", 5, "'billed' must be"),
-        ("calibrates", 1, "'calibrates' must be"),
-        ("fingerprints", {"train": 1}, "'fingerprints' must"),
-        ("data_fingerprint", None, "'data_fingerprint' must"),
-        ("fingerprints", {"validation": "x"}, "'fingerprints' must"),
-        ("tokens", lambda prompt, split: 5, "tokens() on 'train'"),
-        ("tokens", lambda prompt, split: (1, -1), "tokens() on 'train'"),
-        ("judges", lambda: {"style": 1}, "judges() must"),
-        ("exhibits", lambda: {"picture": object()}, "exhibits() must"),
-        ("shown_rows", list, "shown_rows() must"),
-        ("differentiable", lambda: object(), "its view has no embeddings"),
-        ("row_values", lambda score, split: [1.0, 2.0], "row_values() of"),
+        ("info", "lengths", "'info' must be a pinprompt TaskInfo"),
+        ("info", replace(Bare.info, fingerprint=""), "'info.fingerprint' is empty"),
+        ("info", replace(Bare.info, notes="one"), "'info.notes' must be"),
+        ("info", replace(Bare.info, notes=(1,)), "'info.notes' must be"),
+        ("info", replace(Bare.info, chunk=0), "'info.chunk' must be"),
+        ("info", replace(Bare.info, chunk=2.5), "'info.chunk' must be"),
+        ("info", replace(Bare.info, primary="accuracy"), "have no 'accuracy' (the primary metric)"),
+        ("rows", ("a", "b"), "'rows' must be pinprompt Rows"),
+        ("rows", (Row("test", 0),), "no row has the split 'train'"),
+        ("rows", (Row("train", 1), Row("train", 0)), "indices 0, 1, 2, ... in order"),
+        ("rows", (Row("train", 0, calls=-1),), "'calls' of a row must be"),
+        ("rows", (Row("train", 0, calls=0.5),), "'calls' of a row must be"),
+        ("ask", lambda *_: 1 / 0, "ask raised ZeroDivisionError on 'train'"),
+        ("ask", lambda *_: [], "ask must give a list of 3 Answers"),
+        ("ask", lambda prompts, rows, draws: [1.0] * 3, "ask gave a float"),
+        ("ask", lambda prompts, rows, draws: [Answers((0,), [1.0])] * 3, "ask must answer all 2 rows in order"),
+        (
+            "ask",
+            lambda prompts, rows, draws: [Answers(rows, [1.0] * len(rows), {0: "down"})] * 3,
+            "the first row could not be answered for 'It was' on 'train': down",
+        ),
+        ("values", scored(3.0), "must have one value per row"),
+        ("values", scored([1.0]), "must have one value per row"),
+        ("values", scored([1.0, np.nan]), "are not finite numbers"),
+        ("values", scored(None), "one value per row"),
+        ("metrics", scored({"length": 1.0}), "gave a dict, not a pinprompt Evaluation"),
+        ("metrics", scored(Evaluation("train", {"length": np.inf}, 1)), "are not finite"),
+        ("metrics", scored(Evaluation("train", {"length": 1.0}, 1, tables={"a": object()})), "not plain JSON"),
+        ("context", told(None), "context() must give a text"),
+        ("drafts", told(["It was"]), "drafts() must give pinprompt Drafts"),
+        ("fit_rows", (7,), "'fit_rows' must be positions"),
+        ("differentiable", told(object()), "its view has no embeddings"),
     ],
 )
 def test_the_checker_says_which_member_is_wrong(member: str, value: Any, said: str) -> None:
@@ -102,9 +125,52 @@ def test_the_checker_says_which_member_is_wrong(member: str, value: Any, said: s
         check_task(task)
 
 
-def test_nobody_looks_for_these_members_behind_the_contract() -> None:
-    names = "|".join(OPTIONAL)
-    sought = re.compile(rf"""(?:getattr|hasattr)\([^()]*["'](?:{names})["']""")
-    source = Path(pinprompt.__file__).parent
-    found = [path.name for path in source.rglob("*.py") if sought.search(path.read_text(encoding="utf-8"))]
-    assert found == []
+@pytest.mark.parametrize(("name", "value"), [("exhibits", {"picture": object()}), ("shown_rows", []), ("exhibits", 5)])
+def test_what_is_shown_must_be_json(name: str, value: Any) -> None:
+    task: Any = Bare()
+    task.exhibits, task.shown_rows, task.sent = dict, dict, lambda prompt, evaluation: {}
+    assert check_task(task) == []
+    setattr(task, name, told(value))
+    with pytest.raises(TaskError, match=rf"{name}\(\) must give a dict of plain JSON values"):
+        check_task(task)
+
+
+class Numbers(Bare):
+    """Answers with numbers that depend on what they should not, by so much."""
+
+    def __init__(self, what: str, much: float) -> None:
+        self.what, self.much = what, much
+        self.times = itertools.count()
+
+    def ask(self, prompts: Sequence[Prompt], rows: Sequence[int], draws: Sequence[Draw]) -> list[Answers]:
+        wrong = {"time": next(self.times), "prompts": len(prompts), "rows": len(rows)}
+        seen = [wrong.get(self.what, place) for place in range(len(prompts))]
+        numbers = [len(prompt.text) + self.much * extra for prompt, extra in zip(prompts, seen, strict=True)]
+        return [Answers(tuple(rows), np.full(len(rows), number)) for number in numbers]
+
+    def values(self, answers: Answers, rows: Sequence[int], fit: Sequence[int] = ()) -> Any:
+        return answers.on(rows)
+
+
+@pytest.mark.parametrize(
+    ("what", "much", "said"),
+    [
+        ("time", 1e-6, "set info.stochastic to True"),
+        ("prompts", 1e-6, "must not depend on the other prompts"),
+        ("place", 1e-6, "must not depend on the other prompts"),
+        ("rows", 1.0, "must not depend on the other prompts and rows"),
+        ("rows", 1e-6, None),  # a model that computes several rows at once rounds differently
+    ],
+)
+def test_the_checker_finds_answers_that_depend_on_their_company(what: str, much: float, said: str | None) -> None:
+    findings = check_task(Numbers(what, much), raise_error=False)
+    if said is None:
+        assert findings == []
+    else:
+        assert said in findings[0]
+
+
+def test_a_stochastic_task_may_answer_differently() -> None:
+    task = Numbers("time", 1e-6)
+    task.info = replace(Bare.info, stochastic=True)  # type: ignore[misc]
+    assert check_task(task) == []

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from style_toys import VOCABULARY, causal_lm, encoder, save
 
+from pinprompt.answers.budget import Budget
+from pinprompt.answers.evaluator import Evaluator
 from pinprompt.errors import DataError, RunError, SettingError
 from pinprompt.models.generator import Generated
 from pinprompt.recipe.sections import BudgetSettings
 from pinprompt.recipe.task_sections import RemoteSettings, StyleTransferSettings
-from pinprompt.scoring.budget import Budget
-from pinprompt.scoring.evaluator import Evaluator
-from pinprompt.tasks.protocol import Task, check_task
+from pinprompt.tasks.protocol import Task, calls, check_task, hand_written, split_rows, splits
 from pinprompt.tasks.rewriting import Rewriter, kept_rewriter
 from pinprompt.tasks.style_data import style_data
 from pinprompt.tasks.style_transfer import StyleTransferTask
-from pinprompt.values import Prompt
+from pinprompt.values import Answers, Draw, Evaluation, Prompt
 
 LINES = [
     f"{who} {how} {word} {what} {last}"
@@ -49,7 +49,7 @@ def settings(home: Path, **changes: Any) -> StyleTransferSettings:
     given: dict[str, Any] = {
         "source": str(home / "negative.txt"), "target": str(home / "positive.txt"), "model": str(home / "lm"),
         "encoder": str(home / "bert"), "samples": 3, "bootstraps": 2, "sources": 2, "dev_sources": 3,
-        "test_sources": 5, "test_samples": 4, "rows": 8, "baseline": 0.0, "force_judge": True,
+        "test_sources": 5, "test_samples": 4, "baseline": 0.0, "force_judge": True,
     }  # fmt: skip
     return StyleTransferSettings(**(given | changes))
 
@@ -59,126 +59,125 @@ def task(home: Path) -> StyleTransferTask:
     return StyleTransferTask.build(settings(home))
 
 
+def asked(
+    task: StyleTransferTask, prompts: list[Prompt], seeds: list[int], split: str = "train", report: bool = False
+) -> list[Answers]:
+    return task.ask(prompts, split_rows(task, split), [Draw(seed, report) for seed in seeds])
+
+
+def contents(answers: list[Answers]) -> list[Any]:
+    return [one.contents for one in answers]
+
+
+def evaluated(task: StyleTransferTask, split: str = "test", seed: int = 0) -> Evaluation:
+    [answers] = asked(task, PROMPTS[:1], [seed], split, report=True)
+    return task.metrics(answers, split_rows(task, split), seed=seed)
+
+
+def texts(task: StyleTransferTask, split: str = "test") -> list[str]:
+    return [task.rows[row].input for row in split_rows(task, split)]
+
+
 def test_it_is_a_task(task: StyleTransferTask) -> None:
     assert isinstance(task, Task)
-    assert task.stochastic
-    assert task.splits == ("train", "dev", "test")
-    assert [task.calls(split) for split in task.splits] == [2 * 3 * 2, 3 * 3 * 2, 5 * 4]
-    with pytest.raises(SettingError, match="no split 'tset'; did you mean 'test'"):
-        task.score(PROMPTS[:1], [0], "tset")
+    assert task.info.stochastic
+    assert splits(task) == ("train", "dev", "test")
+    rows = [split_rows(task, split) for split in splits(task)]
+    assert [calls(task, own) for own in rows] == [2 * 3 * 2, 3 * 3 * 2, 5 * 4]
+    assert calls(task, rows[1], report=True) == 3 * 4, "a report of dev has as many outputs as one of test"
 
 
-def test_scores_are_the_best_of_blocks_averaged_over_sources(task: StyleTransferTask) -> None:
-    scores = task.score(PROMPTS, [5, 6, 7])
-    assert len(scores) == 3
-    for score in scores:
-        assert score.calls == task.calls("train")
-        maxima = [score.details[f"input/{source}/{block}"] for source in (0, 1) for block in (0, 1)]
-        assert score.value == pytest.approx(sum(maxima) / 4)
-        # content and style of the outputs that counted have the score as their mean
-        assert score.value == pytest.approx((score.details["content"] + score.details["style"]) / 2)
-        assert 0 < score.value < 100
+def test_a_value_is_the_best_of_each_group_of_outputs(task: StyleTransferTask) -> None:
+    rows = split_rows(task, "train")
+    for answers in asked(task, PROMPTS, [5, 6, 7]):
+        values = task.values(answers, rows)
+        assert values.shape == (2, 2), "two sources, two groups"
+        for row, groups in zip(values, answers.contents, strict=True):
+            assert row == pytest.approx([score for score, _, _ in groups])
+            # content and style of the outputs that counted have the score as their mean
+            assert row == pytest.approx([(content + style) / 2 for _, content, style in groups])
+        assert 0 < values.mean() < 100
 
 
-def test_a_score_can_be_worked_out_from_the_outputs(task: StyleTransferTask) -> None:
+def test_a_value_can_be_worked_out_from_the_outputs(task: StyleTransferTask) -> None:
     from pinprompt.models.generator import Request
     from pinprompt.values import derive
 
-    score = task.score(PROMPTS[:1], [5])[0]
-    source = task.sources["train"][1]
-    texts = task.generator.sample([Request("very nice", source, 6, derive(5, "train", 1))])[0].texts
+    [answers] = asked(task, PROMPTS[:1], [5])
+    source = texts(task, "train")[1]
+    made = task.generator.sample([Request("very nice", source, 6, derive(5, "train", 1))])[0].texts
     values = []
-    for text in texts:
+    for text in made:
         content, style = task._judges.content([source], [text])[0], task._judges.style([text])[0]
         values.append(100 * (content + style) / 2 if text else 0.0)
-    maxima = [score.details["input/1/0"], score.details["input/1/1"]]
-    assert maxima == pytest.approx([max(values[:3]), max(values[3:])])
+    found = task.values(answers, split_rows(task, "train"))[1]
+    assert found == pytest.approx([max(values[:3]), max(values[3:])])
 
 
 def test_each_step_of_q_learning_has_its_own_sources_and_each_prompt_one_of_them(task: StyleTransferTask) -> None:
-    def sources(step: int, count: int = 4) -> list[str]:
-        prompts = [Prompt("very nice", draw=(step, place)) for place in range(count)]
-        scores = task.score(prompts, list(range(count)))
-        assert [score.calls for score in scores] == [6] * count, "one source, two blocks of three outputs"
-        return [score.group for score in scores]
+    def sources(step: int) -> list[str]:
+        rows = [task.rows_of_step(step, place) for place in range(4)]
+        assert [calls(task, own) for own in rows] == [6] * 4, "one source, two groups of three outputs"
+        return [task.rows[row].input for (row,) in rows]
 
     drawn = {step: sources(step) for step in range(6)}
-    for groups in drawn.values():
-        assert len(set(groups)) == 2, "two sources a step"
-        assert groups[:2] == groups[2:], "in turn, so that prompts of one source can be compared"
-    assert len({tuple(groups) for groups in drawn.values()}) > 1, "other steps have other sources"
+    for own in drawn.values():
+        assert len(set(own)) == 2, "two sources a step"
+        assert own[:2] == own[2:], "in turn, so that prompts of one source can be compared"
+    assert len({tuple(own) for own in drawn.values()}) > 1, "other steps have other sources"
     assert sources(3) == drawn[3], "whoever asks, whenever"
-    assert len(task.pool) > len(task.sources["train"]) == 2
-    alone = task.score([Prompt("very nice")], [0])[0]
-    assert alone.group == "train 0, 1", "what no step wrote is scored on the same sources as everything else"
+    assert {text for own in drawn.values() for text in own} - set(texts(task, "train")), "from more than train"
+    assert len(split_rows(task, "train")) == 2
+    held_out = {*texts(task, "dev"), *texts(task, "test")}
+    assert held_out.isdisjoint(text for own in drawn.values() for text in own)
 
 
-def test_the_evaluator_hands_the_step_on_to_the_task(task: StyleTransferTask) -> None:
+def test_what_a_step_draws_is_charged_by_the_row(task: StyleTransferTask) -> None:
     evaluator = Evaluator(task, Budget(BudgetSettings(calls=100)))
-    scores = evaluator.score([Prompt("very nice", draw=(4, place)) for place in range(4)])
-    assert [score.group for score in scores[:2]] == [score.group for score in scores[2:]]
-    assert scores[0].group != scores[1].group
-    assert evaluator.charged_calls == 4 * 6, "what was made is charged, not what two sources would have taken"
+    rows = [task.rows_of_step(4, place) for place in range(4)]
+    scores = evaluator.score_each([Prompt("very nice")] * 4, rows)
+    assert [score.rows for score in scores] == rows
+    assert evaluator.charged_calls == 4 * 6
 
 
 def test_fixed_sources_are_the_same_for_every_step(home: Path) -> None:
     fixed = StyleTransferTask.build(settings(home, draw="fixed"))
-    assert fixed.pool == fixed.sources["train"]
-    scores = fixed.score([Prompt("very nice", draw=(step, 0)) for step in range(3)], [0, 1, 2])
-    assert {score.group for score in scores} == {"train 0, 1"}
-    assert {score.calls for score in scores} == {12}
+    assert {fixed.rows_of_step(step, 0) for step in range(3)} == {()}
+    assert {row.split for row in fixed.rows} == {"train", "dev", "test"}
 
 
-def test_a_score_depends_on_prompt_and_seed_alone(home: Path, task: StyleTransferTask) -> None:
-    together = task.score(PROMPTS, [5, 6, 7])
-    alone = [task.score([prompt], [seed])[0] for prompt, seed in zip(PROMPTS, [5, 6, 7], strict=True)]
-    again = StyleTransferTask.build(settings(home)).score(PROMPTS[::-1], [7, 6, 5])[::-1]
+def test_an_answer_depends_on_prompt_row_and_seed_alone(home: Path, task: StyleTransferTask) -> None:
+    together = contents(asked(task, PROMPTS, [5, 6, 7]))
+    alone = [contents(asked(task, [prompt], [seed]))[0] for prompt, seed in zip(PROMPTS, [5, 6, 7], strict=True)]
+    again = contents(asked(StyleTransferTask.build(settings(home)), PROMPTS[::-1], [7, 6, 5]))[::-1]
     assert together == alone == again
-    assert task.score(PROMPTS[:1], [8])[0].value != together[0].value
+    assert contents(asked(task, PROMPTS[:1], [8]))[0] != together[0]
+    row = split_rows(task, "train")[1]
+    [single] = task.ask(PROMPTS[:1], (row,), [Draw(5)])
+    assert single.contents == together[0][1:], "a row gets the draws that it gets among others"
 
 
-def test_blocks_are_the_sources_of_train_and_dev(home: Path) -> None:
-    given = {"draw": "fixed", "sources": 6, "dev_sources": 5, "first_block": 2, "bootstraps": 2}
-    task = StyleTransferTask.build(settings(home, **given))
-    assert task.blocks == ("train-1-2", "train-3-4", "train-5-6", "dev-1-5")
-    assert [task.calls(block) for block in task.blocks] == [12, 12, 12, 30]
-    scores = [task.score(PROMPTS[:1], [5], block)[0] for block in task.blocks]
-    # With one seed a block's sources get the draws that they get in the whole split.
-    whole = task.whole_splits(scores)
-    for split in ("train", "dev"):
-        expected = task.score(PROMPTS[:1], [5], split)[0]
-        assert whole[split].value == pytest.approx(expected.value)
-        assert task.row_values(whole[split], split) == pytest.approx(task.row_values(expected, split))
-        for name in ("content", "style"):
-            assert whole[split].details[name] == pytest.approx(expected.details[name])
-        assert whole[split].calls == 0, "nothing was asked for it"
-    rows = task.pooled(scores)
-    assert rows == pytest.approx([*task.row_values(whole["train"], "train"), *task.row_values(whole["dev"], "dev")])
-    assert len(rows) == 11
-    assert min(rows) > 0
-    assert set(task.whole_splits(scores[:3])) == {"train"}
-    assert task.whole_splits(scores[:2]) == {}
-    assert StyleTransferTask.build(settings(home, draw="step")).blocks == (), "each step has sources of its own"
-
-
-def test_all_prompts_of_a_block_have_the_same_draws(home: Path) -> None:
+def test_prompts_of_a_block_have_the_same_draws(home: Path) -> None:
     task = StyleTransferTask.build(settings(home, draw="fixed", samples=24))
     evaluator = Evaluator(task, Budget(BudgetSettings()), seed=3)
-    block = task.blocks[0]
-    together = evaluator.score([*PROMPTS, *PROMPTS], block)
+
+    def values(prompts: list[Prompt], name: str) -> list[Any]:
+        return [score.values.tolist() for score in evaluator.score(prompts, "train", name=name)]
+
+    together = values([*PROMPTS, *PROMPTS], "train-1-2")
     assert together[:3] == together[3:]
-    assert evaluator.score(PROMPTS[::-1], block)[::-1] == together[:3], "in another request too"
-    assert len({score.value for score in together}) > 1
-    apart = evaluator.score([*PROMPTS, *PROMPTS], "train")
+    assert values(PROMPTS[::-1], "train-1-2")[::-1] == together[:3], "in another request too"
+    assert len({str(one) for one in together}) > 1
+    apart = values([*PROMPTS, *PROMPTS], "")
     assert apart[:3] != apart[3:], "the sampling of a search that learns is its own each time"
 
 
 def test_a_copy_is_worth_nothing_where_a_gain_is_asked_for(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for reward in ("mean", "gain"):
         task = StyleTransferTask.build(settings(home, reward=reward))
-        copies = [Generated((text, text.upper())) for text in task.sources["test"]]
+        copies = [Generated((text, text.upper())) for text in texts(task)]
         monkeypatch.setattr(task.generator, "sample", lambda requests, copies=copies: copies)
-        evaluation = task.evaluate(PROMPTS[0], "test")
+        evaluation = evaluated(task)
         assert evaluation.metrics["copies"] == 100
         assert evaluation.metrics["content"] > 60
         if reward == "gain":
@@ -189,19 +188,18 @@ def test_a_copy_is_worth_nothing_where_a_gain_is_asked_for(home: Path, monkeypat
 
 def test_of_outputs_that_gain_nothing_a_changed_one_is_taken(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = StyleTransferTask.build(settings(home, reward="gain"))
-    made = [Generated((text, "", text + " a")) for text in task.sources["test"]]
+    made = [Generated((text, "", text + " a")) for text in texts(task)]
     monkeypatch.setattr(task.generator, "sample", lambda requests: made)
-    monkeypatch.setattr(task._judges.style, "_ask", lambda texts: [0.5] * len(texts))
-    assert task.evaluate(PROMPTS[0], "test").metrics["copies"] == 0
+    monkeypatch.setattr(task._judges.style, "_judge", lambda texts: [0.5] * len(texts))
+    assert evaluated(task).metrics["copies"] == 0
 
 
 def test_the_report_has_every_metric_and_says_who_judged(task: StyleTransferTask) -> None:
-    evaluation = task.evaluate(PROMPTS[0], "test", seed=1)
+    evaluation = evaluated(task, seed=1)
     assert set(evaluation.metrics) == {"content", "style", "fluency", "j", "gm", "score", "perplexity", "copies"}
     assert evaluation.rows == 5
-    assert evaluation.calls == 20
     rows = evaluation.tables["rewrites"]
-    assert [row["source"] for row in rows] == list(task.sources["test"])
+    assert [row["source"] for row in rows] == texts(task)
     assert evaluation.metrics["content"] == pytest.approx(sum(row["content"] for row in rows) / 5)
     # A rewrite has the style or not; the table shows how likely the judge finds it.
     each = [row["content"] * (row["style"] > 50) * row["fluency"] / 100 for row in rows]
@@ -210,7 +208,7 @@ def test_the_report_has_every_metric_and_says_who_judged(task: StyleTransferTask
     judges = task.judges()
     assert judges["style (search)"] != judges["style (report)"]
     assert "held-out accuracy" in judges["style (search)"]
-    assert task.evaluate(PROMPTS[0], "test", seed=1) == evaluation
+    assert evaluated(task, seed=1) == evaluation
 
 
 def test_references_bring_bleu_and_bertscore(home: Path) -> None:
@@ -219,8 +217,8 @@ def test_references_bring_bleu_and_bertscore(home: Path) -> None:
     (home / "ref.txt").write_text("we was good food .\nthey love it .\n", encoding="utf-8")
     files = {"test": str(home / "test.txt"), "references": str(home / "ref.txt"), "test_sources": None}
     task = StyleTransferTask.build(settings(home, **files))
-    assert {"bleu", "bertscore"} <= set(task.evaluate(PROMPTS[0], "test").metrics)
-    assert {"bleu", "bertscore"}.isdisjoint(task.evaluate(PROMPTS[0], "dev").metrics)
+    assert {"bleu", "bertscore"} <= set(evaluated(task).metrics)
+    assert {"bleu", "bertscore"}.isdisjoint(evaluated(task, "dev").metrics)
     with pytest.raises(SettingError, match="2 references, no test file"):
         style_data(settings(home, references=str(home / "ref.txt")))
 
@@ -286,23 +284,24 @@ def test_rewriting_needs_the_kept_judges_and_no_text(home: Path, task: StyleTran
             kept_rewriter(without, broken, "cpu", RemoteSettings())
 
 
-def test_context_and_baselines(home: Path, task: StyleTransferTask) -> None:
+def test_context_and_drafts(home: Path, task: StyleTransferTask) -> None:
     context = task.context()
     assert context.count('"') == 8
-    listed = context.split("\n")[1:]
-    assert listed == [f"1. {task.baselines()['manual']}", f"2. {task.baselines()['instructions']}", "3."]
-    assert all("negative" in text or "positive" in text for text in map(str.lower, task.drafts()))
-    assert {text.count("{text}") for text in task.drafts()} == {0, 1}
-    assert not any("{" in text.replace("{text}", "") for text in task.drafts())
-    assert task.baselines() == {
+    listed, by_hand = context.split("\n")[1:], hand_written(task)
+    assert listed == [f"1. {by_hand['manual']}", f"2. {by_hand['instructions']}", "3."]
+    drafts = [draft.text for draft in task.drafts()]
+    assert len(drafts) > len(by_hand)
+    assert all("negative" in text or "positive" in text for text in map(str.lower, drafts))
+    assert {text.count("{text}") for text in drafts} == {0, 1}
+    assert not any("{" in text.replace("{text}", "") for text in drafts)
+    assert by_hand == {
         "manual": "Change the following sentence from negative to positive.",
         "instructions": "You are given a sentence that is negative. "
         "Write it anew to be positive, and keep what it says.",
     }
-    named = StyleTransferTask.build(settings(home, manual="Hello:", context_examples=0))
-    assert named.baselines()["manual"] == "Hello:"
-    assert named.context() == ""
-    assert named.fingerprint != task.fingerprint
+    named = StyleTransferTask.build(settings(home, manual="Hello:"))
+    assert hand_written(named)["manual"] == "Hello:"
+    assert named.info.fingerprint != task.info.fingerprint
 
 
 def test_judges_can_be_named(home: Path) -> None:
@@ -315,7 +314,7 @@ def test_judges_can_be_named(home: Path) -> None:
     assert judges["fluency"].startswith("acceptability(")
     text = "they love it ."
     assert task._judges.style([text])[0] + task._judges.test_style([text])[0] <= 2
-    opposite = StyleTransferTask.build(settings(home, **given, style_label="negative"))
+    opposite = StyleTransferTask.build(settings(home, **{**given, "style": f"{judge}#negative"}))
     assert opposite._judges.style([text])[0] == pytest.approx(1 - task._judges.style([text])[0])
 
 
@@ -378,7 +377,7 @@ def test_texts_beyond_the_window_are_left_out_of_the_search_and_recorded_in_the_
     long = " ".join(["very"] * 70)
     (tmp_path / "test.txt").write_text(f"we hate it .\n{long}\n", encoding="utf-8")
     task = StyleTransferTask.build(settings(home, test=str(tmp_path / "test.txt"), test_sources=None))
-    evaluation = task.evaluate(PROMPTS[0], "test")
+    evaluation = evaluated(task)
     assert evaluation.rows == 2
     assert len(evaluation.tables["failures"]) == 1
     assert "does not fit" in evaluation.tables["failures"][0]
@@ -388,7 +387,7 @@ def test_texts_beyond_the_window_are_left_out_of_the_search_and_recorded_in_the_
         StyleTransferTask.build(settings(home, source=str(tmp_path / "long.txt")))
 
 
-def test_outputs_that_are_always_empty_are_worth_nothing_and_said(home: Path) -> None:
+def test_outputs_that_are_always_empty_are_worth_nothing_and_said(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = StyleTransferTask.build(settings(home))
     plain = task.generator.model.forward
 
@@ -398,11 +397,11 @@ def test_outputs_that_are_always_empty_are_worth_nothing_and_said(home: Path) ->
         answer.logits[..., VOCABULARY.index('"')] += 1e4
         return answer
 
-    task.generator.model.forward = silent
-    score = task.score(PROMPTS[:1], [1])[0]
-    assert score.value == 0
-    assert [failure.split(": ")[1] for failure in score.failures] == ["every output is empty"] * 2
-    evaluation = task.evaluate(PROMPTS[0], "test")
+    monkeypatch.setattr(task.generator.model, "forward", silent)  # tasks share loaded models
+    [answers] = asked(task, PROMPTS[:1], [1])
+    assert task.values(answers, split_rows(task, "train")).mean() == 0
+    assert [failure.split(": ")[1] for failure in answers.failures.values()] == ["every output is empty"] * 2
+    evaluation = evaluated(task)
     assert evaluation.metrics["j"] == evaluation.metrics["gm"] == evaluation.metrics["content"] == 0
     assert "perplexity" not in evaluation.metrics
     with pytest.raises(DataError, match="every output is empty"):

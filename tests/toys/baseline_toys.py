@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 from transformers import (
@@ -18,21 +19,23 @@ from transformers import (
     RobertaForMaskedLM,
 )
 
-from pinprompt.bench.write import random_backbone
+from benchmarks.write import random_backbone
+from pinprompt.answers.budget import Budget
+from pinprompt.answers.evaluator import Evaluator
+from pinprompt.answers.log import Log
+from pinprompt.answers.table import Table
 from pinprompt.data.examples import Example
+from pinprompt.folder.folder import ANSWERS, RunFolder
 from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.models.labels import CausalLabels, MaskedLabels
 from pinprompt.policy.writer import Writer
 from pinprompt.recipe.sections import BudgetSettings, PolicySettings
 from pinprompt.recipe.task_sections import ClassificationSettings
-from pinprompt.run.folder import RunFolder
-from pinprompt.scoring.budget import Budget
-from pinprompt.scoring.evaluator import Evaluator
-from pinprompt.scoring.journal import Journal
 from pinprompt.tasks.classification import ClassificationTask
 from pinprompt.tasks.labelled_data import LabelledData
 from pinprompt.tasks.prompts import parse
-from pinprompt.values import Evaluation, Event, Prompt, Score
+from pinprompt.tasks.protocol import Draft, TaskInfo, fit_rows, split_rows
+from pinprompt.values import Answers, Draw, Evaluation, Event, Prompt, Row
 
 torch.set_num_threads(1)
 
@@ -185,31 +188,44 @@ def planted(kind: str, rows: int = 16, seed: int = 0, **settings: Any) -> Classi
     return ClassificationTask(ClassificationSettings(words=WORDS, **settings), data, template, labels, "toy")
 
 
+def worth_of(task: Any, prompt: Prompt) -> float:
+    """What a task says of a prompt on its training rows when it is asked directly."""
+    rows = split_rows(task, "train")
+    needed = (*rows, *(row for row in fit_rows(task) if row not in rows))
+    [answers] = task.ask([prompt], needed, [Draw()])
+    return float(np.mean(task.values(answers, rows, fit_rows(task))))
+
+
 class WordTask:
     """A black box: a prompt is worth what its words are worth."""
 
-    name, fingerprint, primary, stochastic = "words", "words-1", "score", False
-    splits: tuple[str, ...] = ("train", "dev")
+    info = TaskInfo("words", "words-1")
 
-    def __init__(self, worth: Callable[[str], float], instruction: str | None = None) -> None:
+    def __init__(
+        self,
+        worth: Callable[[str], float],
+        instruction: str | None = None,
+        splits: Sequence[str] = ("train", "dev"),
+    ) -> None:
         self.worth, self.instruction = worth, instruction
+        self.rows = tuple(Row(split, 0, calls=2) for split in splits)
         self.asked: list[str] = []
 
-    def score(self, prompts: Sequence[Prompt], seeds: Sequence[int] = (), split: str = "train") -> list[Score]:
+    def ask(self, prompts: Sequence[Prompt], rows: Sequence[int], draws: Sequence[Draw] = ()) -> list[Answers]:
         self.asked += [prompt.text for prompt in prompts]
-        return [Score(self.worth(prompt.text), calls=2) for prompt in prompts]
+        return [Answers(tuple(rows), [self.worth(prompt.text)] * len(rows)) for prompt in prompts]
 
-    def evaluate(self, prompt: Prompt, split: str, seed: int = 0) -> Evaluation:
-        return Evaluation(split, {"score": self.worth(prompt.text)}, 1, 2)
+    def values(self, answers: Answers, rows: Sequence[int], fit: Sequence[int] = ()) -> Any:
+        return np.array(answers.on(rows), dtype=np.float64)
 
-    def calls(self, split: str = "train") -> int:
-        return 2
+    def metrics(self, answers: Answers, rows: Sequence[int], fit: Sequence[int] = (), seed: int = 0) -> Evaluation:
+        return Evaluation(self.rows[rows[0]].split, {"score": float(answers.on(rows)[0])}, 1)
 
     def context(self) -> str:
         return ""
 
-    def baselines(self) -> dict[str, str]:
-        return {} if self.instruction is None else {"instructions": self.instruction}
+    def drafts(self) -> list[Draft]:
+        return [] if self.instruction is None else [Draft(self.instruction, "instructions")]
 
 
 def writer(**settings: Any) -> Writer:
@@ -242,7 +258,7 @@ def opened(
         record.begin("")
         record.checkpoint.due = lambda: saving  # type: ignore[method-assign]
         budget = Budget(BudgetSettings(calls=calls, **limits))
-        evaluator = Evaluator(task, budget, seed=seed, journal=Journal(record.path / "scores.jsonl", record.run))
+        evaluator = Evaluator(task, budget, seed=seed, table=Table(Log(record.path / ANSWERS, record.run)))
         evaluator.restore(record.checkpoint.provided("evaluator"))
         record.checkpoint.marked["evaluator"] = evaluator.position
 

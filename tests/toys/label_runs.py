@@ -9,6 +9,7 @@ from tests.house.tiny import make_lm
 from tests.toys import label_toys
 
 from pinprompt.recipe import recipe as recipes
+from pinprompt.reports.report import write_report
 from pinprompt.run import running
 
 ROWS = [
@@ -54,4 +55,4 @@ def settings_of(folder: Path, **over: Any) -> dict[str, Any]:
 
 def make_run(folder: Path, **over: Any) -> Path:
     """The folder of such a run."""
-    return running.run(recipes.resolve(settings_of(folder, **over)), folder / "run").folder
+    return running.run(recipes.resolve(settings_of(folder, **over)), folder / "run", reporter=write_report).folder

@@ -73,11 +73,10 @@ def row_name(recipe: Mapping[str, Any]) -> str:
     if method == "race":
         said += ["no calibration"] if raw else []
         said += ["no racing"] if race["keep"] == 1.0 else []
-        said += ["no screening"] if not race["screen"] else []
-        said += ["no stock phrases"] if not race["cores"] else []
+        said += ["no stock phrases"] if not race.get("phrases", True) else []
     else:
         said.append("raw" if raw else "calibrated")
-        said += ["raced"] if scoring["race"] else []
+        said += ["raced"] if scoring.get("race") else []
         said += ["chosen by all rows"] if scoring["choose"] == "rows" else []
     return ", ".join([*said, f"{recipe['budget']['calls']:,} calls"])
 

@@ -11,7 +11,6 @@ row is one run, one budget, and raw or calibrated.
 
 from __future__ import annotations
 
-import base64
 import json
 import sys
 from collections.abc import Iterator
@@ -20,8 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from pinprompt.answers.budget import Budget
+from pinprompt.answers.evaluator import Evaluator
+from pinprompt.answers.table import unpack_answers
+from pinprompt.recipe.sections import BudgetSettings
 from pinprompt.run import build, running
-from pinprompt.tasks import label_scores
 from pinprompt.values import Prompt
 
 BUDGETS = (600, 1000, 1600, 6400)
@@ -30,37 +32,31 @@ FINALISTS = 8
 
 def rows_of(folder: Path, task: Any) -> Iterator[dict[str, Any]]:
     """The choice for each budget, raw and calibrated, in one run, with its test accuracy both ways."""
-    scored: dict[str, Any] = {}
-    for line in (folder / "scores.jsonl").read_text("utf-8").splitlines():
+    evaluator = Evaluator(task, Budget(BudgetSettings()))  # calibrated; asks only what the run has not asked
+    train, dev = (evaluator.rows(split) for split in ("train", "dev"))
+    prompts: list[Prompt] = []
+    for number, line in enumerate((folder / "answers.jsonl").read_text("utf-8").splitlines()):
         row = json.loads(line)
-        if row.get("kind") == "score" and row["split"] == "train" and row.get("answers"):
-            logs = label_scores.unpack_rows(base64.b64decode(row["answers"]), len(task.labels))
-            scored.setdefault(row["text"], logs)
-    texts = list(scored)
-    targets, prior = task.targets("train"), label_scores.prior_of(task.settings.prior, task.labels)
-    worth: dict[str, dict[str, float]] = {"raw": {}, "calibrated": {}}
-    offsets: dict[str, tuple[float, ...]] = {}
-    for text, logs in scored.items():
-        offsets[text] = tuple(map(float, label_scores.batch_offsets(logs, targets, prior)))
-        worth["raw"][text] = task.score_of(np.exp(logs), "train").value
-        worth["calibrated"][text] = task.score_of(label_scores.calibrated(logs, offsets[text]), "train").value
-    tested: dict[str, dict[str, float]] = {}
-    finals: dict[str, Any] = {}
+        if not row["report"]:
+            prompt = Prompt(row["text"], tuple(row["ids"]))
+            evaluator.table.add(prompt, unpack_answers(row), "", number, False, {})
+            if not evaluator.table.get(prompt.text).missing(train) and prompt not in prompts:
+                prompts.append(prompt)
+
+    def worth(prompt: Prompt, way: str, rows: tuple[int, ...]) -> float:
+        [answers] = evaluator.ask([prompt], rows)
+        return float(np.mean(task.values(answers, rows, train if way == "calibrated" else ())))
+
     for budget in BUDGETS:
-        count = (budget - FINALISTS * task.calls("dev")) // task.calls("train")
+        count = (budget - FINALISTS * len(dev)) // len(train)
         if count < 1:  # with many classes, a small budget does not pay for a prompt and the finalists
             continue
         for way in ("raw", "calibrated"):
-            best = sorted(texts[:count], key=lambda text: -worth[way][text])[:FINALISTS]
-            new = [text for text in best if text not in finals]
-            scores = task.score([Prompt(text, offsets=offsets[text]) for text in new], split="dev") if new else []
-            finals |= dict(zip(new, scores, strict=True))
-            dev = [finals[text].details["raw_score"] if way == "raw" else finals[text].value for text in best]
-            chosen = best[int(np.argmax(dev))]
-            if chosen not in tested:
-                tested[chosen] = dict(task.evaluate(Prompt(chosen, offsets=offsets[chosen]), "test").metrics)
-            found = tested[chosen]["raw_accuracy" if way == "raw" else "accuracy"]
-            yield {"run": folder.name, "budget": budget, "way": way, "prompt": chosen, "accuracy": found}
+            best = sorted(prompts[:count], key=lambda prompt: -worth(prompt, way, train))[:FINALISTS]
+            chosen = best[int(np.argmax([worth(prompt, way, dev) for prompt in best]))]
+            [tested] = evaluator.evaluate([chosen], "test")
+            found = tested.metrics["raw_accuracy" if way == "raw" else "accuracy"]
+            yield {"run": folder.name, "budget": budget, "way": way, "prompt": chosen.text, "accuracy": found}
 
 
 def main(runs: Path, out: Path) -> None:

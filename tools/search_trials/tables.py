@@ -25,7 +25,7 @@ from pinprompt.data.examples import Example
 from pinprompt.policy.backbone import Backbone
 from pinprompt.policy.writer import Writer
 from pinprompt.recipe.sections import Constraints, PolicySettings
-from pinprompt.records.readability import dictionary_words
+from pinprompt.run.readability import dictionary_words
 from pinprompt.tasks.prompts import context_text, parse
 from pinprompt.values import derive
 

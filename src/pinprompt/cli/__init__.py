@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import sys
+import threading
 from typing import Annotated
 
 import typer
@@ -41,4 +46,34 @@ for verb in (*search.VERBS, *use.VERBS, *study.VERBS, *about.VERBS):
 
 def main() -> None:
     """The entry point of `pinprompt`."""
-    app(prog_name="pinprompt")
+    watch_parent()
+    try:
+        app(prog_name="pinprompt")
+    finally:
+        _flush()
+
+
+def _flush() -> None:
+    """Write out what was printed; if that is not possible, say so once and exit with code 1."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads any more
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"pinprompt: the output cannot be written: {error.strerror}", file=sys.stderr)
+        raise SystemExit(1) from None
+
+
+def watch_parent() -> None:
+    """If the studio started this process, stop like after Ctrl-C once the studio is gone, even if it was killed."""
+    given = os.environ.pop("PINPROMPT_PARENT_PIPE", "")
+    if not given.isdecimal():
+        return
+
+    def wait() -> None:
+        with contextlib.suppress(OSError):
+            os.read(int(given), 1)  # returns when the last writing end is closed
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=wait, daemon=True).start()

@@ -6,173 +6,148 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from pinprompt.cli.console import Console, FolderSearch, Machine, NoReport, Run, SearchOptions, TaskSearch, door
+from pinprompt.cli.console import Console, FolderSearch, Machine, NoReport, Run, SearchOptions, TaskSearch
 from pinprompt.errors import ServerDown, SettingError
 
-Data = Annotated[Path | None, typer.Option("--data", help="Folder with the dataset's files.")]
+Data = Annotated[Path | None, Option("--data", help="Folder with the dataset's files.")]
 
 
 def tune(
-    recipe: Annotated[Path, typer.Argument(help="A recipe: a TOML file (recipes/ has examples).")],
+    console: Console,
+    recipe: Annotated[Path, Argument(help="A recipe: a TOML file (recipes/ has examples).")],
     options: FolderSearch,
 ) -> None:
     """Run the search that a recipe file describes."""
-    with door(options) as console:
-        from pinprompt.recipe import recipe as recipes
+    from pinprompt.recipe import recipe as recipes
 
-        _search(console, recipes.read_toml(recipe), options, options.force, source=recipe)
+    _search(console, recipes.read_toml(recipe), options, options.force, source=recipe)
 
 
 def resume(
+    console: Console,
     options: Machine,
     run: Run,
-    calls: Annotated[int | None, typer.Option("--calls", min=1, help="A new call limit for the search.")] = None,
-    minutes: Annotated[
-        float | None, typer.Option("--minutes", min=0.01, help="A new time limit for the search, in minutes.")
-    ] = None,
+    calls: Annotated[int | None, Option(min=1, help="A new call limit for the search.")] = None,
+    minutes: Annotated[float | None, Option(min=0.01, help="A new time limit for the search, in minutes.")] = None,
     no_report: NoReport = False,
 ) -> None:
     """Continue an interrupted run."""
-    with door(options) as console:
-        from pinprompt import api
-        from pinprompt.recipe import recipe as recipes
-        from pinprompt.records.identity import restore_recipe
+    from pinprompt import api
+    from pinprompt.folder.identity import restore_recipe
+    from pinprompt.recipe import recipe as recipes
 
-        if restore_recipe(run):
-            console.note(f"{run / 'recipe.toml'} was changed after the run wrote it; restored from run.json")
-        api.recipe_of(run)  # raises a clear error if the folder holds no run
-        shared = {field.name: getattr(options, field.name) for field in fields(Machine)}
-        search = SearchOptions(**shared, out=run, resume=True, calls=calls, minutes=minutes, no_report=no_report)
-        _search(console, recipes.read_toml(run / "recipe.toml"), search, False, source=run)
+    if restore_recipe(run):
+        console.note(f"{run / 'recipe.toml'} was changed after the run wrote it; restored from run.json")
+    api.recipe_of(run)  # raises a clear error if the folder holds no run
+    shared = {field.name: getattr(options, field.name) for field in fields(Machine)}
+    search = SearchOptions(**shared, out=run, resume=True, calls=calls, minutes=minutes, no_report=no_report)
+    _search(console, recipes.read_toml(run / "recipe.toml"), search, False, source=run)
 
 
 def classify(
+    console: Console,
     options: TaskSearch,
-    dataset: Annotated[str | None, typer.Argument(help="A built-in dataset, such as vader-products.")] = None,
+    dataset: Annotated[str | None, Argument(help="A built-in dataset, such as vader-products.")] = None,
     data: Data = None,
-    train: Annotated[Path | None, typer.Option("--train", help="Labelled examples: CSV, TSV or JSONL.")] = None,
-    dev: Annotated[
-        Path | None, typer.Option("--dev", help="Examples for choosing the best prompt; default: part of train.")
-    ] = None,
-    test: Annotated[Path | None, typer.Option("--test", help="Examples for the report.")] = None,
-    text_column: Annotated[str | None, typer.Option("--text-column", help="Column with the text.")] = None,
-    label_column: Annotated[str | None, typer.Option("--label-column", help="Column with the label.")] = None,
-    word: Annotated[
-        list[str] | None, typer.Option("--word", help="label=word, once per label; default: the labels' names.")
-    ] = None,
-    prompt: Annotated[
-        str | None, typer.Option("--prompt", help="Your own prompt, to start from and compare with.")
-    ] = None,
-    task_model: Annotated[str | None, typer.Option("--task-model", help="The model to find a prompt for.")] = None,
-    split: Annotated[int | None, typer.Option("--split", min=0, help="Number of the few-shot split.")] = None,
-    template: Annotated[
-        str | None, typer.Option("--template", help="How text and prompt are combined: {text}, {prompt}, {mask}.")
-    ] = None,
+    train: Annotated[Path | None, Option(help="Labelled examples: CSV, TSV or JSONL.")] = None,
+    dev: Annotated[Path | None, Option(help="Examples for choosing the best prompt; default: part of train.")] = None,
+    test: Annotated[Path | None, Option(help="Examples for the report.")] = None,
+    text_column: Annotated[str | None, Option(help="Column with the text.")] = None,
+    label_column: Annotated[str | None, Option(help="Column with the label.")] = None,
+    word: Annotated[list[str] | None, Option(help="label=word, once per label; default: the labels' names.")] = None,
+    prompt: Annotated[str | None, Option(help="Your own prompt, to start from and compare with.")] = None,
+    task_model: Annotated[str | None, Option(help="The model to find a prompt for.")] = None,
+    split: Annotated[int | None, Option(min=0, help="Number of the few-shot split.")] = None,
+    template: Annotated[str | None, Option(help="How text and prompt are combined: {text}, {prompt}, {mask}.")] = None,
 ) -> None:
     """Find a prompt with which a model labels texts."""
-    with door(options) as console:
-        if dataset is None and train is None:
-            raise SettingError("name a built-in dataset (docs/data.md), or give your own examples with --train FILE")
-        words = dict(_word(pair) for pair in word or [])
-        given = {
-            "dataset": dataset, "data": data, "train": train, "dev": dev, "test": test, "text_column": text_column,
-            "label_column": label_column, "words": words or None, "model": task_model, "split": split,
-            "template": template, "manual": prompt,
-        }  # fmt: skip
-        _search(console, _tree("classification", "smollm2", options, given), options, options.force)
+    if dataset is None and train is None:
+        raise SettingError("name a built-in dataset (docs/data.md), or give your own examples with --train FILE")
+    words = dict(_word(pair) for pair in word or [])
+    given = {
+        "dataset": dataset, "data": data, "train": train, "dev": dev, "test": test, "text_column": text_column,
+        "label_column": label_column, "words": words or None, "model": task_model, "split": split,
+        "template": template, "manual": prompt,
+    }  # fmt: skip
+    _search(console, _tree("classification", "smollm2", options, given), options, options.force)
 
 
-def demo(options: SearchOptions) -> None:
+def demo(console: Console, options: SearchOptions) -> None:
     """Find a prompt for the sentiment of film reviews with a small model; takes a few minutes on a laptop."""
-    with door(options) as console:
-        seed = 13 if options.seed is None else options.seed
-        # 64 test rows, the default of the profile, would be too few to tell the found prompt from the manual one.
-        task = {"kind": "classification", "dataset": "rotten-tomatoes", "model": "smollm2", "test_rows": 200}
-        tree = {"profile": "quick", "seed": seed, "task": {**task, "split": seed}}
-        _search(console, tree, options, not options.resume, Path("runs/demo"))
+    seed = 13 if options.seed is None else options.seed
+    # 64 test rows, the default of the profile, would be too few to tell the found prompt from the manual one.
+    task = {"kind": "classification", "dataset": "rotten-tomatoes", "model": "smollm2", "test_rows": 200}
+    tree = {"profile": "quick", "seed": seed, "task": {**task, "split": seed}}
+    _search(console, tree, options, not options.resume, Path("runs/demo"))
 
 
 def restyle(
+    console: Console,
     options: TaskSearch,
-    dataset: Annotated[str | None, typer.Argument(help="A built-in style dataset, such as books.")] = None,
-    direction: Annotated[str | None, typer.Option("--direction", help="Such as negative-to-positive.")] = None,
+    dataset: Annotated[str | None, Argument(help="A built-in style dataset, such as books.")] = None,
+    direction: Annotated[str | None, Option(help="Such as negative-to-positive.")] = None,
     data: Data = None,
-    source: Annotated[
-        Path | None, typer.Option("--source", help="Texts to rewrite, one per line, at least 50 different ones.")
-    ] = None,
-    target: Annotated[
-        Path | None, typer.Option("--target", help="Texts in the target style, one per line, at least 50.")
-    ] = None,
-    source_style: Annotated[
-        str | None, typer.Option("--source-style", help="Name of the source style; default: the file's name.")
-    ] = None,
-    target_style: Annotated[
-        str | None, typer.Option("--target-style", help="Name of the target style; default: the file's name.")
-    ] = None,
-    test: Annotated[Path | None, typer.Option("--test", help="Texts for the report, one per line.")] = None,
-    task_model: Annotated[str | None, typer.Option("--task-model", help="The model that rewrites.")] = None,
-    split: Annotated[int | None, typer.Option("--split", min=0, help="Number of the random split.")] = None,
-    force_judge: Annotated[
-        bool, typer.Option("--force-judge", help="Use a style judge even if it fails its check.")
-    ] = False,
+    source: Annotated[Path | None, Option(help="Texts to rewrite, one per line, at least 50 different ones.")] = None,
+    target: Annotated[Path | None, Option(help="Texts in the target style, one per line, at least 50.")] = None,
+    source_style: Annotated[str | None, Option(help="Name of the source style; default: the file's name.")] = None,
+    target_style: Annotated[str | None, Option(help="Name of the target style; default: the file's name.")] = None,
+    test: Annotated[Path | None, Option(help="Texts for the report, one per line.")] = None,
+    task_model: Annotated[str | None, Option(help="The model that rewrites.")] = None,
+    split: Annotated[int | None, Option(min=0, help="Number of the random split.")] = None,
+    force_judge: Annotated[bool, Option("--force-judge", help="Use a style judge even if it fails its check.")] = False,
 ) -> None:
     """Find a prompt that makes a model rewrite texts in another style."""
-    with door(options) as console:
-        if dataset is None and (source is None or target is None):
-            raise SettingError(
-                "name a built-in style dataset (docs/data.md), or give --source FILE and --target FILE, each with one "
-                "text per line (at least 50 different texts)"
-            )
-        given = {
-            "dataset": dataset, "direction": direction, "data": data, "source": source, "target": target, "test": test,
-            "source_style": source_style, "target_style": target_style, "model": task_model, "split": split,
-            "force_judge": force_judge or None,
-        }  # fmt: skip
-        _search(console, _tree("style-transfer", "smollm2", options, given), options, options.force)
+    if dataset is None and (source is None or target is None):
+        raise SettingError(
+            "name a built-in style dataset (docs/data.md), or give --source FILE and --target FILE, each with one "
+            "text per line (at least 50 different texts)"
+        )
+    given = {
+        "dataset": dataset, "direction": direction, "data": data, "source": source, "target": target, "test": test,
+        "source_style": source_style, "target_style": target_style, "model": task_model, "split": split,
+        "force_judge": force_judge or None,
+    }  # fmt: skip
+    _search(console, _tree("style-transfer", "smollm2", options, given), options, options.force)
 
 
 def invert(
+    console: Console,
     options: TaskSearch,
-    images: Annotated[list[Path], typer.Argument(help="Pictures, or folders of pictures.")],
-    model: Annotated[str | None, typer.Option("--model", help="The CLIP or SigLIP model that scores.")] = None,
-    length: Annotated[int | None, typer.Option("--length", min=1, help="Tokens in a prompt.")] = None,
-    style: Annotated[str | None, typer.Option("--style", help="caption, tags or words; default: caption.")] = None,
-    ban: Annotated[Path | None, typer.Option("--ban", help="A file with one banned word or phrase per line.")] = None,
+    images: Annotated[list[Path], Argument(help="Pictures, or folders of pictures.")],
+    model: Annotated[str | None, Option(help="The CLIP or SigLIP model that scores.")] = None,
+    length: Annotated[int | None, Option(min=1, help="Tokens in a prompt.")] = None,
+    style: Annotated[str | None, Option(help="caption, tags or words; default: caption.")] = None,
+    ban: Annotated[Path | None, Option(help="A file with one banned word or phrase per line.")] = None,
 ) -> None:
     """Find words for a picture, or for what several have in common."""
-    with door(options) as console:
-        given = {"images": [str(path) for path in images], "model": model, "style": style}
-        tree = _tree("inversion", "emoji-clip", options, given)
-        tree["policy"] = _given({"length": length})
-        if ban is not None:
-            tree["policy"]["constraints"] = {"banned_file": str(ban)}
-        if console.terminal and not options.estimate:
-            from pinprompt.cli.shown import show_pictures
+    given = {"images": [str(path) for path in images], "model": model, "style": style}
+    tree = _tree("inversion", "emoji-clip", options, given)
+    tree["policy"] = _given({"length": length})
+    if ban is not None:
+        tree["policy"]["constraints"] = {"banned_file": str(ban)}
+    if console.terminal and not options.estimate:
+        from pinprompt.cli.shown import show_pictures
 
-            show_pictures(images)
-        if tree["task"].get("model") == "emoji-clip":
-            console.note(
-                "emoji-clip scores the words; it was trained on emoji, not photographs (choose another with --model)"
-            )
-        _search(console, tree, options, options.force)
+        show_pictures(images)
+    if tree["task"].get("model") == "emoji-clip":
+        console.note(
+            "emoji-clip scores the words; it was trained on emoji, not photographs (choose another with --model)"
+        )
+    _search(console, tree, options, options.force)
 
 
 def _search(
-    console: Console,
-    tree: dict[str, Any],
-    options: SearchOptions,
-    force: bool,
-    folder: Path | None = None,
+    console: Console, tree: dict[str, Any], options: SearchOptions, force: bool, folder: Path | None = None,
     source: Path | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Resolve the recipe, run it with progress and show the result; `source` is the file the tree was read from."""
     from pinprompt import api
     from pinprompt.cli.shown import Progress, shown_estimate, shown_result
     from pinprompt.recipe import recipe as recipes
     from pinprompt.run import consent
-    from pinprompt.run.running import near
+    from pinprompt.run.running import with_found_files
 
     if options.resume and force:
         raise SettingError("--resume continues a run and --force deletes it: give one of them")
@@ -186,7 +161,7 @@ def _search(
     given = recipes.merge(over, recipes.parse_overrides(options.sets or []))
     recipe = recipes.resolve(recipes.merge(tree, given))
     if options.estimate:
-        found = near(recipe, source) if source is not None and source.is_dir() else recipe
+        found = with_found_files(recipe, source) if source is not None and source.is_dir() else recipe
         figures = api.estimate(
             found, device=options.device, threads=options.threads, report=not options.no_report,
             unread=[] if source is None else consent.unread(found, source, given),
@@ -194,7 +169,7 @@ def _search(
         console.answer(figures, shown_estimate(figures))
         return
     if source is not None:
-        consent.agree(near(recipe, source) if source.is_dir() else recipe, source, given)
+        consent.agree(with_found_files(recipe, source) if source.is_dir() else recipe, source, given)
     out = options.out or folder or api.default_folder(recipe)
     with Progress(console, recipe) as progress:
         try:

@@ -12,16 +12,18 @@ from rich.console import Console as Rich
 from rich.table import Table
 from rich.text import Text
 
-from pinprompt.cli.console import Console, Patience
+from pinprompt.cli.console import Console
+from pinprompt.folder.reading import inside, mapping, number, sequence
 from pinprompt.models.images import find_pictures, load_picture
 from pinprompt.recipe.recipe import Recipe
-from pinprompt.records import trackers
-from pinprompt.records.reading import inside, mapping, number, sequence
-from pinprompt.records.verdict import judge_result, value_of
-from pinprompt.records.wording import money_shown, spending, visible, where
+from pinprompt.reports import trackers
 from pinprompt.run.running import Result
+from pinprompt.run.verdict import judge_result, value_of
 from pinprompt.values import Event
+from pinprompt.wording import money_shown, spending, visible, where
 
+PAUSE = 5.0
+"""Seconds between two lines of progress, for output that is not a terminal."""
 REWRITES = 10
 """How many texts are shown before and after rewriting."""
 
@@ -104,7 +106,7 @@ def shown_estimate(figures: Mapping[str, Any]) -> str:
     if figures.get("tokens"):
         parts.append(f"about {figures['tokens']:,} tokens (at most {figures['most_tokens']:,})")
     if "money" in figures:
-        parts.append(f"money: {money_shown(figures['money'], figures['currency'])}")
+        parts.append(f"money: {money_shown(figures['money'])}")
     if figures.get("minutes") is not None:
         parts.append(f"about {figures['minutes']:.1f} minutes, {figures['report_minutes']:.1f} more for {after}")
     note = figures.get("note")
@@ -118,7 +120,7 @@ def shown_estimate(figures: Mapping[str, Any]) -> str:
 
 COLUMNS = 24
 """Characters in one line of a picture."""
-SHOWN = 3
+MAX_PICTURES = 3
 """Maximum number of pictures shown."""
 
 
@@ -127,11 +129,11 @@ def show_pictures(given: Sequence[Path]) -> None:
     from rich.columns import Columns
 
     files = find_pictures([str(path) for path in given])
-    drawn = [drawing(load_picture(path).image) for path in files[:SHOWN]]
+    drawn = [drawing(load_picture(path).image) for path in files[:MAX_PICTURES]]
     console = Rich(stderr=True)
     console.print(Columns(drawn, padding=(0, 2)))
-    if len(files) > SHOWN:
-        console.print(f"and {len(files) - SHOWN} more", highlight=False)
+    if len(files) > MAX_PICTURES:
+        console.print(f"and {len(files) - MAX_PICTURES} more", highlight=False)
 
 
 def drawing(image: object, columns: int = COLUMNS) -> Text:
@@ -162,7 +164,7 @@ class Progress:
     def __init__(self, console: Console, recipe: Recipe) -> None:
         self._console, self._recipe = console, recipe
         self._started = time.monotonic()
-        self._patience = Patience()
+        self._spoken = float("-inf")
         self._bar: Any = None
         self._line: Any = None
         self._words = ""
@@ -208,10 +210,11 @@ class Progress:
                 self._bar.update(
                     self._line, completed=done, description=_escaped(words), phase=f"step {event.step + 1}"
                 )
-            elif self._patience.due():
+            elif time.monotonic() - self._spoken >= PAUSE:
+                self._spoken = time.monotonic()
                 self._say(f"step {event.step + 1}: {words}")
         elif event.kind == "selected":
-            self._found(str(data["prompt"]))
+            self._print(f"found: {data['prompt']}")  # as soon as it is known; the report takes longer
         elif event.kind == "evaluating":
             self._phase(f"{data['name']} on {data['split']}")
         elif event.kind == "restart":
@@ -227,10 +230,7 @@ class Progress:
         if self._recipe.task.kind != "inversion" or words == self._words:
             return
         self._words = words
-        if self._bar is not None:
-            self._bar.console.print(_escaped(words), highlight=False)
-        else:
-            self._say(words)
+        self._print(words)
 
     def _phase(self, words: str) -> None:
         if self._bar is not None:
@@ -238,12 +238,12 @@ class Progress:
         else:
             self._say(words)
 
-    def _found(self, prompt: str) -> None:
-        """Show the answer as soon as it is known; the report takes longer."""
+    def _print(self, words: str) -> None:
+        """Show words that stay on the screen."""
         if self._bar is not None:
-            self._bar.console.print(f"found: {prompt}", markup=False, highlight=False)
+            self._bar.console.print(visible(words), markup=False, highlight=False)
         else:
-            self._say(f"found: {prompt}")
+            self._say(words)
 
     def _say(self, words: str) -> None:
         self._console.note(f"[{time.monotonic() - self._started:6.1f} s] {words}")

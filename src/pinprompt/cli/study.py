@@ -1,4 +1,4 @@
-"""Commands on many runs: sweep, ls, verify, compare, figures, results, studio."""
+"""Commands on many runs: sweep, ls, verify, compare, figures, studio."""
 
 from __future__ import annotations
 
@@ -7,67 +7,63 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from pinprompt.cli.console import Machine, Output, Runs, Seed, door
+from pinprompt.cli.console import Console, Machine, Output, Runs, Seed, table
 
 
 def sweep(
+    console: Console,
     options: Machine,
-    file: Annotated[Path, typer.Argument(help="A sweep: a TOML file (recipes/ has examples).")],
-    engine: Annotated[str, typer.Option("--engine", help="inline: one after the other; ray: in parallel.")] = "inline",
-    address: Annotated[str | None, typer.Option("--address", help="A Ray cluster; default: this machine.")] = None,
+    file: Annotated[Path, Argument(help="A sweep: a TOML file (recipes/ has examples).")],
+    engine: Annotated[str, Option(help="inline: one after the other; ray: in parallel.")] = "inline",
+    address: Annotated[str | None, Option(help="A Ray cluster; default: this machine.")] = None,
     workers: Annotated[
-        int | None,
-        typer.Option("--workers", min=1, help="Number of parallel runs on this machine, or in the estimate."),
+        int | None, Option(min=1, help="Number of parallel runs on this machine, or in the estimate.")
     ] = None,
-    gpus: Annotated[float, typer.Option("--gpus", min=0, help="GPUs per run.")] = 0.0,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the runs.")] = None,
+    gpus: Annotated[float, Option(min=0, help="GPUs per run.")] = 0.0,
+    out: Annotated[Path | None, Option("--out", "-o", help="Folder for the runs.")] = None,
     sets: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting for all runs that does not vary in the sweep.")
+        list[str] | None, Option("--set", help="A setting for all runs that does not vary in the sweep.")
     ] = None,
     only: Annotated[
-        list[str] | None,
-        typer.Option("--only", help="Run only the cells with this value of a varied setting: method=pin. Repeatable."),
+        list[str] | None, Option(help="Run only the cells with this value of a varied setting: method=pin. Repeatable.")
     ] = None,
     seed: Seed = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the runs with their estimated cost and what they lack, then exit.")
+        bool, Option("--dry-run", help="List the runs with their estimated cost and what they lack, then exit.")
     ] = False,
     tflops: Annotated[
-        float | None,
-        typer.Option("--tflops", min=1e-9, help="For --dry-run: TFLOP/s of a worker; default: measured here."),
+        float | None, Option(min=1e-9, help="For --dry-run: TFLOP/s of a worker; default: measured here.")
     ] = None,
-    per_hour: Annotated[
-        float | None, typer.Option("--per-hour", min=0, help="For --dry-run: price of a worker per hour.")
-    ] = None,
+    per_hour: Annotated[float | None, Option(min=0, help="For --dry-run: price of a worker per hour.")] = None,
 ) -> None:
     """Run many recipes; finished runs are skipped and interrupted ones are resumed."""
-    with door(options) as console:
-        from pinprompt import api
-        from pinprompt.recipe import recipe as recipes
+    from pinprompt import api
+    from pinprompt.recipe import recipe as recipes
 
-        settings = recipes.parse_overrides(sets or [])
-        chosen: dict[str, list[Any]] = {}
-        for setting, value in map(recipes.parse_override, only or []):
-            chosen.setdefault(setting, []).append(value)
-        if dry_run:
-            cells = api.plan_sweep(
-                file, out=out, seed=seed, settings=settings, only=chosen, device=options.device, tflops=tflops
-            )
-            console.answer(*_planned(cells, workers or 1, per_hour))
-            if any(cell["missing"] for cell in cells):
-                raise typer.Exit(1)
-            return
-        swept = api.sweep(
-            file, out=out, engine=engine, address=address, workers=workers, gpus=gpus, seed=seed, settings=settings,
-            only=chosen, device=options.device, threads=options.threads, notes=console.note,
-        )  # fmt: skip
-        total, failed = len(swept.cells), swept.failed
-        shown = [f"{total - len(failed)} of {total} cells are finished in {swept.folder}"]
-        shown += [f"{name}: {outcome}" for name, outcome in failed.items()]
-        console.answer({"folder": str(swept.folder), "cells": swept.cells, "failed": len(failed)}, *shown)
-        if failed:
+    settings = recipes.parse_overrides(sets or [])
+    chosen: dict[str, list[Any]] = {}
+    for setting, value in map(recipes.parse_override, only or []):
+        chosen.setdefault(setting, []).append(value)
+    if dry_run:
+        cells = api.plan_sweep(
+            file, out=out, seed=seed, settings=settings, only=chosen, device=options.device, tflops=tflops
+        )
+        console.answer(*_planned(cells, workers or 1, per_hour))
+        if any(cell["missing"] for cell in cells):
             raise typer.Exit(1)
+        return
+    swept = api.sweep(
+        file, out=out, engine=engine, address=address, workers=workers, gpus=gpus, seed=seed, settings=settings,
+        only=chosen, device=options.device, threads=options.threads, notes=console.note,
+    )  # fmt: skip
+    total, failed = len(swept.cells), swept.failed
+    shown = [f"{total - len(failed)} of {total} cells are finished in {swept.folder}"]
+    shown += [f"{name}: {outcome}" for name, outcome in failed.items()]
+    console.answer({"folder": str(swept.folder), "cells": swept.cells, "failed": len(failed)}, *shown)
+    if failed:
+        raise typer.Exit(1)
 
 
 def _time(minutes: float) -> str:
@@ -75,18 +71,16 @@ def _time(minutes: float) -> str:
 
 
 def _planned(cells: list[dict[str, Any]], workers: int, per_hour: float | None) -> tuple[Any, ...]:
-    from rich.table import Table
-
     from pinprompt.sweeps import elapsed
 
-    table = Table("cell", "varied", "prompts", "calls", "minutes", "", show_edge=False)
+    rows = []
     for cell in cells:
         varied = ", ".join(f"{name}={value}" for name, value in cell["varied"].items())
         counts = ["?" if cell[name] is None else f"{cell[name]:,}" for name in ("prompts", "calls")]
         spent = cell["minutes"]
         minutes = "?" if spent is None else "under 1" if spent < 1 else f"{spent:,.0f}"
         state = "finished" if cell["done"] else "cannot run" if cell["missing"] else ""
-        table.add_row(cell["cell"], varied, *counts, minutes, state)
+        rows.append((cell["cell"], varied, *counts, minutes, state))
     left = [cell for cell in cells if not cell["done"]]
     calls, total_minutes = (sum(cell[name] or 0 for cell in left) for name in ("calls", "minutes"))
     unknown = "" if all(cell["minutes"] is not None for cell in left) else ", and more for cells marked ?"
@@ -115,119 +109,94 @@ def _planned(cells: list[dict[str, Any]], workers: int, per_hour: float | None) 
     for sentence in (sentence for cell in cells for sentence in cell["missing"]):
         lacking[sentence] = lacking.get(sentence, 0) + 1
     told = [f"missing for {count} of them: {sentence}" for sentence, count in lacking.items()]
-    return facts, table, total, *told
+    return facts, table(("cell", "varied", "prompts", "calls", "minutes", ""), rows), total, *told
 
 
 def ls(
+    console: Console,
     options: Output,
-    folder: Annotated[Path, typer.Argument(help="A folder that holds run folders.")] = Path("runs"),
+    folder: Annotated[Path, Argument(help="A folder that holds run folders.")] = Path("runs"),
 ) -> None:
     """List the runs in a folder, with the prompt that each found."""
-    with door(options) as console:
-        from rich.table import Table
+    from pinprompt import api
 
-        from pinprompt import api
-
-        runs = api.ls(folder)
-        table = Table(*("run", "task", "method", "prompt", "score"), show_edge=False)
-        for run in runs:
-            score = run["score"] or run["state"]
-            table.add_row(*(str(run[name] or "") for name in ("folder", "task", "method", "prompt")), score)
-        console.answer({"runs": runs}, table)
+    runs = api.ls(folder)
+    names = ("folder", "task", "method", "prompt")
+    rows = [(*(str(run[name] or "") for name in names), run["score"] or run["state"]) for run in runs]
+    console.answer({"runs": runs}, table(("run", "task", "method", "prompt", "score"), rows))
 
 
-def verify(options: Output, runs: Runs) -> None:
+def verify(console: Console, options: Output, runs: Runs) -> None:
     """Check run folders against their checksums; exit code 1 if a file was changed."""
-    with door(options) as console:
-        from pinprompt import api
+    from pinprompt import api
 
-        checked = api.verify(runs)
-        shown = []
-        for one in checked:
-            aged = "" if one.run else " (written by an earlier version, without checksums)"
-            count = f"{len(one.findings)} problem" + "s" * (len(one.findings) != 1)
-            whole = "unchanged" if one.ok else f"changed ({count})"
-            shown.append(f"{one.folder}: {one.state}, {whole}{aged}")
-            shown += [f"  {finding.what}; {finding.remedy}" for finding in one.findings]
-        console.answer({"runs": [one.data() for one in checked]}, *shown)
-        if not all(one.ok for one in checked):
-            raise typer.Exit(1)
+    checked = api.verify(runs)
+    shown = []
+    for one in checked:
+        count = f"{len(one.findings)} problem" + "s" * (len(one.findings) != 1)
+        whole = "unchanged" if one.ok else f"changed ({count})"
+        shown.append(f"{one.folder}: {one.state}, {whole}")
+        shown += [f"  {finding.what}; {finding.remedy}" for finding in one.findings]
+    console.answer({"runs": [one.data() for one in checked]}, *shown)
+    if not all(one.ok for one in checked):
+        raise typer.Exit(1)
 
 
 def compare(
+    console: Console,
     options: Output,
     runs: Runs,
-    metric: Annotated[str | None, typer.Option("--metric", help="Which metric; default: the task's own.")] = None,
-    form: Annotated[str, typer.Option("--format", help="text, markdown, csv or latex.")] = "text",
+    metric: Annotated[str | None, Option(help="Which metric; default: the task's own.")] = None,
+    form: Annotated[str, Option("--format", help="text, markdown, csv or latex.")] = "text",
 ) -> None:
     """Compare runs: mean and standard error over splits and seeds, significance, readability."""
-    with door(options) as console:
-        from pinprompt import api
-        from pinprompt.records import tables
+    from pinprompt import api
+    from pinprompt.reports import tables
 
-        found = api.compare(runs, metric)
-        shown = tables.rich_tables(found) if form == "text" else [tables.write_as(found, form)]
-        console.answer(tables.as_json(found), *shown, *(f"note: {note}" for note in found.notes))
+    found = api.compare(runs, metric)
+    shown = tables.rich_tables(found) if form == "text" else [tables.write_as(found, form)]
+    console.answer(tables.as_json(found), *shown, *(f"note: {note}" for note in found.notes))
 
 
 def figures(
+    console: Console,
     options: Output,
     runs: Runs,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the figures.")] = Path("figures"),
+    out: Annotated[Path, Option("--out", "-o", help="Folder for the figures.")] = Path("figures"),
 ) -> None:
-    """Draw learning curves and ablations of runs, as SVG and PNG."""
-    with door(options) as console:
-        from pinprompt import api
+    """Draw learning curves and ablations of runs, as SVG."""
+    from pinprompt import api
 
-        written = [str(path) for path in api.figures(runs, out)]
-        console.answer({"figures": written}, *written)
-
-
-def results(
-    options: Output,
-    folder: Annotated[Path, typer.Argument(help="The folder of a sweep.")],
-    page: Annotated[Path, typer.Option("--results", help="The results page.")] = Path("docs/results.md"),
-    readme: Annotated[Path, typer.Option("--readme", help="A second page with the same block.")] = Path("README.md"),
-    name: Annotated[str | None, typer.Option("--name", help="Name of the block; default: the folder's name.")] = None,
-    command: Annotated[str | None, typer.Option("--command", help="The command that produced the runs.")] = None,
-) -> None:
-    """Write a sweep's tables into docs/results.md and the README."""
-    with door(options) as console:
-        from pinprompt import api
-
-        changed = [str(path) for path in api.results(folder, page, readme, name=name, command=command)]
-        console.answer({"changed": changed}, *(changed or ["nothing changed"]))
+    written = [str(path) for path in api.figures(runs, out)]
+    console.answer({"figures": written}, *written)
 
 
 def studio(
+    console: Console,
     options: Output,
-    folder: Annotated[Path, typer.Argument(help="The folder of the runs to show; new runs go there too.")] = Path(
-        "runs"
-    ),
+    folder: Annotated[Path, Argument(help="The folder of the runs to show; new runs go there too.")] = Path("runs"),
     port: Annotated[
-        int | None,
-        typer.Option("--port", min=0, max=65535, help="Port; default: 8765, or a free port if that is taken."),
+        int | None, Option(min=0, max=65535, help="Port; default: 8765, or a free port if that is taken.")
     ] = None,
     host: Annotated[
-        str, typer.Option("--host", help="The address to listen on; other machines can connect unless it is local.")
+        str, Option(help="The address to listen on; other machines can connect unless it is local.")
     ] = "127.0.0.1",
-    no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
+    no_open: Annotated[bool, Option("--no-open", help="Do not open a browser.")] = False,
 ) -> None:
     """Open a web page to start, watch, compare and try runs."""
-    with door(options) as console:
-        from pinprompt import api
+    from pinprompt import api
 
-        def ready(address: str) -> None:
-            console.answer({"address": address}, f"pinprompt studio: {address}")
-            console.note("Press Ctrl-C to stop; a running search stops too and can be resumed.")
-            if not no_open:
-                import webbrowser
+    def ready(address: str) -> None:
+        console.answer({"address": address}, f"pinprompt studio: {address}")
+        console.note("Press Ctrl-C to stop; a running search stops too and can be resumed.")
+        if not no_open:
+            import webbrowser
 
-                webbrowser.open(address)
+            webbrowser.open(address)
 
-        waiting = api.studio(folder, host=host, port=port, ready=ready)
-        for command in waiting:
-            console.note(f"was still queued: {command}")
+    waiting = api.studio(folder, host=host, port=port, ready=ready)
+    for command in waiting:
+        console.note(f"was still queued: {command}")
 
 
-VERBS = (sweep, ls, verify, compare, figures, results, studio)
+VERBS = (sweep, ls, verify, compare, figures, studio)

@@ -3,71 +3,56 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
+from typer import Argument, Option
 
-from pinprompt.cli.console import Console, Machine, NoMemo, Output, Run, Runs, Seed, Trust, door
+from pinprompt.cli.console import Console, Machine, NoMemo, Output, Run, Runs, Seed, Trust, table
 from pinprompt.errors import SettingError
 
 if TYPE_CHECKING:
     from pinprompt.judges.vision import Summary
-    from pinprompt.run.judging import Judgement
+    from pinprompt.reports.judging import Judgement
 
 FILES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".txt", ".xlsx", ".parquet")
-Texts = Annotated[list[str] | None, typer.Argument(help="The texts; default or -: one per line of stdin.")]
+Texts = Annotated[list[str] | None, Argument(help="The texts; default or -: one per line of stdin.")]
 
 
 def predict(
+    console: Console,
     options: Machine,
     run: Run,
     texts: Texts = None,
     source: Annotated[
         str | None,
-        typer.Option(
-            "--input", "-i", help="Texts to label: CSV, TSV, JSONL, .txt, a folder of .txt files, or - (stdin)."
-        ),
+        Option("--input", "-i", help="Texts to label: CSV, TSV, JSONL, .txt, a folder of .txt files, or - (stdin)."),
     ] = None,
-    text_column: Annotated[
-        str | None, typer.Option("--text-column", help="Column with the text; default: as in the run's data.")
-    ] = None,
+    text_column: Annotated[str | None, Option(help="Column with the text; default: as in the run's data.")] = None,
     output: Annotated[
-        Path | None,
-        typer.Option("--output", help="Write all columns, the label and probabilities to a .csv, .tsv or .jsonl file."),
+        Path | None, Option(help="Write all columns, the label and probabilities to a .csv, .tsv or .jsonl file.")
     ] = None,
 ) -> None:
     """Label new texts with the prompt that a run found."""
-    with door(options) as console:
-        if source is not None:
-            if texts:
-                raise SettingError("give either texts or --input, not both")
-            _predict_table(console, options, run, source, text_column, output)
-            return
-        if text_column is not None or output is not None:
-            raise SettingError("--text-column and --output need --input FILE (or --input - for stdin)")
-        from rich.table import Table
-        from rich.text import Text
+    if source is not None:
+        if texts:
+            raise SettingError("give either texts or --input, not both")
+        _predict_table(console, options, run, source, text_column, output)
+        return
+    if text_column is not None or output is not None:
+        raise SettingError("--text-column and --output need --input FILE (or --input - for stdin)")
+    from pinprompt import api
 
-        from pinprompt import api
-
-        given = _texts(texts, console)
-        rows = api.predict(run, given, device=options.device, threads=options.threads)
-        table = Table("label", "probability", "text", show_edge=False)
-        for row in rows:
-            table.add_row(Text(row["label"]), f"{max(row['probabilities'].values()):.3f}", Text(row["text"]))
-        console.answer({"predictions": rows}, table)
+    rows = api.predict(run, _texts(texts, console), device=options.device, threads=options.threads)
+    shown = [(row["label"], f"{max(row['probabilities'].values()):.3f}", row["text"]) for row in rows]
+    console.answer({"predictions": rows}, table(("label", "probability", "text"), shown))
 
 
 def _predict_table(
     console: Console, options: Machine, run: Path, source: str, text_column: str | None, output: Path | None
 ) -> None:
-    from collections import Counter
-
-    from rich.table import Table
-    from rich.text import Text
-
     from pinprompt import api
 
     if source == "-" and sys.stdin.isatty():
@@ -78,10 +63,9 @@ def _predict_table(
     )  # fmt: skip
     counts = Counter(label for label in found.labels if label is not None)
     if output is None:
-        table = Table("label", "text", show_edge=False)
-        for row, label in zip(found.rows, found.labels, strict=True):
-            table.add_row(Text(label or ""), Text(str(row.get(found.text_column) or "")))
-        console.answer({"predictions": found.rows, "blank": found.blank}, table)
+        texts = [str(row.get(found.text_column) or "") for row in found.rows]
+        shown = table(("label", "text"), [(label or "", text) for label, text in zip(found.labels, texts, strict=True)])
+        console.answer({"predictions": found.rows, "blank": found.blank}, shown)
         return
     said = ", ".join(f"{label}: {count}" for label, count in counts.most_common())
     answer = {"output": str(output), "rows": len(found.rows), "labels": dict(counts), "blank": found.blank}
@@ -89,26 +73,21 @@ def _predict_table(
 
 
 def rewrite(
+    console: Console,
     options: Machine,
     run: Run,
     texts: Texts = None,
-    n: Annotated[int, typer.Option("--n", min=1, max=100, help="Number of rewrites per text.")] = 1,
+    n: Annotated[int, Option(min=1, max=100, help="Number of rewrites per text.")] = 1,
     seed: Seed = None,
 ) -> None:
     """Rewrite texts with the prompt that a style run found."""
-    with door(options) as console:
-        from rich.table import Table
-        from rich.text import Text
+    from pinprompt import api
 
-        from pinprompt import api
-
-        given = _texts(texts, console, None)
-        rows = api.rewrite(run, given, n=n, seed=seed or 0, device=options.device, threads=options.threads)
-        table = Table("text", "rewrite", "content", "style", "score", show_edge=False)
-        for row in rows:
-            numbers = (f"{row[name]:.1f}" for name in ("content", "style", "score"))
-            table.add_row(Text(row["text"]), Text(row["rewrite"]), *numbers)
-        console.answer({"rewrites": rows}, table)
+    given = _texts(texts, console, None)
+    rows = api.rewrite(run, given, n=n, seed=seed or 0, device=options.device, threads=options.threads)
+    numbers = ("content", "style", "score")
+    shown = [(row["text"], row["rewrite"], *(f"{row[name]:.1f}" for name in numbers)) for row in rows]
+    console.answer({"rewrites": rows}, table(("text", "rewrite", *numbers), shown))
 
 
 def _texts(given: list[str] | None, console: Console, option: str | None = "--input") -> list[str]:
@@ -141,156 +120,154 @@ def _named_file(text: str) -> str:
 
 
 def evaluate(
+    console: Console,
     options: Machine,
     run: Run,
-    task_model: Annotated[
-        list[str] | None, typer.Option("--task-model", help="Another task model; can be repeated.")
-    ] = None,
-    prompt: Annotated[str | None, typer.Option("--prompt", help="A prompt to use instead of the one found.")] = None,
-    split: Annotated[str, typer.Option("--split", help="train, dev or test.")] = "test",
-    test: Annotated[Path | None, typer.Option("--test", help="Other labelled examples to evaluate on.")] = None,
-    text_column: Annotated[str | None, typer.Option("--text-column", help="Column of --test with the text.")] = None,
-    label_column: Annotated[str | None, typer.Option("--label-column", help="Column of --test with the label.")] = None,
+    task_model: Annotated[list[str] | None, Option(help="Another task model; can be repeated.")] = None,
+    prompt: Annotated[str | None, Option(help="A prompt to use instead of the one found.")] = None,
+    split: Annotated[str, Option(help="train, dev or test.")] = "test",
+    test: Annotated[Path | None, Option(help="Other labelled examples to evaluate on.")] = None,
+    text_column: Annotated[str | None, Option(help="Column of --test with the text.")] = None,
+    label_column: Annotated[str | None, Option(help="Column of --test with the label.")] = None,
 ) -> None:
     """Evaluate a run's prompt on a split, or with other task models."""
-    with door(options) as console:
-        from rich.table import Table
+    from pinprompt import api
 
-        from pinprompt import api
-
-        console.note("evaluating; a large split takes a while")
-        found = api.evaluate(
-            run, task_models=task_model or (), split=split, prompt=prompt, test=test, text_column=text_column,
-            label_column=label_column, device=options.device,
-            threads=options.threads, notes=console.note,
-        )  # fmt: skip
-        table = Table("task model", "rows", "metric", "value", "95 % interval", show_edge=False)
-        for model, evaluation in found.items():
-            for name, value in evaluation.metrics.items():
-                ends = evaluation.intervals.get(name)
-                interval = f"{ends[0]:.3f} to {ends[1]:.3f}" if ends else ""
-                table.add_row(model, str(evaluation.rows), name, f"{value:.4g}", interval)
-        console.answer({"split": split, "models": {model: one.facts() for model, one in found.items()}}, table)
+    console.note("evaluating; a large split takes a while")
+    found = api.evaluate(
+        run, task_models=task_model or (), split=split, prompt=prompt, test=test, text_column=text_column,
+        label_column=label_column, device=options.device,
+        threads=options.threads, notes=console.note,
+    )  # fmt: skip
+    shown = []
+    for model, evaluation in found.items():
+        for name, value in evaluation.metrics.items():
+            ends = evaluation.intervals.get(name)
+            interval = f"{ends[0]:.3f} to {ends[1]:.3f}" if ends else ""
+            shown.append((model, str(evaluation.rows), name, f"{value:.4g}", interval))
+    heads = ("task model", "rows", "metric", "value", "95 % interval")
+    data = {"split": split, "models": {model: one.facts() for model, one in found.items()}}
+    console.answer(data, table(heads, shown))
 
 
 def use(
+    console: Console,
     options: Output,
     run: Run,
-    text: Annotated[str, typer.Option("--text", help="The input text to show.")] = "some text",
+    text: Annotated[str, Option(help="The input text to show.")] = "some text",
 ) -> None:
     """Show the exact text sent to the model for an input, and code that sends it without pinprompt."""
-    with door(options) as console:
-        from rich.text import Text
+    from rich.text import Text
 
-        from pinprompt import api
+    from pinprompt import api
 
-        found = api.use(run, text)
-        said = "\n".join(f"[{one['role']}] {one['content']}" for one in found["messages"]) or found["text"]
-        shown = [Text(f"the text for {text!r}:", style="bold"), Text(said)]
-        if found["words"]:
-            shown.append(
-                Text("label words: " + ", ".join(f"{label}: {word}" for label, word in found["words"].items()))
-            )
-        for name, code in found["snippets"].items():
-            shown += [Text(""), Text(f"# {name}", style="bold"), Text(code)]
-        console.answer(found, *shown)
+    found = api.use(run, text)
+    said = "\n".join(f"[{one['role']}] {one['content']}" for one in found["messages"]) or found["text"]
+    shown = [Text(f"the text for {text!r}:", style="bold"), Text(said)]
+    if found["words"]:
+        shown.append(Text("label words: " + ", ".join(f"{label}: {word}" for label, word in found["words"].items())))
+    for name, code in found["snippets"].items():
+        shown += [Text(""), Text(f"# {name}", style="bold"), Text(code)]
+    console.answer(found, *shown)
 
 
 def export(
+    console: Console,
     options: Output,
     run: Run,
-    to: Annotated[str, typer.Option("--to", help="promptfoo, dspy, langchain, openai or json.")],
-    output: Annotated[Path | None, typer.Option("--output", help="The file; default: the tool's usual name.")] = None,
+    to: Annotated[str, Option(help="promptfoo, dspy, langchain, openai or json.")],
+    output: Annotated[Path | None, Option(help="The file; default: the tool's usual name.")] = None,
 ) -> None:
     """Export a run's prompt to a file for another tool."""
-    with door(options) as console:
-        from pinprompt import api
+    from pinprompt import api
 
-        path = api.export(run, to, output)
-        console.answer({"file": str(path)}, f"written: {path}")
+    path = api.export(run, to, output)
+    console.answer({"file": str(path)}, f"written: {path}")
 
 
 def draw(
+    console: Console,
     options: Machine,
     run: Run,
-    model: Annotated[str | None, typer.Option("--model", help="A diffusers pipeline: hub id or folder.")] = None,
+    model: Annotated[
+        str | None, Option(help="A diffusers pipeline: hub id or folder; default: Stable Diffusion 2.1.")
+    ] = None,
+    images: Annotated[int, Option(min=1, max=64, help="Number of pictures.")] = 4,
+    steps: Annotated[int, Option(min=1, max=1000, help="Denoising steps.")] = 25,
+    guidance: Annotated[float, Option(min=0.0, help="Guidance scale.")] = 9.0,
+    size: Annotated[int, Option(min=0, max=4096, help="Width in pixels; 0: the pipeline's own.")] = 512,
+    scheduler: Annotated[
+        Literal["dpm", "own"], Option("--scheduler", help="DPM-Solver, or the pipeline's own sampler.")
+    ] = "dpm",
     seed: Seed = None,
 ) -> None:
     """Draw pictures from the prompt of an inversion run, and add them to its report."""
-    with door(options) as console:
-        from pinprompt import api
+    from pinprompt import api
 
-        console.note("drawing; without a GPU this takes minutes")
-        found = api.draw(
-            run, model=model, device=options.device, threads=options.threads, seed=seed or 0, notes=console.note
-        )
-        drawings = [{"name": row["name"], "similarity": row["similarity"]} for row in found.data["drawings"]]
-        lines = [f"{row['name']}: similarity {row['similarity']:.3f}" for row in drawings]
-        console.answer({"drawings": drawings, "report": str(found.report)}, *lines, f"report: {found.report}")
+    console.note("drawing; without a GPU this takes minutes")
+    found = api.draw(
+        run, model=model, images=images, steps=steps, guidance=guidance, size=size or None, scheduler=scheduler,
+        device=options.device, threads=options.threads, seed=seed or 0, notes=console.note,
+    )  # fmt: skip
+    drawings = [{"name": row["name"], "similarity": row["similarity"]} for row in found.data["drawings"]]
+    lines = [f"{row['name']}: similarity {row['similarity']:.3f}" for row in drawings]
+    console.answer({"drawings": drawings, "report": str(found.report)}, *lines, f"report: {found.report}")
 
 
 def report(
+    console: Console,
     options: Output,
     run: Run,
-    private: Annotated[
-        bool, typer.Option("--private", help="Leave your texts and pictures out of the report.")
-    ] = False,
+    private: Annotated[bool, Option("--private", help="Leave your texts and pictures out of the report.")] = False,
 ) -> None:
     """Rewrite a run's report.html."""
-    with door(options) as console:
-        from pinprompt import api
+    from pinprompt import api
 
-        path = api.report(run, private=private)
-        console.answer({"report": str(path)}, f"report: {path}")
+    path = api.report(run, private=private)
+    console.answer({"report": str(path)}, f"report: {path}")
 
 
-def open(options: Output, run: Run) -> None:
+def open(console: Console, options: Output, run: Run) -> None:
     """Open a run's report in the browser."""
-    with door(options) as console:
-        from pinprompt import api
+    from pinprompt import api
 
-        shown = api.open(run)
-        if not shown["opened"]:
-            console.note("no browser could be started; open the file yourself")
-        console.answer(shown, f"report: {shown['report']}")
+    shown = api.open(run)
+    if not shown["opened"]:
+        console.note("no browser could be started; open the file yourself")
+    console.answer(shown, f"report: {shown['report']}")
 
 
 def judge(
+    console: Console,
     options: Trust,
     runs: Runs,
-    model: Annotated[str, typer.Option("--model", help="A vision model behind an API: remote:NAME.")],
-    top: Annotated[int, typer.Option("--top", min=1, max=20, help="Number of best prompts per run.")] = 1,
-    calls: Annotated[int | None, typer.Option("--calls", min=1, help="Maximum number of questions to send.")] = None,
+    model: Annotated[str, Option(help="A vision model behind an API: remote:NAME.")],
+    top: Annotated[int, Option(min=1, max=20, help="Number of best prompts per run.")] = 1,
+    calls: Annotated[int | None, Option(min=1, help="Maximum number of questions to send.")] = None,
     sets: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting of remote or budget, such as remote.base_url=URL.")
+        list[str] | None, Option("--set", help="A setting of remote or budget, such as remote.base_url=URL.")
     ] = None,
     no_memo: NoMemo = False,
 ) -> None:
     """Ask a vision model how well each prompt fits its picture and how readable it is (1 to 5)."""
-    with door(options) as console:
-        from pinprompt import api
-        from pinprompt.recipe import recipe as recipes
+    from pinprompt import api
+    from pinprompt.recipe import recipe as recipes
 
-        settings = recipes.merge(
-            {} if calls is None else {"budget": {"calls": calls}}, recipes.parse_overrides(sets or [])
-        )
-        found = api.judge(runs, model=model, top=top, settings=settings, memo=not no_memo, notes=console.note)
-        console.answer(found.data(), *_shown(found))
+    settings = recipes.merge({} if calls is None else {"budget": {"calls": calls}}, recipes.parse_overrides(sets or []))
+    found = api.judge(runs, model=model, top=top, settings=settings, memo=not no_memo, notes=console.note)
+    console.answer(found.data(), *_shown(found))
 
 
 def _shown(found: Judgement) -> Iterator[Any]:
-    from rich.table import Table
-    from rich.text import Text
+    from pinprompt.wording import money_shown
 
-    from pinprompt.records.wording import money_shown
-
-    table = Table("run", "prompt", "relevance", "interpretability", show_edge=False)
+    rows = []
     for run in found.runs:
         for prompt in dict.fromkeys(one.prompt for one in run.opinions):
             said = run.of(prompt)
             marks = ["" if value is None else f"{value:.3g}" for value in (said.relevance, said.interpretability)]
-            table.add_row(Text(run.folder.name), Text(prompt), *marks)
-    yield table
+            rows.append((run.folder.name, prompt, *marks))
+    yield table(("run", "prompt", "relevance", "interpretability"), rows)
     for name, summary in found.methods.items():
         yield f"{name}: {_mean(summary)}"
     failures = [one.verdict.failure for run in found.runs for one in run.opinions if one.verdict.failure]
@@ -300,7 +277,7 @@ def _shown(found: Judgement) -> Iterator[Any]:
         yield f"stopped early: {found.stopped}"
     costs = found.costs
     tokens = f"{costs['tokens_in']:,.0f} tokens in and {costs['tokens_out']:,.0f} out"
-    money = money_shown(costs["money"], found.currency)
+    money = money_shown(costs["money"])
     yield f"asked {found.model} {costs['calls']:,.0f} times: {tokens}; money: {money}"
 
 

@@ -12,7 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 
 from pinprompt.errors import DataError, did_you_mean
@@ -71,8 +71,17 @@ def read_examples(
 def read_columns(path: Path, columns: Sequence[str], delimiter: str | None = None) -> Iterator[tuple[int, list[str]]]:
     """The values of some columns, row by row, with the line where each row starts; the suffix determines the format."""
     if path.suffix.lower() in JSONL:
-        return _read_jsonl(path, columns)
-    return _read_table(path, columns, delimiter or delimiter_of(path, columns))
+        for line, found in read_objects(path):
+            for column in columns:
+                place_of(list(found), column, path, line)
+            yield line, [as_text(found[column], column, path, line) for column in columns]
+        return
+    places: list[int] | None = None
+    for line, row in read_rows(path, delimiter=delimiter or delimiter_of(path, columns)):
+        if places is None:
+            places = [place_of(row, column, path, line) for column in columns]
+        else:
+            yield line, [row[place] for place in places]
 
 
 def delimiter_of(path: Path, columns: Sequence[str] = (), raw: Iterable[bytes] | None = None) -> str:
@@ -82,7 +91,7 @@ def delimiter_of(path: Path, columns: Sequence[str] = (), raw: Iterable[bytes] |
     the one that gives most.
     """
     usual = _DELIMITERS.get(path.suffix.lower(), ",")
-    lines = [text for _, text in _first(_decoded(path, raw))]
+    lines = [text for _, text in islice(_decoded(path, raw), 20)]  # a header may contain line breaks
 
     def header(delimiter: str) -> list[str]:
         try:
@@ -96,14 +105,6 @@ def delimiter_of(path: Path, columns: Sequence[str] = (), raw: Iterable[bytes] |
     if fitting:
         return fitting[0]
     return usual if len(headers[usual]) > 1 else max(headers, key=lambda delimiter: len(headers[delimiter]))
-
-
-def _first(lines: Iterator[tuple[int, str]], most: int = 20) -> Iterator[tuple[int, str]]:
-    """The lines up to the first non-blank one and a few more, since a header may contain line breaks."""
-    for line, text in lines:
-        yield line, text
-        if line >= most:
-            return
 
 
 def read_rows(path: Path, raw: Iterable[bytes] | None = None, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
@@ -159,8 +160,7 @@ def read_lines(path: str | Path, *, skip_blank: bool = False) -> list[str]:
     path = Path(path)
     found: list[str] = []
     blank = None
-    for line, text in _decoded(path):
-        text = text.rstrip("\r\n")
+    for line, text in read_numbered_lines(path):
         if not text.strip():
             blank = blank or line
             continue
@@ -229,15 +229,6 @@ def _raw_lines(path: Path) -> Iterator[bytes]:
         raise DataError(f"the file cannot be read: {error.strerror or error}", path=path) from error
 
 
-def _read_table(path: Path, columns: Sequence[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    places: list[int] | None = None
-    for line, row in read_rows(path, delimiter=delimiter):
-        if places is None:
-            places = [place_of(row, column, path, line) for column in columns]
-        else:
-            yield line, [row[place] for place in places]
-
-
 def _next_row(rows: Iterator[list[str]], path: Path, line: int, delimiter: str) -> list[str] | None:
     # The limit is a process-wide setting: it is only changed while a row is read.
     before = csv.field_size_limit(LARGEST_FIELD)
@@ -267,13 +258,6 @@ def place_of(header: list[str], column: str, path: Path, line: int) -> int:
     if header.count(column) > 1:
         raise DataError(f"the column '{column}' is twice in the header", path=path, line=line)
     return header.index(column)
-
-
-def _read_jsonl(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-    for line, row in read_objects(path):
-        for column in columns:
-            place_of(list(row), column, path, line)
-        yield line, [as_text(row[column], column, path, line) for column in columns]
 
 
 def as_text(value: object, column: str, path: Path, line: int) -> str:

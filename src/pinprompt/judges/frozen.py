@@ -8,9 +8,8 @@ cached, since similar prompts lead to the same questions.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -19,6 +18,39 @@ import torch
 from pinprompt.errors import SettingError, did_you_mean
 from pinprompt.models.passes import pad_of, passes, window_of
 from pinprompt.values import derive
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Remembered(Generic[K, V]):
+    """Caches the answers of a batch judge, as long as memory is not full."""
+
+    def __init__(self, judge: Callable[[list[K]], Sequence[V]], most: int = 500_000) -> None:
+        self._judge, self._most = judge, most
+        self._known: dict[K, V] = {}
+
+    def __call__(self, questions: Sequence[K]) -> list[V]:
+        """The answers in order. An answer depends on its question alone, so evicting one only costs time."""
+        new = [question for question in dict.fromkeys(questions) if question not in self._known]
+        if len(self._known) + len(new) > self._most:
+            self._known.clear()
+            new = list(dict.fromkeys(questions))
+        if new:
+            self._known.update(zip(new, self._judge(new), strict=True))
+        return [self._known[question] for question in questions]
+
+
+def _answers(
+    judge: Encoder | Classifier | LanguageModel, texts: Sequence[Sequence[int]], **more: Any
+) -> Iterator[tuple[list[int], Any]]:
+    """Passes of a judge's model over token ids: the places of the texts in a pass, and the model's output."""
+    model, tokenizer = judge.model, judge.tokenizer
+    for places, ids, mask in passes(texts, judge.rows, window_of(model.config, tokenizer), pad_of(tokenizer)):
+        with torch.no_grad():
+            answer = model(input_ids=ids.to(model.device), attention_mask=mask.to(model.device), **more)
+        yield places, answer
+
 
 # Frozen encoders: the vectors of a text's tokens depend on the text alone and not on the rest of the batch.
 
@@ -36,68 +68,31 @@ class Encoder:
     """Rows of every pass."""
     keep: int = 8192
     """Number of cached texts."""
-    _known: OrderedDict[str, np.ndarray] = field(default_factory=OrderedDict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._encoded = Remembered(self._encode, self.keep)
 
     def tokens(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Vectors [n, d] of each text's tokens, of length 1; n = 0 without tokens. Long texts are truncated."""
-        wanted = list(dict.fromkeys(texts))
-        found = {text: self._known[text] for text in wanted if text in self._known}
-        found.update(self._encode([text for text in wanted if text not in found]))
-        for text in wanted:
-            self._known[text] = found[text]
-            self._known.move_to_end(text)
-        while len(self._known) > self.keep:
-            self._known.popitem(last=False)
-        return [found[text] for text in texts]
+        return self._encoded(texts)
 
     def pooled(self, texts: Sequence[str]) -> np.ndarray:
         """The mean [N, d] of each text's token vectors; zeros for a text without tokens."""
         parts = self.tokens(texts)
         return np.stack([part.mean(0) if len(part) else np.zeros(part.shape[1], part.dtype) for part in parts])
 
-    def _encode(self, texts: list[str]) -> dict[str, np.ndarray]:
-        window, pad = window_of(self.model.config, self.tokenizer), pad_of(self.tokenizer)
+    def _encode(self, texts: list[str]) -> list[np.ndarray]:
+        window, deep = window_of(self.model.config, self.tokenizer), self.layer != -1
         read = [
             self.tokenizer(text, truncation=True, max_length=window, return_special_tokens_mask=True) for text in texts
         ]
-        found: dict[str, np.ndarray] = {}
-        for places, ids, mask in passes([row["input_ids"] for row in read], self.rows, window, pad):
-            states = self._states(ids, mask)
-            for state, place in zip(states, places, strict=False):
+        found: dict[int, np.ndarray] = {}
+        for places, answer in _answers(self, [row["input_ids"] for row in read], output_hidden_states=deep):
+            states = answer.hidden_states[self.layer] if deep else answer.last_hidden_state
+            for state, place in zip(states.float().cpu().numpy(), places, strict=False):
                 kept = state[: len(read[place]["input_ids"])][np.array(read[place]["special_tokens_mask"]) == 0]
-                found[texts[place]] = kept / np.maximum(np.linalg.norm(kept, axis=1, keepdims=True), 1e-12)
-        return found
-
-    def _states(self, ids: torch.Tensor, mask: torch.Tensor) -> np.ndarray:
-        device = self.model.device
-        with torch.no_grad():
-            answer = self.model(
-                input_ids=ids.to(device), attention_mask=mask.to(device), output_hidden_states=self.layer != -1
-            )
-        states = answer.last_hidden_state if self.layer == -1 else answer.hidden_states[self.layer]
-        array: np.ndarray = states.float().cpu().numpy()
-        return array
-
-
-K = TypeVar("K", bound=Hashable)
-
-
-class Remembered(Generic[K]):
-    """Caches the answers of a batch judge, as long as memory is not full."""
-
-    def __init__(self, judge: Callable[[list[K]], Sequence[float]], most: int = 500_000) -> None:
-        self._judge, self._most = judge, most
-        self._known: dict[K, float] = {}
-
-    def __call__(self, questions: Sequence[K]) -> list[float]:
-        """The answers in order. An answer depends on its question alone, so evicting one only costs time."""
-        new = [question for question in dict.fromkeys(questions) if question not in self._known]
-        if len(self._known) + len(new) > self._most:
-            self._known.clear()
-            new = list(dict.fromkeys(questions))
-        if new:
-            self._known.update(zip(new, map(float, self._judge(new)), strict=True))
-        return [self._known[question] for question in questions]
+                found[place] = kept / np.maximum(np.linalg.norm(kept, axis=1, keepdims=True), 1e-12)
+        return [found[place] for place in range(len(texts))]
 
 
 class ContentJudge(Protocol):
@@ -109,37 +104,22 @@ class ContentJudge(Protocol):
         """How much of the content of `sources[i]` is kept in `texts[i]`; 0 for an empty text."""
 
 
-def f1(precision: float, recall: float) -> float:
-    """The harmonic mean; 0 if both are 0 or less."""
-    total = precision + recall
-    return 2 * precision * recall / total if total > 0 and min(precision, recall) > 0 else 0.0
-
-
-def two_way(source: np.ndarray, text: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each text token's best cosine in the source, and each source token's best cosine in the text."""
-    cosines = text @ source.T
-    return cosines.max(1), cosines.max(0)
-
-
-@dataclass
 class TokenMatching:
-    """The F1 of tokens matched in both directions; each pair of texts is judged once."""
+    """The F1 of tokens matched in both directions; each pair of texts is judged once.
 
-    encoder: Encoder
-    name: str = field(default="", kw_only=True)
+    With a `baseline` b, F is rescaled to (F - b) / (1 - b) and clipped to 0 and 1.
+    """
 
-    def __post_init__(self) -> None:
-        self.name = self.name or self._describe()
+    def __init__(self, encoder: Encoder, name: str, least: float, baseline: float = 0.0) -> None:
+        self.encoder, self.name, self.least, self.baseline = encoder, name, least, baseline
         self._ask = Remembered(self._judge)
 
     def __call__(self, sources: Sequence[str], texts: Sequence[str]) -> list[float]:
         return self._ask(list(zip(sources, texts, strict=True)))
 
-    def _describe(self) -> str:
-        raise NotImplementedError
-
     def _judge(self, pairs: list[tuple[str, str]]) -> list[float]:
-        raise NotImplementedError
+        raw = _f1_of(self.encoder, pairs, self.least)
+        return [min(max((value - self.baseline) / (1 - self.baseline), 0.0), 1.0) for value in raw]
 
 
 class Alignment(TokenMatching):
@@ -149,50 +129,41 @@ class Alignment(TokenMatching):
     harmonic mean.
     """
 
-    def _describe(self) -> str:
-        return f"alignment({self.encoder.name})"
-
-    def _judge(self, pairs: list[tuple[str, str]]) -> list[float]:
-        return _f1_of(self.encoder, pairs, least=0.0)
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__(encoder, f"alignment({encoder.name})", least=0.0)
 
 
-@dataclass
 class BertScore(TokenMatching):
     """BERTScore-F1 (Zhang et al. 2020) by greedy matching, without idf weights; below 0 counts as 0.
 
-    With a `baseline` b, F is rescaled to (F - b) / (1 - b), so that unrelated texts are near 0.
+    With a baseline, unrelated texts are near 0.
     """
 
-    baseline: float = 0.0
-
-    def _describe(self) -> str:
-        return f"bertscore({self.encoder.name}, baseline {self.baseline:.3f})"
-
-    def _judge(self, pairs: list[tuple[str, str]]) -> list[float]:
-        raw = _f1_of(self.encoder, pairs)
-        return [min(max((value - self.baseline) / (1 - self.baseline), 0.0), 1.0) for value in raw]
+    def __init__(self, encoder: Encoder, baseline: float = 0.0) -> None:
+        super().__init__(encoder, f"bertscore({encoder.name}, baseline {baseline:.3f})", -1.0, baseline)
 
 
-def baseline_of(encoder: Encoder, texts: Sequence[str], seed: int, pairs: int = 200) -> float:
+def baseline_of(encoder: Encoder, texts: Sequence[str], seed: int) -> float:
     """The score of unrelated texts: the mean F1 of random pairs of different texts; 0 if there are too few."""
     distinct = list(dict.fromkeys(texts))
     if len(distinct) < 10:
         return 0.0
     random = np.random.Generator(np.random.Philox(derive(seed, "content baseline")))
-    chosen = [random.choice(len(distinct), 2, replace=False) for _ in range(pairs)]
+    chosen = [random.choice(len(distinct), 2, replace=False) for _ in range(200)]
     return float(np.mean(_f1_of(encoder, [(distinct[one], distinct[other]) for one, other in chosen])))
 
 
 def _f1_of(encoder: Encoder, pairs: list[tuple[str, str]], least: float = -1.0) -> list[float]:
-    """F1 of the two-way alignment of (source, text) pairs; 0 if either has no tokens."""
+    """F1 of the best cosines of (source, text) pairs, clipped to `least` and 1; 0 if either has no tokens."""
     sources, texts = encoder.tokens([source for source, _ in pairs]), encoder.tokens([text for _, text in pairs])
     answers = []
     for source, text in zip(sources, texts, strict=True):
         if not len(source) or not len(text):
             answers.append(0.0)
             continue
-        forward, backward = two_way(source, text)
-        answers.append(f1(float(forward.clip(least, 1).mean()), float(backward.clip(least, 1).mean())))
+        cosines = text @ source.T
+        precision, recall = (float(cosines.max(axis).clip(least, 1).mean()) for axis in (1, 0))
+        answers.append(2 * precision * recall / (precision + recall) if min(precision, recall) > 0 else 0.0)
     return answers
 
 
@@ -220,14 +191,11 @@ class Classifier:
 
     def probabilities(self, texts: Sequence[str]) -> np.ndarray:
         """Probabilities [N, labels]; long texts are truncated to the model's window."""
-        window, pad = window_of(self.model.config, self.tokenizer), pad_of(self.tokenizer)
+        window = window_of(self.model.config, self.tokenizer)
         read = [self.tokenizer(text, truncation=True, max_length=window)["input_ids"] for text in texts]
         found = np.zeros((len(texts), len(self.labels)))
-        device = self.model.device
-        for places, ids, mask in passes(read, self.rows, window, pad):
-            with torch.no_grad():
-                logits = self.model(input_ids=ids.to(device), attention_mask=mask.to(device)).logits
-            logits = logits[: len(places)].float().cpu().double()
+        for places, answer in _answers(self, read):
+            logits = answer.logits[: len(places)].float().cpu().double()
             # A single output is the log-odds of the second of two labels.
             odds = torch.cat([-logits, logits], 1) / 2 if logits.shape[1] == 1 else logits
             found[places] = torch.softmax(odds, -1).numpy()[:, : found.shape[1]]
@@ -242,17 +210,12 @@ class FluencyJudge(Protocol):
     def __call__(self, texts: Sequence[str]) -> list[float]: ...
 
 
-@dataclass
 class Acceptability:
     """Fluency by an acceptability classifier."""
 
-    classifier: Classifier
-    label: str
-    name: str = ""
-
-    def __post_init__(self) -> None:
-        self._place = self.classifier.place(self.label)
-        self.name = self.name or f"acceptability({self.classifier.name}: {self.classifier.labels[self._place]})"
+    def __init__(self, classifier: Classifier, label: str) -> None:
+        self.classifier, self._place = classifier, classifier.place(label)
+        self.name = f"acceptability({classifier.name}: {classifier.labels[self._place]})"
 
     def __call__(self, texts: Sequence[str]) -> list[float]:
         likeliest = self.classifier.probabilities(texts).argmax(1)
@@ -272,21 +235,18 @@ class LanguageModel:
         """Each text's total negative log-likelihood at the start of a line, and its number of tokens.
 
         After a line break, not at the start of a document: many LMs give plain sentences a low probability there, and
-        distinguish sentences from shuffled words less well (docs/notebook.md).
+        distinguish sentences from shuffled words less well (docs/deviations.md, 26).
         """
         window, pad = window_of(self.model.config, self.tokenizer), pad_of(self.tokenizer)
         first = self.tokenizer.bos_token_id
         start = [pad if first is None else first, *self.tokenizer("\n", add_special_tokens=False)["input_ids"]]
         read = [self.tokenizer(text, add_special_tokens=False)["input_ids"][: window - len(start)] for text in texts]
         found: list[tuple[float, int]] = [(0.0, 0)] * len(texts)
-        device = self.model.device
-        for places, ids, mask in passes([[*start, *row] for row in read], self.rows, window, pad):
-            with torch.no_grad():
-                logits = self.model(input_ids=ids.to(device), attention_mask=mask.to(device)).logits
+        for places, answer in _answers(self, [[*start, *row] for row in read]):
             for row, place in enumerate(places):
                 count = len(read[place])
                 if count:
-                    logs = torch.log_softmax(logits[row, len(start) - 1 :][:count].float(), -1).cpu()
+                    logs = torch.log_softmax(answer.logits[row, len(start) - 1 :][:count].float(), -1).cpu()
                     taken = logs.gather(1, torch.tensor(read[place])[:, None])
                     found[place] = (-float(taken.double().sum()), count)
         return found
@@ -295,29 +255,19 @@ class LanguageModel:
         """Each text's perplexity; infinite for a text without tokens."""
         return [math.exp(min(total / count, 700.0)) if count else math.inf for total, count in self.nll(texts)]
 
-    def corpus_perplexity(self, texts: Sequence[str]) -> float:
-        """The perplexity of all texts together, per token; infinite without tokens."""
-        parts = self.nll(texts)
-        count = sum(count for _, count in parts)
-        return math.exp(min(sum(total for total, _ in parts) / count, 700.0)) if count else math.inf
 
-
-@dataclass
 class PerplexityFluency:
     """Fluency by perplexity: at most that of nine in ten of the target style's own sentences."""
 
-    lm: LanguageModel
-    threshold: float
-    name: str = ""
-
-    def __post_init__(self) -> None:
-        self.name = self.name or f"perplexity({self.lm.name}) <= {self.threshold:.1f}"
+    def __init__(self, lm: LanguageModel, threshold: float) -> None:
+        self.lm, self.threshold = lm, threshold
+        self.name = f"perplexity({lm.name}) <= {threshold:.1f}"
 
     @classmethod
-    def calibrated(cls, lm: LanguageModel, texts: Sequence[str], quantile: float = 0.9) -> PerplexityFluency:
-        """Set the threshold to a quantile of the perplexity of these human texts."""
+    def calibrated(cls, lm: LanguageModel, texts: Sequence[str]) -> PerplexityFluency:
+        """Set the threshold to the 90 % quantile of the perplexity of these human texts."""
         known = [value for value in lm.perplexities(texts) if math.isfinite(value)]
-        return cls(lm, float(np.quantile(known, quantile)) if known else 0.0)
+        return cls(lm, float(np.quantile(known, 0.9)) if known else 0.0)
 
     def __call__(self, texts: Sequence[str]) -> list[float]:
         return [float(value <= self.threshold) for value in self.lm.perplexities(texts)]

@@ -6,12 +6,12 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+from pydantic import BaseModel, FiniteFloat, ValidationError
 
 from pinprompt.errors import DataError, RunError, SettingError
 from pinprompt.judges.frozen import Classifier, Encoder, Remembered
@@ -20,6 +20,8 @@ from pinprompt.values import derive
 LEAST_LINES = 10
 FEW_LINES = 200
 LEAST_ACCURACY = 0.7
+MOST_WORDS = 4000
+PENALTY = 0.1
 
 
 class StyleJudge(Protocol):
@@ -29,30 +31,24 @@ class StyleJudge(Protocol):
     accuracy: float | None
     """Accuracy on held-out texts; None if not known."""
 
-    def __call__(self, texts: Sequence[str]) -> list[float]: ...
+    def __call__(self, texts: Sequence[str], /) -> list[float]: ...
 
 
 class Features(Protocol):
     """The features of a trained judge; frozen once fitted to the training texts."""
 
-    @property
-    def name(self) -> str: ...
+    name: str
 
     def fit(self, texts: Sequence[str]) -> None: ...
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray: ...
 
 
-@dataclass
 class Embedding:
     """The mean of a text's token vectors."""
 
-    encoder: Encoder
-
-    @property
-    def name(self) -> str:
-        """Name for the report."""
-        return self.encoder.name
+    def __init__(self, encoder: Encoder) -> None:
+        self.encoder, self.name = encoder, encoder.name
 
     def fit(self, texts: Sequence[str]) -> None:
         """Nothing to fit: the encoder is frozen."""
@@ -61,52 +57,35 @@ class Embedding:
         return self.encoder.pooled(texts).astype(np.float64)
 
 
-@dataclass
 class Words:
     """Which words and pairs of words a text contains (the most frequent ones of the training texts)."""
 
-    most: int = 4000
-    name: str = "words"
-    _places: dict[str, int] = field(default_factory=dict, init=False, repr=False)
+    name = "words"
 
-    @classmethod
-    def of(cls, known: Sequence[str]) -> Words:
-        """Features from given words and pairs, in their order."""
-        made = cls()
-        made._places = {gram: place for place, gram in enumerate(known)}
-        return made
-
-    @property
-    def known(self) -> list[str]:
-        """The chosen words and pairs, in their order."""
-        return list(self._places)
+    def __init__(self, known: Sequence[str] = ()) -> None:
+        self.places = {gram: place for place, gram in enumerate(known)}
 
     def fit(self, texts: Sequence[str]) -> None:
         """Choose the words and pairs that at least two training texts contain."""
         counts = Counter(gram for text in texts for gram in _grams(text))
         # Ties are ordered by the word itself, so that features do not depend on hashing.
-        chosen = sorted((-count, gram) for gram, count in counts.items() if count > 1)[: self.most]
-        self._places = {gram: place for place, (_, gram) in enumerate(chosen)}
+        chosen = sorted((-count, gram) for gram, count in counts.items() if count > 1)[:MOST_WORDS]
+        self.places = {gram: place for place, (_, gram) in enumerate(chosen)}
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
-        found = np.zeros((len(texts), len(self._places)))
+        found = np.zeros((len(texts), len(self.places)))
         for row, text in enumerate(texts):
-            places = [self._places[gram] for gram in _grams(text) if gram in self._places]
+            places = [self.places[gram] for gram in _grams(text) if gram in self.places]
             if places:
                 found[row, places] = 1 / np.sqrt(len(places))
         return found
 
 
-@dataclass
 class Together:
     """A concatenation of several kinds of features."""
 
-    parts: Sequence[Features]
-
-    @property
-    def name(self) -> str:
-        """Name for the report."""
-        return " + ".join(part.name for part in self.parts)
+    def __init__(self, parts: Sequence[Features]) -> None:
+        self.parts, self.name = parts, " + ".join(part.name for part in parts)
 
     def fit(self, texts: Sequence[str]) -> None:
         """Fit every part."""
@@ -117,45 +96,32 @@ class Together:
         return np.concatenate([part(texts) for part in self.parts], axis=1)
 
 
-@dataclass
-class NamedStyle:
+class NamedStyle(Remembered[str, float]):
     """The probability of one label of a classification model."""
 
-    classifier: Classifier
-    label: str
     accuracy: float | None = None
-    name: str = ""
 
-    def __post_init__(self) -> None:
-        self._place = self.classifier.place(self.label)
-        self.name = self.name or f"{self.classifier.name}: {self.classifier.labels[self._place]}"
-        self._ask = Remembered(self._judge)
+    def __init__(self, classifier: Classifier, label: str) -> None:
+        super().__init__(self._probabilities)
+        self.classifier, self.label, self._place = classifier, label, classifier.place(label)
+        self.name = f"{classifier.name}: {classifier.labels[self._place]}"
 
-    def __call__(self, texts: Sequence[str]) -> list[float]:
-        return self._ask(texts)
-
-    def _judge(self, texts: list[str]) -> list[float]:
+    def _probabilities(self, texts: list[str]) -> list[float]:
         found = self.classifier.probabilities(texts)[:, self._place].tolist()
         return [value if text else 0.0 for text, value in zip(texts, found, strict=True)]
 
 
-@dataclass
-class TrainedStyle:
+class TrainedStyle(Remembered[str, float]):
     """Logistic regression on frozen features."""
 
-    features: Features
-    weights: np.ndarray
-    bias: float
-    accuracy: float | None
-    name: str = ""
+    name = ""
+    accuracy: float | None = None
 
-    def __post_init__(self) -> None:
-        self._ask = Remembered(self._judge)
+    def __init__(self, features: Features, weights: np.ndarray, bias: float) -> None:
+        super().__init__(self._probabilities)
+        self.features, self.weights, self.bias = features, weights, bias
 
-    def __call__(self, texts: Sequence[str]) -> list[float]:
-        return self._ask(texts)
-
-    def _judge(self, texts: list[str]) -> list[float]:
+    def _probabilities(self, texts: list[str]) -> list[float]:
         # One text at a time, so that the order of summation is fixed.
         odds = [float(row @ self.weights) + self.bias for row in self.features(texts)]
         return [
@@ -165,14 +131,7 @@ class TrainedStyle:
 
 
 def train_style(
-    source: Sequence[str],
-    target: Sequence[str],
-    features: Features,
-    seed: int,
-    *,
-    penalty: float = 0.1,
-    least: float = LEAST_ACCURACY,
-    force: bool = False,
+    source: Sequence[str], target: Sequence[str], features: Features, seed: int, *, force: bool = False
 ) -> TrainedStyle:
     """Train a judge that distinguishes target from source texts; an error if it fails on held-out texts."""
     for kind, texts in (("source", source), ("target", target)):
@@ -193,23 +152,23 @@ def train_style(
     for fold in folds:
         learn = [pair for side in sides for place, pair in enumerate(side) if place % 5 != fold]
         test = [pair for side in sides for pair in side[fold::5]]
-        judge = _fitted(learn, features, penalty)
+        judge = _fitted(learn, features)
         for value, (_, label) in zip(judge([text for text, _ in test]), test, strict=True):
             right[int(label)].append((value > 0.5) == bool(label))
     if len(folds) > 1:
-        judge = _fitted([pair for side in sides for pair in side], features, penalty)
+        judge = _fitted([pair for side in sides for pair in side], features)
     # Balanced accuracy: with files of different sizes, always predicting the larger one must not score well.
     judge.accuracy = float(np.mean([np.mean(side) for side in right]))
     count = sum(map(len, right))
     made = f"logistic regression on {features.name}, {len(source)} + {len(target)} texts"
     judge.name = f"{made}, held-out accuracy {judge.accuracy:.3f}"
-    if judge.accuracy < least and not force:
+    if judge.accuracy < LEAST_ACCURACY and not force:
         both = len(set(source) & set(target))
         shared = f" {both} texts are in both files." if both else ""
         raise SettingError(
             f"the style judge cannot tell the two styles apart: its accuracy on {count} held-out texts is "
-            f"{judge.accuracy:.2f}, below {least}.{shared} Are source and target of different styles? More lines help, "
-            "or a classification model named as judge; `force_judge = true` uses it anyway."
+            f"{judge.accuracy:.2f}, below {LEAST_ACCURACY}.{shared} Are source and target of different styles? More "
+            "lines help, or a classification model named as judge; `force_judge = true` uses it anyway."
         )
     return judge
 
@@ -218,40 +177,38 @@ def trained_values(judge: StyleJudge) -> dict[str, Any]:
     """A trained judge as JSON values, for `trained_from`; {} for any other judge."""
     if not isinstance(judge, TrainedStyle) or not isinstance(judge.features, Together):
         return {}
-    words = next((part.known for part in judge.features.parts if isinstance(part, Words)), [])
+    words = next((list(part.places) for part in judge.features.parts if isinstance(part, Words)), [])
     return {"words": words, "weights": judge.weights.tolist(), "bias": judge.bias, "name": judge.name}
 
 
 def trained_from(values: Mapping[str, Any], embedding: Embedding) -> TrainedStyle:
     """The judge stored by `trained_values`, with the same embedding."""
-    words, weights, bias = values.get("words"), values.get("weights"), values.get("bias")
-    if (
-        not isinstance(words, list)
-        or not isinstance(weights, list)
-        or not all(isinstance(word, str) for word in words)
-        or not all(_is_number(one) for one in [*weights, bias])
-    ):
-        raise RunError("judges.json has no valid style judge; run the search again with --force")
-    judge = TrainedStyle(Together([embedding, Words.of(words)]), np.array(weights), float(bias), None)  # type: ignore[arg-type]
-    judge.name = str(values.get("name", ""))
+    try:
+        stored = _StoredJudge.model_validate(dict(values), strict=True)
+    except ValidationError:
+        raise RunError("judges.json has no valid style judge; run the search again with --force") from None
+    judge = TrainedStyle(Together([embedding, Words(stored.words)]), np.array(stored.weights), stored.bias)
+    judge.name = stored.name
     size = judge.features(["a"]).shape[1]
-    if size != len(weights):
+    if size != len(stored.weights):
         raise RunError(
-            f"the style judge in judges.json was made with another encoder: it has {len(weights)} weights, and {size} "
-            "features are read here; use the encoder that the recipe names"
+            f"the style judge in judges.json was made with another encoder: it has {len(stored.weights)} weights, and "
+            f"{size} features are read here; use the encoder that the recipe names"
         )
     return judge
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+class _StoredJudge(BaseModel):
+    words: list[str]
+    weights: list[FiniteFloat]
+    bias: FiniteFloat
+    name: str = ""
 
 
-def _fitted(pairs: Sequence[tuple[str, float]], features: Features, penalty: float) -> TrainedStyle:
+def _fitted(pairs: Sequence[tuple[str, float]], features: Features) -> TrainedStyle:
     texts, labels = [text for text, _ in pairs], np.array([label for _, label in pairs])
     features.fit(texts)
-    weights, bias = _regress(features(texts), labels, penalty)
-    return TrainedStyle(features, weights, bias, None)
+    return TrainedStyle(features, *_regress(features(texts), labels, PENALTY))
 
 
 def _regress(inputs: np.ndarray, labels: np.ndarray, penalty: float) -> tuple[np.ndarray, float]:

@@ -156,14 +156,10 @@ def summarise(verdicts: Sequence[CaptionMarks], images: Sequence[Hashable] | Non
     for verdict, image in zip(verdicts, range(len(verdicts)) if images is None else images, strict=True):
         if verdict.rating is not None:
             groups.setdefault(image, []).append(verdict.rating)
-    relevance, relevance_error = _mean([_average(group, "relevance") for group in groups.values()])
-    reading, reading_error = _mean([_average(group, "interpretability") for group in groups.values()])
+    relevance = _mean([statistics.fmean(rating.relevance for rating in group) for group in groups.values()])
+    reading = _mean([statistics.fmean(rating.interpretability for rating in group) for group in groups.values()])
     judged = sum(map(len, groups.values()))
-    return Summary(relevance, relevance_error, reading, reading_error, judged, len(verdicts) - judged, len(groups))
-
-
-def _average(ratings: Sequence[Rating], mark: str) -> float:
-    return statistics.fmean(getattr(rating, mark) for rating in ratings)
+    return Summary(*relevance, *reading, judged, len(verdicts) - judged, len(groups))
 
 
 def _mean(values: list[float]) -> tuple[float | None, float | None]:

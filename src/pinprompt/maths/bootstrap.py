@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 Unit = tuple[str, int | None]
 """What a value was measured on: the split (or picture), and the seed; None if the seed does not matter."""
@@ -122,3 +123,13 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
     low = math.floor(place)
     high = min(low + 1, len(ordered) - 1)
     return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+
+
+def interval_of_mean(values: Any, seed: int, draws: int = 2000) -> tuple[float, float]:
+    """The 95 % percentile bootstrap interval of a mean over rows, the same for the same seed."""
+    import numpy as np
+
+    known = np.asarray(values, dtype=np.float64)
+    drawn = np.random.default_rng(seed).integers(0, len(known), (draws, len(known)))
+    low, high = np.percentile(known[drawn].mean(axis=1), [2.5, 97.5])
+    return float(low), float(high)

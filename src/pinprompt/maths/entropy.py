@@ -13,7 +13,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pinprompt.errors import SettingError, did_you_mean
 from pinprompt.maths import relative_sparsemax, sparsemax
 
 Entropy = Literal["tsallis", "shannon"]
@@ -29,7 +28,6 @@ def policy(z: Tensor, entropy: Entropy, mask: Tensor | None = None, mu: Tensor |
     """
     if entropy == "tsallis":
         return sparsemax.probabilities(z, mask) if mu is None else relative_sparsemax.probabilities(z, mu)
-    _known(entropy)
     z, _ = sparsemax.filtered(z, mask) if mu is None else sparsemax.filtered(z + mu.log(), mu > 0)
     return torch.softmax(z, -1)
 
@@ -44,15 +42,8 @@ def value(z: Tensor, entropy: Entropy, mask: Tensor | None = None, mu: Tensor | 
     """
     if entropy == "tsallis":
         return sparsemax.value(z, mask) if mu is None else relative_sparsemax.value(z, mu)
-    _known(entropy)
     z, _ = sparsemax.filtered(z, mask) if mu is None else sparsemax.filtered(z + mu.log(), mu > 0)
     return torch.logsumexp(z, -1)
-
-
-def _known(entropy: str) -> None:
-    """Raise an error for an unknown name."""
-    if entropy != "shannon":
-        raise SettingError(f"Unknown entropy '{entropy}': {did_you_mean(entropy, ('tsallis', 'shannon'))}")
 
 
 SMALLEST = 64

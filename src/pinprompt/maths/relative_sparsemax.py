@@ -33,15 +33,6 @@ def probabilities(z: Tensor, mu: Tensor) -> Tensor:
     return mu * _above(z, mu)[0].clamp_min(0)
 
 
-def support(z: Tensor, mu: Tensor) -> Tensor:
-    """The tokens that the policy may choose.
-
-    S = {i : mu_i > 0, z_i > lambda(z)}
-    z [..., V], mu [..., V] -> S [..., V] as booleans
-    """
-    return (mu > 0) & (_above(z.detach(), mu)[0] > 0)
-
-
 def value(z: Tensor, mu: Tensor) -> Tensor:
     """The maximum of expected value minus penalty, max_pi sum_i pi_i z_i - 1/2 (sum_i pi_i^2 / mu_i - 1).
 

@@ -35,7 +35,7 @@ def threshold(z: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
 
 
 def probabilities(z: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The policy: what of each entry stands above the level.
+    """The policy: the part of each entry above the threshold, zero for the others.
 
     pi_i = max(z_i - tau(z), 0)
     Paper: Eq. (4), `eq:sp_opt_policy`.
@@ -44,16 +44,6 @@ def probabilities(z: Tensor, mask: Tensor | None = None) -> Tensor:
     z, top = filtered(z, mask)
     tau, _, _ = _level(z, top)
     return (z - top.unsqueeze(-1)).sub_(tau.unsqueeze(-1)).clamp_min_(0)
-
-
-def support(z: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The tokens that the policy may choose.
-
-    S = {i : z_i > tau(z)}
-    Paper: S below Eq. (4), `eq:sp_opt_policy`.
-    z [..., V], mask [..., V] -> S [..., V] as booleans
-    """
-    return probabilities(z.detach(), mask) > 0
 
 
 def value(z: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -77,11 +67,6 @@ def filtered(z: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
     z [..., V], mask [..., V] -> F_I[z] [..., V], max_i F_I[z]_i [...]
     """
     if mask is not None:
-        if mask.dtype != torch.bool:
-            raise PinpromptError(
-                f"A mask of tokens must hold booleans (True: may be chosen), not {mask.dtype}; "
-                "unpack bits with maths.state_values.unpack first."
-            )
         z = torch.where(mask, z, -torch.inf)
     top = z.detach().amax(-1)
     if not bool(torch.isfinite(top).all()):

@@ -1,4 +1,4 @@
-"""The value of a state with its gradient, still without a vocabulary-wide tensor in the graph."""
+"""Q of taken tokens and values of many states, with and without a gradient, without a tensor of states x vocabulary."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from torch import Tensor
 
 from pinprompt.errors import PinpromptError
 from pinprompt.maths import entropy as entropies
-
-# Q of taken tokens and values of many states, without a tensor of states x vocabulary.
 
 Masks = Tensor | Sequence[Tensor] | None
 _Block = tuple[int, int, Tensor | list[entropies.Prior] | None]
@@ -51,8 +49,8 @@ def kept_value(
     values are relative to those, and they say what is kept.
 
     Every product has `rows` rows, the last one padded: on a CPU a state's value then never depends on which states
-    it is computed with. No tensor has more than `rows` rows as wide as the vocabulary. `product` replaces hat_e W^T,
-    and `each` runs the blocks of rows, where somebody can do either faster.
+    it is computed with. No tensor has more than `rows` rows as wide as the vocabulary. `product` replaces hat_e W^T
+    and `each` replaces `map` over the blocks of rows; a caller passes them where it has a faster way.
     """
     count, size = len(hat_e), len(head)
     if masks is not None and len(masks) != count:
@@ -105,14 +103,6 @@ def unpack(bits: Tensor, size: int) -> Tensor:
     bits [..., ceil(V/8)] uint8, size = V -> [..., V]
     """
     return _looked_up(_booleans().to(bits.device), bits, size)
-
-
-def mask_rows(masks: Tensor | Sequence[Tensor], start: int, stop: int, size: int) -> Tensor:
-    """The masks of some states as booleans, whichever way they are kept.
-
-    masks as in `kept_value`, size = V -> [stop - start, V]
-    """
-    return unpack(_bits(masks, start, stop), size)
 
 
 def _penalties(bits: Tensor, size: int, like: Tensor) -> Tensor:
@@ -186,7 +176,7 @@ class _Value(torch.autograd.Function):
                 values[start:stop] = entropies.values(z, some, entropy)
                 directions[start:stop] = entropies.policies(z, some, entropy) @ head
                 continue
-            mask = None if masks is None else mask_rows(masks, start, stop, len(head)).to(z.device)
+            mask = None if masks is None else unpack(_bits(masks, start, stop), len(head)).to(z.device)
             values[start:stop] = entropies.value(z, entropy, mask)
             directions[start:stop] = entropies.policy(z, entropy, mask) @ head
         ctx.save_for_backward(directions)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pinprompt.errors import PinpromptError, SettingError
+from pinprompt.errors import PinpromptError
 
 
 def monte_carlo(rewards: Tensor, length: int, gamma: float) -> Tensor:
@@ -19,8 +19,6 @@ def monte_carlo(rewards: Tensor, length: int, gamma: float) -> Tensor:
     Paper: R of Eq. (5), `eq:sp_target`, at every t instead of the last alone.
     rewards [B] -> [B, L]
     """
-    if length < 1:
-        raise SettingError(f"A prompt needs at least one token: length is {length}.")
     exponent = torch.arange(length - 1, -1, -1, device=rewards.device)
     return rewards.unsqueeze(-1) * torch.pow(gamma, exponent).to(rewards.dtype)
 
@@ -32,10 +30,6 @@ def bootstrapped(rewards: Tensor, v_next: Tensor, gamma: float) -> Tensor:
     Paper: Eq. (5), `eq:sp_target` (Tsallis V'), and the one below Eq. (3), `eqn:mse_loss` (Shannon V').
     rewards [B], v_next [B, L-1] (column t: the slow copy's value of state t+1) -> [B, L]
     """
-    if v_next.ndim != 2 or len(v_next) != len(rewards):
-        raise PinpromptError(
-            f"Values of next states must be [B, L-1] for rewards [B]: got {[*v_next.shape]} for {[*rewards.shape]}."
-        )
     return torch.cat([gamma * v_next, rewards.unsqueeze(-1)], -1)
 
 
@@ -59,15 +53,11 @@ def bootstrapped_gains(gains: Tensor, v_next: Tensor, gamma: float) -> Tensor:
     Paper: Eq. (5), `eq:sp_target`, with a reward at every t; with r_l = 0 but for r_{L-1} = R it is `bootstrapped`.
     gains [B, L], v_next [B, L-1] -> [B, L]
     """
-    if v_next.ndim != 2 or v_next.shape != (gains.shape[0], gains.shape[1] - 1):
-        raise PinpromptError(
-            f"Values of next states must be [B, L-1] for gains [B, L]: got {[*v_next.shape]} for {[*gains.shape]}."
-        )
     return gains + torch.cat([gamma * v_next, torch.zeros_like(gains[:, :1])], -1)
 
 
 def squared_error(q_t: Tensor, target: Tensor) -> Tensor:
-    """The loss of Q against a target that is held still.
+    """The squared error of Q against a fixed target; no gradient flows into the target.
 
     1/B sum_b sum_t (q_t - target_t)^2
     Paper: Eq. (3), `eqn:mse_loss`.
@@ -89,7 +79,7 @@ def path_single(q_t: Tensor, v_t: Tensor, v_slow: Tensor, rewards: Tensor, gamma
 
 
 def path_multi(q_t: Tensor, v_t: Tensor, v_slow: Tensor, rewards: Tensor) -> Tensor:
-    """RLPrompt's multi-step path consistency: the advantages to come add up to what the slow value is short of R.
+    """RLPrompt's multi-step path consistency: the remaining advantages sum to R minus the slow value.
 
     1/B sum_b sum_t (sum_{l >= t} A_l - (R - V'_t))^2,  A_l = q_l - V_l
     Paper: not printed; the loss of RLPrompt's code (`v3`), without discount as there.

@@ -15,28 +15,32 @@ from pinprompt.policy.backbone import Tokens
 from pinprompt.policy.reader import Prefix
 from pinprompt.policy.vocabulary import Vocabulary
 from pinprompt.recipe.sections import Constraints
-from pinprompt.tasks.protocol import Differentiable, complete
+from pinprompt.tasks.protocol import Differentiable, WhiteBox
 
 # Shared by methods that use gradients: the task's differentiable view, minibatches, charged gradients.
 
 
 def view_of(search: Search, method: str) -> Differentiable:
     """The task's differentiable view, or an error that lists the methods that do not need it."""
-    view = complete(search.task).differentiable()
+    view = search.task.differentiable() if isinstance(search.task, WhiteBox) else None
     if view is None:
         others = ", ".join(row.name for row in ROWS if not row.gradients)
         raise ModelError(
-            f"the method '{method}' needs gradients of the task model, but the task '{search.task.name}' can only be "
-            f"called; use a method that needs none: {others}"
+            f"the method '{method}' needs gradients of the task model, but the task '{search.task.info.name}' can only "
+            f"be called; use a method that needs none: {others}"
         )
     return view
 
 
-def rounds(count: int, batch: int, random: torch.Generator) -> Iterator[list[int]]:
-    """One epoch over `count` training rows in random order, in minibatches; the last one may be smaller."""
-    order: list[int] = torch.randperm(count, generator=random).tolist()
-    for first in range(0, count, batch):
-        yield order[first : first + batch]
+BATCH = 16
+"""Training rows per gradient."""
+
+
+def rounds(rows: Sequence[int], random: torch.Generator) -> Iterator[list[int]]:
+    """One epoch over rows in random order, in minibatches; the last one may be smaller."""
+    order = [rows[place] for place in torch.randperm(len(rows), generator=random).tolist()]
+    for first in range(0, len(order), BATCH):
+        yield order[first : first + BATCH]
 
 
 class Gradients:
@@ -120,16 +124,11 @@ class WordEnds(Tokens):
 class TokenSpace:
     """Prompts of `length` tokens of the task model that satisfy the user's constraints.
 
-    `without` are words (in any case) whose tokens are excluded; `capitals=False` excludes words with a capital letter.
+    `without` are words (in any case) whose tokens are excluded.
     """
 
     def __init__(
-        self,
-        view: Differentiable,
-        length: int,
-        constraints: Constraints,
-        without: Iterable[str] = (),
-        capitals: bool = True,
+        self, view: Differentiable, length: int, constraints: Constraints, without: Iterable[str] = ()
     ) -> None:
         self.embeddings: Tensor = view.embeddings.detach()
         self.length = length
@@ -140,13 +139,9 @@ class TokenSpace:
         self.vocabulary.check()
         pieces = self.vocabulary.tokens.pieces
         banned = {word.strip().casefold() for word in without}
-        kept = [piece.strip().casefold() not in banned and (capitals or piece == piece.lower()) for piece in pieces]
-        self._kept = torch.tensor(kept)
+        self._kept = torch.tensor([piece.strip().casefold() not in banned for piece in pieces])
         if not bool((self.allowed(()) & self._kept).any()):
-            raise SettingError(
-                "no token of the task model meets the constraints; loosen them, or allow label "
-                "words and capitals (skip_label_words, skip_capitals)"
-            )
+            raise SettingError("no token of the task model meets the constraints; loosen them")
         self._unit = torch.nn.functional.normalize(self.embeddings.float(), dim=-1)
 
     def allowed(self, prefix: Prefix) -> Tensor:

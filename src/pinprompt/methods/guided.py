@@ -3,7 +3,8 @@
 After Visually Guided Decoding (arXiv 2505.08622): a beam search without training and without gradients.
 
 1. Every beam is extended with its most likely tokens, and each extension is scored as a whole prompt. If the task has
-   scores of single words (hints), they choose half of these tokens among the kept ones.
+   scores of single words (hints), they choose half of these tokens among the kept ones. Each word counts as a call;
+   hints are left out if the budget is too small for them.
 2. The best extensions by merit become the next beams: score + weight x mean log-probability of the tokens.
 3. A beam is also a candidate answer that ends there; the log-probability of an end then counts as a token, so that
    "a boat on the" loses against "a boat on the sea".
@@ -21,11 +22,12 @@ from typing import Any
 import torch
 
 from pinprompt.errors import BudgetSpent, SettingError
-from pinprompt.methods.bookkeeping import Book
-from pinprompt.methods.protocol import Candidate, Finalist, Outcome, Search
+from pinprompt.methods.protocol import Candidate, Cost, Finalist, Outcome, Search
+from pinprompt.methods.trials import Trials
 from pinprompt.policy.reader import Prefix
 from pinprompt.policy.writer import Writer
 from pinprompt.recipe.sections import GuidedSettings
+from pinprompt.tasks.protocol import Hinting, Task, calls, split_rows, splits
 from pinprompt.values import Prompt
 
 ENDS = ("\n", ".", "!", "?")
@@ -65,7 +67,7 @@ class Answer:
 
 def guided(search: Search, settings: GuidedSettings) -> Outcome:
     """Decode with the task's scores, with more beams each round, until the rounds or the budget end."""
-    run = _Run(search, settings)
+    run = _Decoding(search, settings)
     stopped = "finished"
     try:
         while run.round < settings.rounds:
@@ -77,12 +79,26 @@ def guided(search: Search, settings: GuidedSettings) -> Outcome:
     return run.finish(stopped)
 
 
-class _Run:
+def cost(task: Task, settings: GuidedSettings, given: int | None, length: int, finalists: int) -> Cost:
+    """The cost of the rounds, or of the budget; a prefix is read once for all of its continuations."""
+    train, dev = (calls(task, split_rows(task, split)) if split in splits(task) else 0 for split in ("train", "dev"))
+    planned = settings.planned(length, finalists)[0] * train + finalists * dev
+    spent = planned if given is None else min(planned, given)
+    return Cost(
+        calls=spent,
+        enough=(finalists + 1) * train + finalists * dev,
+        few=f"they pay for about {spent // max(1, train)} prompts",
+        written=spent / max(1, train) / settings.tokens,
+        words=length,
+    )
+
+
+class _Decoding:
     """The state of guided decoding: the beams of this round, and the answers of all rounds."""
 
     def __init__(self, search: Search, settings: GuidedSettings) -> None:
         self.search, self.settings = search, settings
-        self.book, self.writer = Book(search, "guided"), search.writer()
+        self.trials, self.writer = Trials(search, "guided"), search.writer()
         # The state after the last token gives the probability of an end; the tree has none after the last position.
         self.longest = max(1, self.writer.length - 1)
         self.ends = _ends(self.writer)
@@ -92,8 +108,8 @@ class _Run:
         self.answers: dict[str, Answer] = {}
         self.refusal = ""
         """Why the last scoring ended early."""
-        resumed = self.book.resume()
-        hints = dict(search.task.hints()) if settings.hints else {}
+        resumed = self.trials.resume()
+        hints = dict(search.task.hints()) if isinstance(search.task, Hinting) else {}
         if resumed is not None:
             self._restore(resumed[0])
             self.hinted = bool(resumed[0]["hinted"])
@@ -102,7 +118,7 @@ class _Run:
             self.hinted = bool(hints) and len(hints) <= left / 2
             if self.hinted:
                 search.evaluator.charge(len(hints))
-            self.book.remember(0, self._state())  # a budget may end the search before its first step
+            self.trials.remember(0, self._state())  # a budget may end the search before its first step
         if self.hinted:
             pieces = self.writer.vocabulary.tokens.pieces
             known = [hints.get(piece.strip().lower(), float("-inf")) for piece in pieces]
@@ -110,7 +126,7 @@ class _Run:
 
     def decode(self) -> None:
         """Extend all beams by one token."""
-        with self.book.phase("write"):
+        with self.trials.phase("write"):
             grown = self._grown()
         if not grown and not self.answers:
             raise SettingError("every beam ended where the constraints allow nothing; loosen them, or raise policy.k")
@@ -125,7 +141,7 @@ class _Run:
     def revise(self) -> None:
         """Replace or remove one token of the best answer, until nothing improves."""
         before = self._best(1)[0]
-        with self.book.phase("write"):
+        with self.trials.phase("write"):
             variants = self._variants(before.prompt.ids)
         scored = self._scored(variants)
         promising = self._promising(scored, self.settings.beams)
@@ -139,11 +155,11 @@ class _Run:
 
     def finish(self, stopped: str) -> Outcome:
         """The answers, best first; by dev score if the task has a dev split."""
-        self.book.save()
-        best = self._best(self.settings.finalists)
+        self.trials.save()
+        best = self._best(self.search.scoring.finalists)
         candidates = [Candidate(answer.prompt, "guided", answer.score) for answer in best]
-        finalists = None if "dev" in self.search.task.splits else [Finalist(one, None) for one in candidates]
-        return Outcome(candidates, stopped, self.book.step, {"rounds": self.round}, finalists)
+        finalists = None if "dev" in self.search.splits else [Finalist(one, None) for one in candidates]
+        return Outcome(candidates, stopped, self.trials.step, {"rounds": self.round}, finalists)
 
     def _grown(self) -> list[Beam]:
         """Every beam with each of its most likely tokens, the most likely first.
@@ -206,9 +222,9 @@ class _Run:
 
     def _scored(self, beams: Sequence[Beam]) -> list[Beam]:
         """The beams with their scores; with a spent budget the last ones are left out, and the search ends."""
-        with self.book.phase("score"):
+        with self.trials.phase("score"):
             try:
-                scores = self.book.score([beam.prompt for beam in beams])
+                scores = self.trials.score([beam.prompt for beam in beams])
             except BudgetSpent as spent:
                 scores, self.refusal = spent.scores, str(spent)
         return [replace(beam, score=score.value) for beam, score in zip(beams, scores, strict=False)]
@@ -244,8 +260,8 @@ class _Run:
         if len(scored) < len(asked):
             raise BudgetSpent(self.refusal)
         [best] = self._best(1)
-        self.book.tell(
-            self.book.step,
+        self.trials.tell(
+            self.trials.step,
             [beam.score for beam in scored],
             score_best=round(best.score, 6),
             best_prompt=best.prompt.text,
@@ -255,8 +271,8 @@ class _Run:
         )
 
     def _remember(self) -> None:
-        self.book.remember(self.book.step + 1, self._state())
-        self.book.save_if_due()
+        self.trials.remember(self.trials.step + 1, self._state())
+        self.trials.save_if_due()
 
     def _state(self) -> dict[str, Any]:
         """Everything that the next step depends on."""

@@ -1,69 +1,23 @@
-"""The interface of search methods. They depend on the task protocol and the evaluator, never on a concrete task."""
+"""The interface of search methods. They depend on the task contract and the evaluator, never on a concrete task."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pinprompt.answers.evaluator import Evaluator
+from pinprompt.errors import BudgetSpent, SettingError
 from pinprompt.recipe.sections import PolicySettings, ScoringSettings
-from pinprompt.scoring.budget import Budget
-from pinprompt.tasks.protocol import Task
-from pinprompt.values import Evaluation, Event, Prompt, Score
+from pinprompt.tasks.protocol import Task, calls
+from pinprompt.values import Answers, Event, Prompt, Score, derive
 
 if TYPE_CHECKING:
+    import torch
+
     from pinprompt.policy.writer import Writer
-
-
-class Evaluator(Protocol):
-    """Scores prompts: deduplicates, uses the memo, charges the budget, and may work in parallel."""
-
-    budget: Budget
-
-    @property
-    def charged_calls(self) -> int:
-        """Calls charged to the search's budget so far."""
-
-    @property
-    def report_calls(self) -> int:
-        """Calls of the report, which `budget.calls` does not limit."""
-
-    @property
-    def distinct(self) -> int:
-        """Different prompts scored so far."""
-
-    @property
-    def paid_calls(self) -> int:
-        """Calls actually sent to a model so far."""
-
-    @property
-    def memo_hits(self) -> int:
-        """Number of scores taken from the memo."""
-
-    def score(self, prompts: list[Prompt], split: str = "train", *, report: bool = False) -> list[Score]:
-        """Scores in order. Raises BudgetSpent before a limit is exceeded; scores obtained by then are kept.
-
-        With `report` the calls are counted separately from the search's, and only the common limits apply.
-        """
-
-    def totals(self) -> dict[str, Any]:
-        """What was charged and what was actually sent so far, as in result.json."""
-
-    def evaluate(self, prompt: Prompt, split: str) -> Evaluation:
-        """The task's metrics of a prompt, charged to the report."""
-
-    def evaluate_all(self, prompts: list[Prompt], split: str) -> list[Evaluation]:
-        """The same for several prompts together, which may be faster."""
-
-    def known(self, prompt: Prompt, split: str) -> Score | None:
-        """The latest score of a prompt on a split; None where there is none, and nothing is asked."""
-
-    def derive(self, prompt: Prompt, scores: list[Score]) -> None:
-        """Derive a prompt's score on whole splits from its scores on the first blocks of rows."""
-
-    def charge(self, calls: int) -> None:
-        """Charge calls that a white-box method makes itself (a forward pass is 1 per row, a backward pass 2)."""
 
 
 class Checkpointer(Protocol):
@@ -86,6 +40,14 @@ class Checkpointer(Protocol):
 
     def stream(self, name: str) -> Iterator[dict[str, Any]]:
         """The rows of a stream, up to the last checkpoint."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows that prompts are asked on together; a stochastic task draws the same for all prompts on a named block."""
+
+    name: str
+    rows: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -126,6 +88,8 @@ class Outcome:
     extras: Mapping[str, Any] = field(default_factory=dict)
     finalists: list[Finalist] | None = None
     """Set by a method that chooses the answer itself: best first. None: the caller scores the candidates on dev."""
+    blocks: Sequence[Block] = ()
+    """The blocks of rows that prompts were asked on in turn, if there were any."""
 
 
 @dataclass
@@ -146,10 +110,96 @@ class Search:
     open_reserve: Callable[[], None] = lambda: None
     """Release the calls reserved for the end of the search; called once it is over."""
     scoring: ScoringSettings = field(default_factory=ScoringSettings)
-    """Settings of racing over rows and of choosing the answer."""
+    """How the answer is chosen."""
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits that have rows."""
+        return self.evaluator.splits
+
+    def rows(self, split: str = "train") -> tuple[int, ...]:
+        """The rows of a split."""
+        return self.evaluator.rows(split)
+
+    def calls(self, split: str = "train") -> int:
+        """The most calls that one prompt costs on a split."""
+        return calls(self.task, self.evaluator.rows(split))
+
+    def ask(self, prompts: Sequence[Prompt], rows: Sequence[int]) -> list[Answers]:
+        """The task model's answers to prompts on rows; BudgetSpent before a limit is exceeded."""
+        return self.evaluator.ask(prompts, rows)
+
+    def score(self, prompts: Sequence[Prompt], rows: str | Sequence[int] = "train") -> list[Score]:
+        """The scores of prompts on a split or on some rows; BudgetSpent before a limit is exceeded."""
+        return self.evaluator.score(prompts, rows)
+
+    def write(self, count: int, temperature: float = 1.0) -> list[Prompt]:
+        """Prompts sampled from the frozen LM, under the filter and the user's constraints."""
+        return self.writer().lm_sample(count, self.random, temperature)
+
+    @cached_property
+    def random(self) -> torch.Generator:
+        """A random stream for the method, the same for the same seed."""
+        import torch
+
+        return torch.Generator().manual_seed(derive(self.seed, "method"))
+
+    def candidates(self, count: int = 16, source: str = "searched") -> list[Candidate]:
+        """The best prompts that were asked on all of train so far, best first."""
+        known = [
+            Candidate(asked.prompt, source, score.value)
+            for asked in self.evaluator.table.prompts.values()
+            if asked.searched and (score := self.evaluator.known(asked.prompt)) is not None
+        ]
+        return sorted(known, key=lambda one: -one.score)[:count]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a search is expected to cost."""
+
+    calls: int
+    """Calls of the search and of choosing its answer, within the budget."""
+    enough: int
+    """Calls with which the method works well."""
+    few: str = ""
+    """What happens with the calls of the budget, if they are fewer than enough."""
+    written: float = 0.0
+    """Number of prompts that the LM writes."""
+    words: int = 5
+    """Expected number of words of the answer."""
+    rows: tuple[int, ...] | None = None
+    """The rows that its best prompts are asked on; None: all of train and dev."""
+    asked_on_train: bool = True
+    """Whether its answer has a score on train alone; otherwise the report asks for it."""
 
 
 class Method(Protocol):
-    """A method is a function of a `Search` and of its section of the recipe (None if it has none)."""
+    """A method is a function of a `Search` and of its settings (None if it has none).
+
+    A method from outside the package may also be a plain function `(search) -> prompts`.
+    """
 
     def __call__(self, search: Search, settings: Any) -> Outcome: ...
+
+
+def outcome_of(found: Any, search: Search, name: str) -> Outcome:
+    """What a method from outside returned, as an outcome: prompts (or their texts), best first, or an `Outcome`."""
+    if isinstance(found, Outcome):
+        return found
+    given = [found] if isinstance(found, str | Prompt) else list(found)
+    prompts = [one.prompt if isinstance(one, Candidate) else Prompt(one) if isinstance(one, str) else one
+               for one in given]  # fmt: skip
+    wrong = next((one for one in prompts if not isinstance(one, Prompt)), None)
+    if wrong is not None:
+        raise SettingError(
+            f"the method '{name}' returned a {type(wrong).__name__}; it must return prompts, their texts, or an Outcome"
+        )
+    if not prompts:
+        raise SettingError(f"the method '{name}' returned no prompt; return at least one")
+    try:
+        scores = search.score(prompts)
+    except BudgetSpent as spent:
+        scores = list(spent.scores)
+    candidates = [Candidate(prompt, name, score.value) for prompt, score in zip(prompts, scores, strict=False)]
+    return Outcome(candidates or search.candidates(source=name), "finished")

@@ -4,7 +4,7 @@
    scratch or after a common beginning ("It was", "Overall, it"). Prompts with words outside the dictionary, or with a
    high perplexity, are left out.
 2. The hand-written prompts are scored on the first block of rows, together with those of the pool after which the LM
-   is most likely to write a label word. A Gaussian process on the LM's states then picks from the rest, batch by batch.
+   is most likely to write a label word.
 3. After each block the best third advances to the next, together with the hand-written prompts. A prompt's score is
    computed from all rows that it was scored on, so its calibration improves with each block. No row is asked twice.
 4. The best mean over all rows wins. A bootstrap over the rows gives the probability of each finalist to be the best.
@@ -14,13 +14,14 @@ If the texts are not in English, there are no stock phrases: the LM continues ex
 drafts (style transfer: common instructions), the pool has the drafts and the LM's variations of them and of the
 hand-written prompts. Variations of the best prompts so far join it for the second half of the first block.
 
-The method needs no checkpoint: pool and order depend only on the seed, and a resumed run finds its scores in the
-journal.
+The method needs no checkpoint: pool and order depend only on the seed, and a resumed run finds its answers in the
+table.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,27 +32,51 @@ import torch
 from numpy.typing import NDArray
 
 from pinprompt.errors import BudgetSpent, SettingError
-from pinprompt.maths.gaussian_process import kernel, posterior
-from pinprompt.methods.protocol import Candidate, Finalist, Outcome, Search
-from pinprompt.methods.selection import asked, chances_of_best
+from pinprompt.methods.protocol import Block, Candidate, Cost, Finalist, Outcome, Search
+from pinprompt.methods.selection import chances_of_best, row_means
 from pinprompt.methods.variations import allowed, as_prompt, variations, without
 from pinprompt.policy.writer import Writer
 from pinprompt.recipe.sections import RaceSettings
-from pinprompt.tasks.protocol import Task, blocks_of
-from pinprompt.values import Event, Prompt, Score, derive
+from pinprompt.tasks.protocol import DrawsRows, LabelWords, Task, calls, fit_rows, hand_written, split_rows, splits
+from pinprompt.values import Event, Prompt, derive
 
 Floats = NDArray[np.float64]
+TYPICAL_WORDS = 6
+"""Typical number of words of a prompt that wins a race."""
+WRITTEN = 200
+"""Prompts that the LM writes for the pool; at least three times as many as race."""
+LONGEST = 5
+"""Maximum number of tokens that the LM writes after a head; two more for prompts without a head."""
+HEADS = (
+    "It", "It is", "It was", "This", "This is", "This is about", "That", "The", "The topic", "The whole thing", "I",
+    "I think", "Overall, it", "In short, it", "All in all,", "In other words, it is", "What a", "To me, this",
+    "There is", "A",
+)  # fmt: skip
+"""Beginnings of prompts that the LM continues."""
+OPENERS = (
+    "All in all,", "In other words,", "To be honest,", "If you ask me,", "As far as I can tell,",
+    "At the end of the day,", "In my opinion,",
+)  # fmt: skip
+"""First halves of stock phrases; each is combined with every core, and is also a head."""
+CORES = (
+    "this is", "it is", "it was", "that was", "the whole thing is", "everything about it is", "the tone is",
+    "the mood is", "the sentiment is", "the result is", "the message is", "it makes me feel", "it sounds",
+    "I would call it", "what a", "the answer is", "the topic is", "this is about", "the subject is",
+    "the category is", "it belongs under", "it is all about", "the theme is",
+)  # fmt: skip
+"""Second halves of stock phrases."""
 
 
 @dataclass
 class Runner:
-    """A prompt in the race, with its scores on the blocks so far."""
+    """A prompt in the race, with its values on the rows so far."""
 
     prompt: Prompt
     source: str
-    scores: list[Score] = field(default_factory=list)
+    blocks: int = 0
+    """On how many blocks it was asked."""
     values: Floats = field(default_factory=lambda: np.zeros(0))
-    """The value of each row that it was scored on, computed from all of these rows together."""
+    """The value of each row that it was asked on, computed from all of these rows together."""
 
     @property
     def mean(self) -> float:
@@ -61,38 +86,45 @@ class Runner:
 
 def race(search: Search, settings: RaceSettings) -> Outcome:
     """Fill a pool, race its prompts over growing blocks of rows, and choose by all rows."""
-    task, made, blocks = search.task, search.writer(), blocks_of(search.task)
-    hand = [Runner(Prompt(text), name) for name, text in task.baselines().items() if name != "in-context"]
-    costs = [task.calls(block) for block in blocks]
-    if task.language != "en":
-        settings = settings.model_copy(update={"heads": (), "openers": (), "cores": (), **_uncapped(settings)})
+    task, made = search.task, search.writer()
+    blocks = blocks_of(task, settings.first_block)
+    hand = [Runner(Prompt(text), name) for name, text in hand_written(task).items()]
+    costs = [calls(task, block.rows) for block in blocks]
+    english = task.info.language == "en"
+    phrases = english and settings.phrases
+    heads = (*(HEADS if english else ()), *(OPENERS if phrases else ()))
+    if not english:
+        settings = settings.model_copy(update=_uncapped(settings))
     rounds, count = plan(costs, search.evaluator.budget.settings.calls, len(hand), settings)
-    drafts, texts = task.drafts(), [runner.prompt.text for runner in hand]
-    candidates = drafted(made, settings, drafts, texts, count, search.seed) if drafts else []
+    drafts = [draft.text for draft in task.drafts() if not draft.name]
+    texts = [runner.prompt.text for runner in hand]
+    candidates = drafted(made, drafts, texts, max(WRITTEN, 3 * count), search.seed) if drafts else []
     if not candidates:  # no drafts, or none that meets the constraints
-        candidates = [*stock(made, settings), *written(made, settings, max(settings.written, 3 * count), search.seed)]
+        own = written(made, heads, max(WRITTEN, 3 * count), search.seed)
+        candidates = [*(stock(made) if phrases else ()), *own]
     if not candidates:
         raise SettingError(
             "the writer can write no prompt that keeps all constraints, so there is nothing to race; loosen "
             "policy.constraints (dictionary is on for race), or choose another method"
         )
-    pool = Pool(made, candidates, task.answers(), settings.max_perplexity, drafts)
+    words = task.label_words() if isinstance(task, LabelWords) else ()
+    pool = Pool(made, candidates, words, settings.max_perplexity, drafts)
     runners = list(hand)
     stopped, steps, extras = "finished", 0, dict[str, Any]()
 
-    def tell(block: str) -> None:
+    def tell(block: Block) -> None:
         nonlocal steps
         if runners:  # otherwise `_alone` reports why there are none
             _tell(search, steps, block, runners)
             steps += 1
 
     try:
-        vary = partial(variations, made, count=count, seed=search.seed, temperature=settings.temperature)
-        _first_block(search, settings, blocks[0], runners, pool, count, tell, vary if drafts else None)
-        for block in blocks[1:rounds]:
+        vary = partial(variations, made, count=count, seed=search.seed)
+        _first_block(search, settings, blocks, runners, pool, count, tell, vary if drafts else None)
+        for number in range(1, rounds):
             runners = cut(runners, settings)
-            _ask(search, runners, block)
-            tell(block)
+            _ask(search, runners, blocks[: number + 1])
+            tell(blocks[number])
         best = max(runners, key=lambda runner: runner.mean, default=None)
         if best is not None and settings.prune and best.source == "pool":
             shorter = prune(search, made, settings.max_perplexity, blocks[:rounds], best)
@@ -103,7 +135,46 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
             extras["problem"] = problem
     except BudgetSpent:
         stopped = "budget"
-    return _outcome(search, made, settings, runners, stopped, steps, extras)
+    return _outcome(search, made, settings, runners, blocks, stopped, steps, extras)
+
+
+def blocks_of(task: Task, first: int) -> list[Block]:
+    """The rows of train, then of dev, in blocks: first about `first` rows, then blocks that double the total.
+
+    Rows alternate between classes, and the first block has the same number of each. A task that draws new rows at each
+    step is asked on whole splits.
+    """
+    found: list[Block] = []
+    size, draws = first, isinstance(task, DrawsRows) and bool(task.rows_of_step(0, 0))
+    for split in ("train", "dev"):
+        if split not in splits(task):
+            continue
+        rows = split_rows(task, split)
+        if draws:
+            found.append(Block("", rows))
+            continue
+        rows, classes = _alternating(task, rows)
+        size = -(-size // classes) * classes
+        begin = 0
+        while begin < len(rows):
+            end = min(begin + max(size, begin), len(rows))
+            found.append(Block(f"{split}-{begin + 1}-{end}", rows[begin:end]))
+            begin = end
+        size = max(size, len(rows))
+    return found
+
+
+def _alternating(task: Task, rows: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+    """Rows in turns of their classes, and the number of classes; unchanged if their targets are no classes."""
+    targets = [task.rows[row].target for row in rows]
+    if not all(isinstance(target, int | str) for target in targets) or 2 * len(set(targets)) > len(rows):
+        return rows, 1
+    seen: Counter[Any] = Counter()
+    turns = []
+    for row, target in zip(rows, targets, strict=True):
+        turns.append((seen[target], target, row))
+        seen[target] += 1
+    return tuple(row for _, _, row in sorted(turns)), len(seen)
 
 
 def _uncapped(settings: RaceSettings) -> dict[str, None]:
@@ -137,6 +208,27 @@ def plan(costs: Sequence[int], calls: int | None, hand: int, settings: RaceSetti
     return blocks, count
 
 
+def cost(task: Task, settings: RaceSettings, given: int | None, length: int, finalists: int) -> Cost:
+    """The cost of a race within a budget of calls.
+
+    Enough are calls of which half suffice for the last `race.least` prompts on every row of train and dev.
+    """
+    every = blocks_of(task, settings.first_block)
+    costs, hand = [calls(task, block.rows) for block in every], len(hand_written(task))
+    blocks, count = plan(costs, given, hand, settings)
+    least = max(settings.least, hand + 1)
+    share = 100 * sum(costs[:blocks]) / sum(costs)
+    return Cost(
+        calls=race_cost(costs[:blocks], count, hand, settings),
+        enough=int(max(race_cost(costs, least, hand, settings), 2 * settings.least * sum(costs))),
+        few=f"the race starts with {count} prompts and chooses on {share:.0f} % of the rows: less certain",
+        written=max(WRITTEN, 3 * count),
+        words=min(TYPICAL_WORDS, length),
+        rows=tuple(row for block in every[:blocks] for row in block.rows),
+        asked_on_train=False,
+    )
+
+
 def race_cost(costs: Sequence[int], count: int, hand: int, settings: RaceSettings) -> int:
     """Calls of a race with `count` prompts; `costs` is the most that one prompt costs on each block."""
     total = 0
@@ -157,11 +249,11 @@ def cut(runners: Sequence[Runner], settings: RaceSettings) -> list[Runner]:
     return order[:stay] + [runner for runner in order[stay:] if runner.source != "pool"]
 
 
-def stock(writer: Writer, settings: RaceSettings) -> list[Prompt]:
+def stock(writer: Writer) -> list[Prompt]:
     """Stock phrases that meet the user's constraints, as ids of the writer: every opener with every core."""
     found: dict[str, Prompt] = {}
-    for opener in ("", *settings.openers):
-        for core in settings.cores:
+    for opener in ("", *OPENERS):
+        for core in CORES:
             text = f"{opener} {core}".strip()
             prompt = writer.prompt(writer.vocabulary.tokens.encode(" " + text[:1].upper() + text[1:]))
             if len(prompt.ids) < writer.length and allowed(writer, prompt):
@@ -169,36 +261,33 @@ def stock(writer: Writer, settings: RaceSettings) -> list[Prompt]:
     return list(found.values())
 
 
-def written(writer: Writer, settings: RaceSettings, count: int, seed: int) -> list[Prompt]:
-    """Up to `count` distinct prompts by the LM: a third from scratch, the rest after the heads and openers in turn."""
+def written(writer: Writer, heads: Sequence[str], count: int, seed: int) -> list[Prompt]:
+    """Up to `count` distinct prompts by the LM: a third from scratch, the rest after the heads in turn."""
     longest = writer.length - 1  # the state after the last token is needed too
     encode = writer.vocabulary.tokens.encode
-    heads = [tuple(encode(" " + head)) for head in (*settings.heads, *settings.openers)]
-    heads = [ids for ids in heads if len(ids) < longest and _allowed_head(writer, ids)]
+    spelled = [tuple(encode(" " + head)) for head in heads]
+    spelled = [ids for ids in spelled if len(ids) < longest and _allowed_head(writer, ids)]
     random = torch.Generator().manual_seed(derive(seed, "race", "pool"))
-    starts = [heads[number % len(heads)] if number % 3 and heads else () for number in range(count)]
+    starts = [spelled[number % len(spelled)] if number % 3 and spelled else () for number in range(count)]
     shares = torch.rand(count, generator=random, dtype=torch.float64).tolist()
-    ends = [_end(writer, settings, len(start), share) for start, share in zip(starts, shares, strict=True)]
-    prompts = writer.lm_continue(starts, ends, random, settings.temperature)
+    ends = [_end(writer, len(start), share) for start, share in zip(starts, shares, strict=True)]
+    prompts = writer.lm_continue(starts, ends, random, 1.0)
     return list({prompt.text: prompt for prompt in prompts if allowed(writer, prompt)}.values())
 
 
-def drafted(
-    writer: Writer, settings: RaceSettings, drafts: Sequence[str], hand: Sequence[str], count: int, seed: int
-) -> list[Prompt]:
+def drafted(writer: Writer, drafts: Sequence[str], hand: Sequence[str], count: int, seed: int) -> list[Prompt]:
     """Drafts, and the LM's variations of them and of the hand-written prompts, which are in the race anyway."""
     own = [prompt for text in drafts if text not in hand and (prompt := as_prompt(writer, text)) is not None]
-    wanted = max(settings.written, 3 * count)
-    varied = variations(writer, [*hand, *drafts], wanted, seed, settings.temperature)
+    varied = variations(writer, [*hand, *drafts], count, seed)
     return list({prompt.text: prompt for prompt in (*own, *varied)}.values())
 
 
-def _end(writer: Writer, settings: RaceSettings, start: int, share: float) -> int:
+def _end(writer: Writer, start: int, share: float) -> int:
     """The length of a prompt in tokens; the longest if words are required, so that there is room for them."""
     longest = writer.length - 1
     if writer.vocabulary.constraints.required:
         return longest
-    low, high = (1, settings.words) if start else (2, settings.words + 2)
+    low, high = (1, LONGEST) if start else (2, LONGEST + 2)
     return min(longest, start + low + int(share * (high - low + 1)))
 
 
@@ -211,49 +300,37 @@ def _allowed_head(writer: Writer, ids: tuple[int, ...]) -> bool:
 
 
 class Pool:
-    """Prompts that have not been scored yet, ordered by the LM's expectations and by a Gaussian process."""
+    """Prompts that have not been asked about yet, in the order of the LM's probability of a label word after them."""
 
     def __init__(
         self,
         writer: Writer,
         prompts: Sequence[Prompt],
-        answers: Sequence[str],
+        words: Sequence[str],
         max_perplexity: float | None,
         drafts: Sequence[str] = (),
     ) -> None:
         """`drafts` were written by people, so the limit on perplexity does not apply to them."""
         self.prompts, self._writer, self._limit, self._drafts = list(prompts), writer, max_perplexity, set(drafts)
-        states = writer.states([prompt.ids for prompt in self.prompts])
-        features = states.double().cpu().numpy()
-        self.similarity = kernel(features)
-        first = [ids[0] for word in answers if (ids := writer.vocabulary.tokens.encode(" " + word))]
+        first = [ids[0] for word in words if (ids := writer.vocabulary.tokens.encode(" " + word))]
         order = list(range(len(self.prompts)))
         if first:
+            states = writer.states([prompt.ids for prompt in self.prompts])
             parts = [states[at : at + 64] for at in range(0, len(states), 64)]
             mass = torch.cat([writer.backbone.logprobs(part)[:, first].logsumexp(-1) for part in parts]).tolist()
             order.sort(key=lambda place: -mass[place])
         self._waiting = dict.fromkeys(order)
 
-    def likeliest(self, count: int) -> list[int]:
-        """Take the next prompts from the pool, in the order of the LM's probability of a label word after them."""
-        return self._take(list(self._waiting), count)
-
-    def promising(self, count: int, scored: Sequence[int], values: Floats, noise: float, explore: float) -> list[int]:
-        """Take the next prompts from the pool, by posterior mean + explore x standard deviation."""
-        waiting = list(self._waiting)
-        mean, variance = posterior(self.similarity, scored, values, noise)
-        bound = mean + explore * np.sqrt(variance)
-        return self._take(sorted(waiting, key=lambda place: -bound[place]), count)
+    def take(self, count: int) -> list[Prompt]:
+        """Take the next prompts from the pool."""
+        return [self.prompts[place] for place in self._take(list(self._waiting), count)]
 
     def add(self, prompts: Sequence[Prompt]) -> None:
-        """Add prompts that are not in the pool yet."""
+        """Add prompts that are not in the pool yet, before all others."""
         known = {prompt.text for prompt in self.prompts}
         new = [prompt for prompt in prompts if prompt.text not in known]
-        if new:
-            self._waiting |= dict.fromkeys(range(len(self.prompts), len(self.prompts) + len(new)))
-            self.prompts += new
-            states = self._writer.states([prompt.ids for prompt in self.prompts])
-            self.similarity = kernel(states.double().cpu().numpy())
+        self._waiting = dict.fromkeys(range(len(self.prompts), len(self.prompts) + len(new))) | self._waiting
+        self.prompts += new
 
     def _take(self, order: Sequence[int], count: int) -> list[int]:
         taken: list[int] = []
@@ -278,42 +355,33 @@ class Pool:
 def _first_block(
     search: Search,
     settings: RaceSettings,
-    block: str,
+    blocks: Sequence[Block],
     runners: list[Runner],
     pool: Pool,
     count: int,
-    tell: Callable[[str], None],
+    tell: Callable[[Block], None],
     vary: Callable[[Sequence[str]], list[Prompt]] | None,
 ) -> None:
-    """Score `count` prompts on the first block: hand-written ones, likely ones, then promising ones.
+    """Ask about `count` prompts on the first block: hand-written ones, then those of the pool.
 
-    `vary` gives variations of the best prompts so far. They join the pool before the first promising ones are picked.
+    `vary` gives variations of the best prompts so far. They join the pool for the second half.
     """
     if runners:
-        _ask(search, runners, block)
-    places: list[int] = []
-    likely = count // 2 if settings.screen else count
+        _ask(search, runners, blocks[:1])
     while len(runners) < count:
         wanted = min(settings.batch, count - len(runners))
-        if len(places) < likely:
-            new = pool.likeliest(min(wanted, likely - len(places)))
-        else:
-            if vary is not None:
-                ahead = sorted(runners, key=lambda runner: -runner.mean)[: settings.least]
-                pool.add(vary([runner.prompt.text for runner in ahead]))
-                vary = None
-            field_ = [runner for runner in runners if runner.source == "pool"]
-            values = np.array([runner.mean for runner in field_])
-            new = pool.promising(wanted, places, values, _noise(field_), settings.explore)
-        if not new:
+        if vary is not None and 2 * len(runners) >= count:
+            ahead = sorted(runners, key=lambda runner: -runner.mean)[: settings.least]
+            pool.add(vary([runner.prompt.text for runner in ahead]))
+            vary = None
+        fresh = [Runner(prompt, "pool") for prompt in pool.take(wanted)]
+        if not fresh:
             break  # the pool is empty: it was small, or most of its prompts exceed the limit on perplexity
-        fresh = [Runner(pool.prompts[place], "pool") for place in new]
         try:
-            _ask(search, fresh, block)
+            _ask(search, fresh, blocks[:1])
         finally:
-            runners += [runner for runner in fresh if runner.scores]
-        places += new
-        tell(block)
+            runners += [runner for runner in fresh if runner.blocks]
+        tell(blocks[0])
 
 
 def _alone(search: Search, settings: RaceSettings, pool: Pool, runners: Sequence[Runner], step: int) -> str:
@@ -330,7 +398,7 @@ def _alone(search: Search, settings: RaceSettings, pool: Pool, runners: Sequence
     return sentence
 
 
-def prune(search: Search, writer: Writer, limit: float | None, blocks: Sequence[str], best: Runner) -> Runner:
+def prune(search: Search, writer: Writer, limit: float | None, blocks: Sequence[Block], best: Runner) -> Runner:
     """Remove words from the best prompt, one at a time, while that improves it and calls are left.
 
     A shorter prompt is dropped once it is not ahead on all rows so far. It replaces the longer one if it ends ahead by
@@ -339,11 +407,11 @@ def prune(search: Search, writer: Writer, limit: float | None, blocks: Sequence[
     try:
         while True:
             shorter = [Runner(prompt, "pruned") for prompt in without_a_word(writer, best.prompt, limit)]
-            for number, block in enumerate(blocks, 1):
+            for number in range(1, len(blocks) + 1):
                 if not shorter:
                     return best
-                _ask(search, shorter, block)
-                mark = float(np.mean(search.task.pooled(best.scores[:number])))
+                _ask(search, shorter, blocks[:number])
+                mark = float(_values(search, [best.prompt], blocks[:number])[0].mean())
                 shorter = [runner for runner in shorter if runner.mean > mark]
             ahead = [runner for runner in shorter if _surely_ahead(runner.values - best.values)]
             if not ahead:
@@ -369,33 +437,31 @@ def _surely_ahead(gains: Floats) -> bool:
     return len(gains) > 1 and bool(gains.mean() > gains.std(ddof=1) / math.sqrt(len(gains)))
 
 
-def _noise(runners: Sequence[Runner]) -> float:
-    """The variance of a first score due to its few rows: the residual after subtracting row and prompt means."""
-    table = np.stack([runner.values for runner in runners])
-    if table.shape[0] < 2 or table.shape[1] < 2:
-        return 0.0
-    rest = table - table.mean(axis=0)
-    return float((rest - rest.mean(axis=1, keepdims=True)).var(axis=1, ddof=1).mean() / table.shape[1])
-
-
-def _ask(search: Search, runners: Sequence[Runner], block: str) -> None:
-    """Score prompts on one more block of rows; scores that were paid for before the budget ran out are kept."""
+def _ask(search: Search, runners: Sequence[Runner], blocks: Sequence[Block]) -> None:
+    """Ask prompts on one more block of rows; answers that were paid for before the budget ran out are kept."""
     refusal: str | None = None
     try:
-        scores = search.evaluator.score([asked(runner.prompt, runner.scores) for runner in runners], block)
+        values = _values(search, [runner.prompt for runner in runners], blocks)
     except BudgetSpent as spent:
-        scores, refusal = spent.scores, str(spent)
-    for runner, score in zip(runners, scores, strict=False):
-        runner.scores.append(score)
-        runner.values = np.asarray(search.task.pooled(runner.scores), dtype=np.float64)
+        values, refusal = [row_means(score) for score in spent.scores], str(spent)
+    for runner, own in zip(runners, values, strict=False):
+        runner.values, runner.blocks = own, len(blocks)
     if refusal is not None:
         raise BudgetSpent(refusal)
 
 
-def _tell(search: Search, step: int, block: str, runners: Sequence[Runner]) -> None:
+def _values(search: Search, prompts: Sequence[Prompt], blocks: Sequence[Block]) -> list[Floats]:
+    """The value of every row of the blocks for each prompt; only the rows of the last block may be new."""
+    rows = tuple(row for block in blocks for row in block.rows)
+    fit = rows if fit_rows(search.task) else ()
+    scores = search.evaluator.score(prompts, rows, fit=fit, name=blocks[-1].name)
+    return [row_means(score) for score in scores]
+
+
+def _tell(search: Search, step: int, block: Block, runners: Sequence[Runner]) -> None:
     best = max(runners, key=lambda runner: runner.mean)
     data = {
-        "block": block,
+        "block": block.name or search.task.rows[block.rows[0]].split,
         "rows": len(best.values),
         "runners": len(runners),
         "score_mean": round(float(np.mean([runner.mean for runner in runners])), 6),
@@ -413,33 +479,33 @@ def _outcome(
     writer: Writer,
     settings: RaceSettings,
     runners: Sequence[Runner],
+    blocks: Sequence[Block],
     stopped: str,
     steps: int,
     extras: dict[str, Any],
 ) -> Outcome:
     """The runners of the last block, best first, each with its probability to be the best."""
-    last = max((len(runner.scores) for runner in runners), default=0)
+    last = max((runner.blocks for runner in runners), default=0)
     if not last:
         raise SettingError("the budget ended before a single prompt was scored; raise --calls or --minutes")
-    finalists = sorted((runner for runner in runners if len(runner.scores) == last), key=lambda runner: -runner.mean)
+    finalists = sorted((runner for runner in runners if runner.blocks == last), key=lambda runner: -runner.mean)
     values = np.stack([runner.values for runner in finalists])
     chances = chances_of_best(values, derive(search.seed, "race", "chances"))
-    chosen = _chosen(search.task, writer, settings.choose, finalists, values)
+    chosen = _chosen(search, writer, settings.choose, finalists, values)
     finalists.insert(0, finalists.pop(chosen))
     chances.insert(0, chances.pop(chosen))
     found = []
     for runner, chance in zip(finalists, chances, strict=True):
-        search.evaluator.derive(runner.prompt, runner.scores)
-        dev = search.task.whole_splits(runner.scores).get("dev")
+        dev = search.evaluator.known(runner.prompt, "dev") if "dev" in search.splits else None
         candidate = Candidate(runner.prompt, runner.source, runner.mean)
         found.append(Finalist(candidate, None if dev is None else dev.value, chance, len(runner.values)))
-    return Outcome([one.candidate for one in found], stopped, steps, extras, finalists=found)
+    return Outcome([one.candidate for one in found], stopped, steps, extras, found, blocks)
 
 
-def _chosen(task: Task, writer: Writer, choose: str, finalists: Sequence[Runner], values: Floats) -> int:
+def _chosen(search: Search, writer: Writer, choose: str, finalists: Sequence[Runner], values: Floats) -> int:
     """The index of the answer among the finalists, which are ordered by score."""
     if choose == "paired":
-        return _paired(task, finalists)
+        return _paired(search, finalists)
     if choose == "readable":
         close = _within_error(values)
         reads = writer.backbone.perplexities([finalists[place].prompt.text for place in close])
@@ -447,7 +513,7 @@ def _chosen(task: Task, writer: Writer, choose: str, finalists: Sequence[Runner]
     return 0
 
 
-def _paired(task: Task, finalists: Sequence[Runner]) -> int:
+def _paired(search: Search, finalists: Sequence[Runner]) -> int:
     """The index of the best finalist (0) if it is clearly ahead of the best hand-written one, otherwise of the latter.
 
     "Clearly" means by more than one standard error of the paired difference on the rows of dev, if all were scored.
@@ -455,16 +521,15 @@ def _paired(task: Task, finalists: Sequence[Runner]) -> int:
     hand = [place for place, runner in enumerate(finalists) if runner.source not in ("pool", "pruned")]
     if not hand:
         return 0
-    rows = [_dev_rows(task, runner) for runner in finalists]
+    rows = [_dev_rows(search, runner) for runner in finalists]
     rival = max(hand, key=lambda place: rows[place].mean())
     return 0 if _surely_ahead(rows[0] - rows[rival]) else rival
 
 
-def _dev_rows(task: Task, runner: Runner) -> Floats:
-    """The values of a prompt on the rows of dev, or on all rows that it was scored on if dev is not among them."""
-    dev = task.whole_splits(runner.scores).get("dev")
-    values = [] if dev is None else task.row_values(dev, "dev")
-    return np.asarray(values or runner.values, dtype=np.float64)
+def _dev_rows(search: Search, runner: Runner) -> Floats:
+    """The values of a prompt on the rows of dev, or on all rows that it was asked on if dev is not among them."""
+    dev = search.evaluator.known(runner.prompt, "dev") if "dev" in search.splits else None
+    return runner.values if dev is None else row_means(dev)
 
 
 def _within_error(values: Floats) -> list[int]:

@@ -17,7 +17,7 @@ MORE = 4
 MARKS = ".:!?"
 
 
-def variations(writer: Writer, texts: Sequence[str], count: int, seed: int, temperature: float = 1.0) -> list[Prompt]:
+def variations(writer: Writer, texts: Sequence[str], count: int, seed: int) -> list[Prompt]:
     """Up to `count` distinct prompts that meet the constraints: infillings and new endings of the texts in turn."""
     random = torch.Generator().manual_seed(derive(seed, "variations", *texts))
     known = set(texts)
@@ -32,7 +32,7 @@ def variations(writer: Writer, texts: Sequence[str], count: int, seed: int, temp
     if not fitting:
         return []
     ends = [min(longest, len(starts[place]) + plans[place][1]) for place in fitting]
-    middles = writer.lm_continue([starts[place] for place in fitting], ends, random, temperature)
+    middles = writer.lm_continue([starts[place] for place in fitting], ends, random, 1.0)
     found: dict[str, Prompt] = {}
     for place, middle in zip(fitting, middles, strict=True):
         text = f"{middle.text}{plans[place][2]}".strip()

@@ -11,18 +11,21 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
 from pinprompt.errors import ModelError, RunError
 from pinprompt.files import rename, write_atomically
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 HASHES = ".hashes.json"
 """In each folder of the cache: the SHA-256 of its files; its modification time is the time of the last check."""
 DAY = 86400.0
-_CHUNK = 1 << 20
 
 
 def home() -> Path:
@@ -75,13 +78,14 @@ def place(target: Path, what: str) -> Iterator[Path | None]:
         check(target)
         yield None
         return
-    with translated(what), _locked(target):
+    staging, locks = home() / "tmp", home() / "locks"
+    with translated(what), contextlib.ExitStack() as stack:
+        for needed in (locks, target.parent, staging):
+            needed.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(FileLock(locks / f"{target.name}.lock"))  # released by the system if a process dies
         if target.is_dir():
             yield None
             return
-        target.parent.mkdir(parents=True, exist_ok=True)
-        staging = home() / "tmp"
-        staging.mkdir(parents=True, exist_ok=True)
         for left in staging.glob(f"{target.name}.*"):  # left by a killed process: we hold its lock
             shutil.rmtree(left, ignore_errors=True)
         folder = Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=staging))
@@ -95,19 +99,13 @@ def place(target: Path, what: str) -> Iterator[Path | None]:
 
 
 def check(target: Path, deep: bool = False) -> None:
-    """Check the hashes of a folder in the cache, at most once a day, or now with `deep`.
-
-    A folder of an earlier version has no hashes yet; they are added.
-    """
+    """Check the hashes of a folder in the cache, if it has any: at most once a day, or now with `deep`."""
     note = target / HASHES
     try:
         if not deep and time.time() - note.stat().st_mtime < DAY:
             return
         known = json.loads(note.read_text("utf-8"))
     except FileNotFoundError:
-        if os.access(target, os.W_OK):  # a read-only cache is used as it is
-            with contextlib.suppress(OSError, RunError):
-                _seal(target)
         return
     except (OSError, ValueError):
         known = None
@@ -147,40 +145,28 @@ def translated(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ModelError(_sentence(what, error)) from error
-
-
-def _sentence(what: str, error: OSError) -> str:
-    where = home()
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return (
-            f"the disk is full: {what} does not fit into the cache {where}. Nothing was left behind. "
-            "Free some space, or set PINPROMPT_HOME to a folder on another disk."
-        )
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
-        return (
-            f"cannot write {what} into the cache {where} ({error.strerror}). "
-            "Set PINPROMPT_HOME to a folder that you may write to."
-        )
-    return f"cannot put {what} into the cache {where}: {error}. Set PINPROMPT_HOME to another folder if this persists."
-
-
-@contextlib.contextmanager
-def _locked(target: Path) -> Iterator[None]:
-    """Hold the lock of one target; the system releases it when a process dies."""
-    folder = home() / "locks"
-    folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / f"{target.name}.lock"):
-        yield
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            sentence = (
+                f"the disk is full: {what} does not fit into the cache {home()}. Nothing was left behind. "
+                "Free some space, or set PINPROMPT_HOME to a folder on another disk."
+            )
+        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+            sentence = (
+                f"cannot write {what} into the cache {home()} ({error.strerror}). "
+                "Set PINPROMPT_HOME to a folder that you may write to."
+            )
+        else:
+            sentence = (
+                f"cannot put {what} into the cache {home()}: {error}. "
+                "Set PINPROMPT_HOME to another folder if this persists."
+            )
+        raise ModelError(sentence) from error
 
 
 def sha256_of(path: Path) -> str:
     """The sha256 of a file's bytes, in hexadecimal."""
-    digest = hashlib.sha256()
     with open(path, "rb") as handle:
-        while chunk := handle.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def known_sha256_of(path: Path) -> str:
@@ -197,6 +183,17 @@ def known_sha256_of(path: Path) -> str:
         note.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(note, json.dumps({"path": str(path), "sha256": digest}))
     return digest
+
+
+def kept_tensor(key: str, what: str, compute: Callable[[], Tensor]) -> Tensor:
+    """A tensor that is computed once per key and kept in the cache; a cache that cannot be written only costs time."""
+    from safetensors.torch import load_file, save_file
+
+    target = home() / "tensors" / key[:32]
+    with contextlib.suppress(ModelError), place(target, what) as folder:
+        if folder is not None:
+            save_file({"kept": compute()}, folder / "tensor.safetensors")
+    return load_file(target / "tensor.safetensors")["kept"] if target.is_dir() else compute()
 
 
 def size_of(folder: Path) -> int:

@@ -8,22 +8,23 @@ trained on padded texts, so every text is padded to the window. The shape of a t
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import Tensor
+
 from pinprompt.english import FUNCTION_WORDS, is_word
 from pinprompt.errors import MissingExtra, ModelError, SettingError
 from pinprompt.models import loading, sources
-from pinprompt.models.cache import home, may_fetch, place
+from pinprompt.models.cache import kept_tensor, may_fetch
 from pinprompt.models.sources import quiet
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-    from torch import Tensor
 
 EMOJI_CLIP = "emoji-clip"
 """The small image-text model of emoji drawings that is part of the package; not for photographs."""
@@ -79,21 +80,18 @@ class Clip:
         self.device = model.device
         self.trims: bool = model.config.model_type == "clip"
         """Whether a text may be processed at its own length: a causal tower whose output is at the end token."""
-        self.window: int = int(model.config.text_config.max_position_embeddings)
+        limit = getattr(tokenizer, "model_max_length", None)
+        positions = int(model.config.text_config.max_position_embeddings)
+        self.window = positions if limit is None else min(positions, int(limit))
         """The text window in tokens, including the start and end tokens."""
         size = sum(weight.numel() for weight in model.text_model.parameters())
         self.rows = SMALL_ROWS if size < SMALL else ROWS
         """Texts per pass of the text tower: depends on its size only, so that vectors are reproducible."""
-        limit = getattr(tokenizer, "model_max_length", None)
-        if limit is not None and limit < self.window:
-            self.window = int(limit)
 
     # Pictures
 
     def image_features(self, images: Sequence[Image]) -> Tensor:
         """Unit vectors [n, d] of pictures, one pass each."""
-        import torch
-
         vectors = []
         with torch.inference_mode():
             for image in images:
@@ -106,8 +104,6 @@ class Clip:
 
     def target(self, images: Sequence[Image]) -> Tensor:
         """One unit vector [d] for one picture, or for what several have in common: the mean of their vectors."""
-        import torch
-
         return torch.nn.functional.normalize(self.image_features(images).mean(0), dim=-1)
 
     # Texts
@@ -148,8 +144,6 @@ class Clip:
 
         `trim=False` pads every text to the window, for comparison; if trimming is not exact it is always off.
         """
-        import torch
-
         distinct = {text: self._fit(ids) for text, ids in self.all_tokens(texts).items()}
         groups: dict[int, list[str]] = {}
         for text, ids in distinct.items():
@@ -172,8 +166,6 @@ class Clip:
 
     def _pass(self, rows: list[list[int]], length: int) -> Tensor:
         """Unit vectors of exactly `rows` texts at exactly that length."""
-        import torch
-
         if self.trims:
             # Pad with the end token: another padding token could be mistaken for it (older configs look for the
             # largest id), and a mask would change nothing in a causal tower.
@@ -198,18 +190,10 @@ class Clip:
         words = self._whole_words()[: KNOWN if self.rows == SMALL_ROWS else KNOWN_LARGE]
         if not words:
             return [], self.text_features([])
-        from safetensors.torch import load_file, save_file
-
         digest = hashlib.sha256(self.text_features(words[:1]).cpu().numpy().tobytes())
         digest.update("\n".join(words).encode())
-        folder = home() / "known_words" / digest.hexdigest()[:32]
-        with contextlib.suppress(ModelError), place(folder, "vectors of words") as made:
-            if made is not None:
-                save_file({"vectors": self.text_features(words).cpu()}, made / "vectors.safetensors")
-        # A read-only cache costs time, nothing else.
-        if folder.is_dir():
-            return words, load_file(folder / "vectors.safetensors")["vectors"].to(self.device)
-        return words, self.text_features(words)
+        vectors = kept_tensor(digest.hexdigest(), "vectors of words", lambda: self.text_features(words).cpu())
+        return words, vectors.to(self.device)
 
     def _whole_words(self) -> list[str]:
         """The English words among the tokens, by id: tokenizers number common tokens first."""
@@ -233,8 +217,6 @@ class Clip:
 
     def vector_features(self, vectors: Tensor) -> Tensor:
         """The unit vector [d] of a text whose token embeddings are `vectors` [n, d]; differentiable in them."""
-        import torch
-
         specials = self.tokens("")
         if len(vectors) + len(specials) > self.window:
             raise SettingError(
@@ -248,8 +230,17 @@ class Clip:
         if not self.trims:
             ids += [self.tokenizer.pad_token_id] * (self.window - len(ids))
         start = len(specials) - 1
-        with _put_in(self._embedding(), vectors, start):
+
+        def replace(module: Any, inputs: Any, output: Tensor) -> Tensor:
+            given = vectors.to(output.dtype)[None]
+            return torch.cat([output[:, :start], given, output[:, start + len(vectors) :]], dim=1)
+
+        # For this pass, the embedding layer returns the vectors at the prompt's positions; the tower is not changed.
+        handle = self._embedding().register_forward_hook(replace)
+        try:
             out = self.model.get_text_features(input_ids=torch.tensor([ids], device=self.device))
+        finally:
+            handle.remove()
         return torch.nn.functional.normalize(_vector(out)[0].float(), dim=-1)
 
     def _embedding(self) -> Any:
@@ -259,19 +250,3 @@ class Clip:
 def _vector(output: Any) -> Any:
     """The pooled features, in any format that versions of transformers return."""
     return getattr(output, "pooler_output", output)
-
-
-@contextlib.contextmanager
-def _put_in(embedding: Any, vectors: Tensor, start: int) -> Iterator[None]:
-    """For one pass, make the embedding layer return `vectors` at the prompt's positions; the tower is not changed."""
-    import torch
-
-    def replace(module: Any, inputs: Any, output: Tensor) -> Tensor:
-        given = vectors.to(output.dtype)[None]
-        return torch.cat([output[:, :start], given, output[:, start + len(vectors) :]], dim=1)
-
-    handle = embedding.register_forward_hook(replace)
-    try:
-        yield
-    finally:
-        handle.remove()

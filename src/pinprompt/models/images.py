@@ -43,10 +43,10 @@ class Picture:
     image: Image
 
 
-def data_uri(image: Image, longest: int = 512) -> str:
+def data_uri(image: Image) -> str:
     """A picture for a page: a small JPEG in base64."""
     small = image.copy()
-    small.thumbnail((longest, longest))
+    small.thumbnail((512, 512))
     packed = io.BytesIO()
     small.convert("RGB").save(packed, "JPEG", quality=85)
     return "data:image/jpeg;base64," + base64.b64encode(packed.getvalue()).decode("ascii")
@@ -75,11 +75,8 @@ def find_pictures(given: Sequence[str]) -> list[Path]:
     for name in given:
         path = Path(name).expanduser()
         if path.is_dir():
-            inside = sorted(
-                file
-                for file in path.iterdir()
-                if file.is_file() and file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
-            )
+            files = [file for file in path.iterdir() if file.is_file() and not file.name.startswith(".")]
+            inside = sorted(file for file in files if file.suffix.lower() in SUFFIXES)
             if not inside:
                 raise DataError(f"the folder contains no pictures ({', '.join(SUFFIXES)}).", path=path)
             found += inside
@@ -165,6 +162,10 @@ def _as_rgb(image: Image) -> Image:
     return image.convert("RGB")
 
 
+PAINTER = "stabilityai/stable-diffusion-2-1-base"
+"""The pipeline of the paper."""
+
+
 def load_painter(name: str, device: str = "cpu", scheduler: Literal["dpm", "own"] = "dpm") -> Painter:
     """Load a pipeline by hub id or folder, by default with DPM-Solver instead of its own sampler."""
     import torch
@@ -179,10 +180,10 @@ def load_painter(name: str, device: str = "cpu", scheduler: Literal["dpm", "own"
         try:
             pipeline = diffusers.DiffusionPipeline.from_pretrained(name, torch_dtype=dtype)
         except Exception as error:  # the hub's, the file system's and diffusers' errors have nothing in common
+            first = next(iter(str(error).strip().splitlines()), type(error).__name__)
             known = (
                 "" if Path(name).exists() else " There is no such folder, and it could not be downloaded from the hub."
             )
-            first = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise ModelError(f"the pipeline '{name}' cannot be loaded: {first}.{known}") from error
         if scheduler == "dpm":
             try:
@@ -202,14 +203,7 @@ class Painter:
         self.name, self.pipeline = name, pipeline
 
     def draw(
-        self,
-        prompt: str,
-        *,
-        images: int = 4,
-        seed: int = 0,
-        steps: int = 25,
-        guidance: float = 9.0,
-        size: int | None = 512,
+        self, prompt: str, *, images: int, seed: int = 0, steps: int, guidance: float = 9.0, size: int | None = 512
     ) -> list[Image]:
         """Draw `images` pictures, each from its own seed, so that the first ones do not change when more are drawn.
 
@@ -218,6 +212,7 @@ class Painter:
         import torch
 
         shape = {} if size is None else {"width": size, "height": size}
+        which = f"'{self.name}' ({type(self.pipeline).__name__})"
         drawn: list[Image] = []
         for number in range(images):
             # On the CPU, so that a seed gives the same noise on every device.
@@ -228,14 +223,9 @@ class Painter:
                         prompt=prompt, num_inference_steps=steps, guidance_scale=guidance, generator=noise, **shape
                     )
             except (TypeError, ValueError) as error:
-                raise ModelError(
-                    f"'{self.name}' ({type(self.pipeline).__name__}) cannot draw from a text: {error}"
-                ) from error
+                raise ModelError(f"{which} cannot draw from a text: {error}") from error
             found = getattr(out, "images", None)
             if not found:
-                raise ModelError(
-                    f"'{self.name}' ({type(self.pipeline).__name__}) returns no pictures; choose a text-to-image "
-                    "pipeline."
-                )
+                raise ModelError(f"{which} returns no pictures; choose a text-to-image pipeline.")
             drawn.append(found[0].convert("RGB"))
         return drawn

@@ -57,18 +57,14 @@ class WindowEncoder:
         """The ids of each string alone, without special tokens."""
         if not strings:
             return []
-        return [
-            list(ids) for ids in self.tokenizer(list(strings), add_special_tokens=False, verbose=False)["input_ids"]
-        ]
+        found = self.tokenizer(list(strings), add_special_tokens=False, verbose=False)["input_ids"]
+        return [list(ids) for ids in found]
 
     def ids(self, strings: Sequence[str]) -> list[list[int]]:
         """The ids of each string with the special tokens; never empty, since a model needs an input."""
-        found = [[*self.lead, *ids, *self.trail] for ids in self.pieces(strings)]
-        return [ids or [self._anything()] for ids in found]
-
-    def _anything(self) -> int:
-        known = (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id, self.tokenizer.pad_token_id)
-        return next((token for token in known if token is not None), 0)
+        specials = (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id, self.tokenizer.pad_token_id, 0)
+        anything = next(token for token in specials if token is not None)
+        return [[*self.lead, *ids, *self.trail] or [anything] for ids in self.pieces(strings)]
 
     def shorten(self, text: str, tokens: int) -> str:
         """The text truncated to its first `size` tokens."""
@@ -137,7 +133,7 @@ class LabelWords:
         return tuple(ids[0] for ids in self.ids)
 
 
-def words_after(encoder: WindowEncoder, words: Mapping[str, str], context: str, *, strict: bool = False) -> LabelWords:
+def words_after(encoder: WindowEncoder, words: Mapping[str, str], context: str) -> LabelWords:
     """The ids of words after `context` (a causal model): what the tokenizer adds to the context's ids.
 
     A space goes before a word unless the context ends with white space.
@@ -152,7 +148,7 @@ def words_after(encoder: WindowEncoder, words: Mapping[str, str], context: str, 
             found.append(tuple(whole[len(start) :]))
         else:
             found.append(tuple(encoder.pieces([space + word])[0]))
-    return _checked(encoder, words, found, strict)
+    return _checked(encoder, words, found)
 
 
 def words_in_mask(
@@ -162,7 +158,6 @@ def words_in_mask(
     mask_token: str,
     *,
     spaced: bool | None = None,
-    strict: bool = False,
 ) -> LabelWords:
     """The ids of words in the mask's place, when the word is written instead of the mask.
 
@@ -187,7 +182,7 @@ def words_in_mask(
         else:
             # The space before the mask is a separate token here, so the word in the mask has none.
             found.append(tuple(encoder.pieces([word])[0]))
-    return _checked(encoder, words, found, strict)
+    return _checked(encoder, words, found)
 
 
 def probabilities(logits: torch.Tensor) -> torch.Tensor:
@@ -219,9 +214,7 @@ def _check(words: Mapping[str, str]) -> None:
         seen[word.strip()] = label
 
 
-def _checked(
-    encoder: WindowEncoder, words: Mapping[str, str], found: Sequence[tuple[int, ...]], strict: bool
-) -> LabelWords:
+def _checked(encoder: WindowEncoder, words: Mapping[str, str], found: Sequence[tuple[int, ...]]) -> LabelWords:
     unknown = encoder.tokenizer.unk_token_id
     # GPT-2 and similar tokenizers use their end token as the unknown one, though no word maps to it.
     seen: dict[tuple[int, ...], str] = {}
@@ -232,12 +225,6 @@ def _checked(
             raise SettingError(
                 f"the words '{seen[ids]}' and '{word}' are the same to the task model's tokenizer (ids {list(ids)}), "
                 "so that their labels could not be told apart; choose words that differ in more than case or accents."
-            )
-        if strict and len(ids) > 1:
-            tokens = encoder.tokenizer.convert_ids_to_tokens(list(ids))
-            raise SettingError(
-                f"the word '{word}' of the label '{label}' is {len(ids)} tokens here ({' '.join(map(str, tokens))}), "
-                "and strict_words asks for one; choose a more common word, or leave strict_words off."
             )
         seen[ids] = word
     return LabelWords(dict(words), tuple(found))

@@ -9,13 +9,14 @@ runs it.
 
 from __future__ import annotations
 
-import contextlib
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, TypeVar
 
 import torch
+from torch import nn
 from transformers import DynamicCache
 
 from pinprompt.errors import ModelError
@@ -42,6 +43,7 @@ from pinprompt.models.label_text import (
 from pinprompt.models.passes import check, in_batches, logits_at, logits_of, read, token_bytes
 from pinprompt.models.passes import window as slot_window
 
+T = TypeVar("T", bound=Hashable)
 BATCH = 32
 DEPTH = 32  # tokens reserved after each text for the prompt and the label word
 COMMON = 16  # fewest tokens of a common beginning for which reading it once pays off
@@ -57,10 +59,10 @@ class Inputs:
     keep: bool = False
     cut: dict[int, int] = field(default_factory=dict)
     """Rows whose text was cut to the window, with its original number of tokens."""
-    shared: dict[str, SharedPrefixes | WholePrompts | None] = field(default_factory=dict)
-    """Kept keys and values of the texts, by the template's part before the text; None if they cannot be kept."""
-    heads: dict[str, list[list[int]]] = field(default_factory=dict)
-    """The texts' ids, by the template's part before the text."""
+    heads: list[list[int]] = field(default_factory=list)
+    """The ids of each text and the template's part before it, once they were needed."""
+    reader: SharedPrefixes | WholePrompts | None = None
+    """Keeps the keys and values of `heads`, if they can be kept."""
 
 
 class LocalLabels:
@@ -98,7 +100,6 @@ class CausalLabels(LocalLabels):
         words: Mapping[str, str],
         frame: Frame,
         *,
-        strict: bool = False,
         share: bool = True,
         read: Literal["prompts", "prefixes"] = "prompts",
         tokens: int | None = None,
@@ -109,7 +110,7 @@ class CausalLabels(LocalLabels):
         """
         self.model, self.tokenizer = model, tokenizer
         self.encoder = WindowEncoder(tokenizer, window_of(model, tokenizer), closing=False)
-        self.words = words_after(self.encoder, words, frame.around("it")[0], strict=strict)
+        self.words = words_after(self.encoder, words, frame.around("it")[0])
         # Texts are kept for one template only, always the same one: how a prompt is read must not depend on what was
         # scored earlier.
         self._kept = frame.before if share else None
@@ -151,13 +152,11 @@ class CausalLabels(LocalLabels):
         """Log-probabilities [N, C] after each path; texts that are not kept are read now, once for all paths."""
         if not paths:
             return {}
-        assert self._kept is not None
-        if inputs.keep:
-            kept = inputs.shared[self._kept]
-            assert kept is not None
-            answers = self._tree(kept, paths, words)
-            return dict(zip(paths, answers, strict=True))
-        heads = inputs.heads[self._kept]
+        if isinstance(inputs.reader, SharedPrefixes):
+            return dict(zip(paths, self._by_prefix(inputs.reader, paths, words), strict=True))
+        if inputs.reader is not None:
+            return dict(zip(paths, self._after_paths([inputs.reader], paths, words)[0], strict=True))
+        heads = inputs.heads
         order = sorted(range(len(heads)), key=lambda row: len(heads[row]))
         table = torch.empty(len(paths), len(heads), len(words.ids))
         for group in _parts(order, heads, SLOT_BYTES // token_bytes(self.model)):
@@ -180,9 +179,7 @@ class CausalLabels(LocalLabels):
         """
         if frame.before != self._kept or not frame.after or not inputs.texts:
             return None
-        if frame.before not in inputs.heads:
-            inputs.heads[frame.before] = self.encoder.ids([frame.before + text for text in inputs.texts])
-        heads = inputs.heads[frame.before]
+        heads = inputs.heads = inputs.heads or self.encoder.ids([frame.before + text for text in inputs.texts])
         whole = self.encoder.ids([frame.around(text)[0] for text in inputs.texts])
         path = tuple(whole[0][len(heads[0]) :])
         more = max(map(len, words.ids)) - 1
@@ -191,26 +188,18 @@ class CausalLabels(LocalLabels):
         longest = max(map(len, heads)) + DEPTH
         if len(path) + more > DEPTH or longest > min(self.encoder.window, slot_window(self.model)):
             return None
-        if not inputs.keep:
-            return path if self._keeps([*heads[0], *heads[-1]]) else None
-        if self._reader(frame.before, heads, inputs) is None:
-            inputs.keep = False  # too long to keep: read again for each list of prompts, a few texts at a time
-        return path if self._keeps([*heads[0], *heads[-1]]) else None
-
-    def _reader(
-        self, before: str, heads: Sequence[Sequence[int]], inputs: Inputs
-    ) -> SharedPrefixes | WholePrompts | None:
-        """The reader that keeps these texts, made at first use; None if the model or the memory does not allow it."""
-        if before not in inputs.shared:
-            inputs.shared[before] = None
-            if self._keeps([*heads[0], *heads[-1]]):
-                with contextlib.suppress(MemoryError):
-                    inputs.shared[before] = (
-                        SharedPrefixes(self.model, heads, DEPTH, rows=self._tokens)
-                        if self._prefixes
-                        else WholePrompts(self.model, heads, DEPTH, tokens=self._tokens, limit=SLOT_BYTES)
-                    )
-        return inputs.shared[before]
+        if not self._keeps([*heads[0], *heads[-1]]):
+            return None
+        if inputs.keep and inputs.reader is None:
+            try:
+                inputs.reader = (
+                    SharedPrefixes(self.model, heads, DEPTH, rows=self._tokens)
+                    if self._prefixes
+                    else WholePrompts(self.model, heads, DEPTH, tokens=self._tokens, limit=SLOT_BYTES)
+                )
+            except MemoryError:
+                inputs.keep = False  # too long to keep: read again for each list of prompts, a few texts at a time
+        return path
 
     def _keeps(self, ids: Sequence[int]) -> bool:
         """Whether the model's keys and values can be kept and reused; tested once, on a few tokens."""
@@ -222,11 +211,7 @@ class CausalLabels(LocalLabels):
                 self._shareable = False
         return self._shareable
 
-    def _tree(
-        self, tree: SharedPrefixes | WholePrompts, paths: Sequence[TokenPath], words: LabelWords
-    ) -> list[torch.Tensor]:
-        if isinstance(tree, WholePrompts):
-            return self._after_paths([tree], paths, words)[0]
+    def _by_prefix(self, tree: SharedPrefixes, paths: Sequence[TokenPath], words: LabelWords) -> list[torch.Tensor]:
         if words.single:
             return [probabilities(logits).cpu() for logits in tree.logits(paths, words.firsts)]
         needed = [path + ids[:n] for path in paths for ids in words.ids for n in range(len(ids))]
@@ -258,16 +243,12 @@ class CausalLabels(LocalLabels):
     def _whole(self, frame: Frame, inputs: Inputs, words: LabelWords) -> torch.Tensor:
         """Plain passes over whole strings, with rows of similar length together."""
         rows, _ = self.encoder.fit(frame, inputs.texts, reserve=max(map(len, words.ids)) - 1)
-        if words.single:
-            return probabilities(self.read(rows, 1, words.firsts)[:, 0]).cpu()
-        answer = torch.empty(len(rows), len(words.ids))
-        for beginning in dict.fromkeys(ids[:-1] for ids in words.ids):
-            # Words that differ only in their last token are read together.
-            logits = self.read([[*row, *beginning] for row in rows], len(beginning) + 1, None)
-            for label, ids in enumerate(words.ids):
-                if ids[:-1] == beginning:
-                    answer[:, label] = sequence_log_probs(logits, ids).cpu()
-        return probabilities(answer)
+        # Words that differ only in their last token are read together.
+        return _scored(
+            words,
+            lambda ids: ids[:-1],
+            lambda start, tokens: self.read([[*row, *start] for row in rows], len(start) + 1, tokens),
+        )
 
     def read(self, rows: Sequence[Sequence[int]], last: int, tokens: Sequence[int] | None) -> torch.Tensor:
         """Logits [N, last, K] at the last positions of each row, in batches of rows of similar length.
@@ -281,7 +262,8 @@ class CausalLabels(LocalLabels):
         def together(chosen: Sequence[int]) -> torch.Tensor:
             given, sizes = padded([rows[row][start_at:] for row in chosen], self._pad, self.model.device)
             if past is not None:
-                given = _after(past, given)
+                store = past[:, :, None].expand(-1, -1, len(chosen), -1, -1, -1)
+                given = _after(store, torch.full((len(chosen),), start_at, device=sizes.device), given)
             places = sizes[:, None] - last + torch.arange(last, device=sizes.device)
             return logits_at(self.model, places, tokens, **given)
 
@@ -290,10 +272,8 @@ class CausalLabels(LocalLabels):
     def _beginning(self, rows: Sequence[Sequence[int]], last: int) -> torch.Tensor | None:
         """The keys and values of the rows' common beginning, or None if it is not worth keeping."""
         least = min(map(len, rows)) - last
-        first, final = (
-            min(map(list, rows)),
-            max(map(list, rows)),
-        )  # in lexicographic order, so a prefix common to these two is common to all rows
+        # In lexicographic order, so a prefix common to these two is common to all rows.
+        first, final = min(map(list, rows)), max(map(list, rows))
         size = next((i for i in range(least) if first[i] != final[i]), least)
         longest = max(map(len, rows))
         if len(rows) < 2 or size < COMMON or longest > slot_window(self.model) or not self._keeps(rows[0]):
@@ -311,7 +291,11 @@ class CausalLabels(LocalLabels):
         longest = max(len(left) + len(vectors) + len(right) for left, right in sides)
         if min(map(len, lefts)) and longest <= slot_window(self.model) and self._keeps([*lefts[0], *lefts[-1]]):
             given, sizes = around_vectors(self.model, vectors, [((), right) for _, right in sides])
-            given = _after_each([self._past(left) for left in lefts], given)
+            pasts = [self._past(left) for left in lefts]
+            behind = torch.tensor(list(map(len, lefts)), device=vectors.device)
+            room = int(behind.max())
+            store = torch.stack([nn.functional.pad(past, (0, 0, room - past.shape[3], 0)) for past in pasts], 2)
+            given = _after(store, behind, given)
         else:
             given, sizes = around_vectors(self.model, vectors, sides)
         return logits_of(self.model, sizes[:, None] - 1, self.words.firsts, **given)[:, 0]
@@ -326,42 +310,36 @@ class CausalLabels(LocalLabels):
         return self._pasts[ids]
 
 
-def _after_each(pasts: Sequence[torch.Tensor], given: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """The arguments of a pass in which each row continues its own past, padded on the left."""
-    embeds, mask = given["inputs_embeds"], given["attention_mask"]
-    layers, two, heads, _, width = pasts[0].shape
-    longest = max(past.shape[3] for past in pasts)
-    store = pasts[0].new_zeros(layers, two, len(pasts), heads, longest, width)
-    for row, past in enumerate(pasts):
-        store[:, :, row, :, longest - past.shape[3] :] = past
+def _after(store: torch.Tensor, sizes: torch.Tensor, given: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """The arguments of a pass in which row r continues its past: the last `sizes[r]` columns of its part of the store.
+
+    store [layers, 2, rows, H, n, D]
+    """
+    mask, longest = given["attention_mask"], store.shape[4]
     cache = DynamicCache()
     for layer, (keys, values) in enumerate(store):
         cache.update(keys, values, layer)
-    sizes = torch.tensor([past.shape[3] for past in pasts], device=mask.device)
-    seen = (torch.arange(longest, device=mask.device)[None] >= longest - sizes[:, None]).to(mask.dtype)
+    seen = torch.arange(longest, device=mask.device)[None] >= longest - sizes[:, None]
     return {
-        "inputs_embeds": embeds,
-        "attention_mask": torch.cat([seen, mask], 1),
-        "position_ids": sizes[:, None] + torch.arange(embeds.shape[1], device=mask.device),
+        **given,
+        "attention_mask": torch.cat([seen.to(mask.dtype), mask], 1),
+        "position_ids": sizes[:, None] + torch.arange(mask.shape[1], device=mask.device),
         "past_key_values": cache,
         "use_cache": True,
     }
 
 
-def _after(past: torch.Tensor, given: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """The arguments of a pass that continues one past [layers, 2, H, n, D], the same for all rows."""
-    ids, mask = given["input_ids"], given["attention_mask"]
-    rows, seen = len(ids), past.shape[3]
-    cache = DynamicCache()
-    for layer, (keys, values) in enumerate(past):
-        cache.update(keys.expand(rows, -1, -1, -1), values.expand(rows, -1, -1, -1), layer)
-    return {
-        "input_ids": ids,
-        "attention_mask": torch.cat([mask.new_ones(rows, seen), mask], 1),
-        "position_ids": (seen + torch.arange(ids.shape[1], device=ids.device)).expand(rows, -1),
-        "past_key_values": cache,
-        "use_cache": True,
-    }
+def _scored(
+    words: LabelWords, group: Callable[[TokenPath], T], read: Callable[[T, Sequence[int] | None], torch.Tensor]
+) -> torch.Tensor:
+    """Log-probabilities among the labels [N, C]; `read` gives logits [N, n, K] for the words of n tokens of a group."""
+    if words.single:
+        return probabilities(read(group(words.ids[0]), words.firsts)[:, 0]).cpu()
+    scores: dict[TokenPath, torch.Tensor] = {}
+    for one in dict.fromkeys(map(group, words.ids)):
+        logits = read(one, None)
+        scores |= {ids: sequence_log_probs(logits, ids).cpu() for ids in words.ids if group(ids) == one}
+    return probabilities(torch.stack([scores[ids] for ids in words.ids], 1))
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int, device: Any) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
@@ -384,7 +362,7 @@ def around_vectors(
         rows.append(torch.cat([parts[0], vectors.to(parts[0].dtype), parts[1]]))
     sizes = torch.tensor([len(row) for row in rows], device=device)
     longest = int(sizes.max())
-    stacked = torch.stack([torch.nn.functional.pad(row, (0, 0, 0, longest - len(row))) for row in rows])
+    stacked = torch.stack([nn.functional.pad(row, (0, 0, 0, longest - len(row))) for row in rows])
     mask = (torch.arange(longest, device=device)[None] < sizes[:, None]).long()
     return {"inputs_embeds": stacked, "attention_mask": mask}, sizes
 
@@ -412,7 +390,6 @@ class MaskedLabels(LocalLabels):
         words: Mapping[str, str],
         frame: Frame,
         *,
-        strict: bool = False,
         spaced: bool | None = None,
     ) -> None:
         """`frame` is any frame of the template; `spaced` forces label words with or without a leading space."""
@@ -420,8 +397,10 @@ class MaskedLabels(LocalLabels):
             raise ModelError(f"the tokenizer {type(tokenizer).__name__} has no mask token: this is not a masked LM.")
         self.model, self.tokenizer, self.mask_token = model, tokenizer, str(tokenizer.mask_token)
         self.encoder = WindowEncoder(tokenizer, window_of(model, tokenizer), closing=True)
-        forced = spaced if _tells_spaces(self.encoder) else None
-        self.words = words_in_mask(self.encoder, words, frame, self.mask_token, spaced=forced, strict=strict)
+        # A word is another token with a leading space for byte-level tokenizers, but not for WordPiece.
+        with_space, without = self.encoder.pieces([" the", "the"])
+        forced = spaced if with_space != without else None
+        self.words = words_in_mask(self.encoder, words, frame, self.mask_token, spaced=forced)
         self._pad = tokenizer.pad_token_id or 0
 
     @property
@@ -439,20 +418,12 @@ class MaskedLabels(LocalLabels):
 
         `words` comes from `words_for` and is needed only for frames of another template than the model was made with.
         """
-        found = {frame: self._one(frame, inputs, words or self.words) for frame in dict.fromkeys(frames)}
+        # A word of n tokens gets n masks; its probability is the product of its tokens' probabilities.
+        found = {
+            frame: _scored(words or self.words, len, partial(self._read, frame, inputs.texts))
+            for frame in dict.fromkeys(frames)
+        }
         return [found[frame] for frame in frames]
-
-    def _one(self, frame: Frame, inputs: Inputs, words: LabelWords) -> torch.Tensor:
-        if words.single:
-            return probabilities(self._read(frame, inputs.texts, 1, words.firsts)[:, 0]).cpu()
-        answer = torch.empty(len(inputs.texts), len(words.ids))
-        for count in sorted({len(ids) for ids in words.ids}):
-            # A word of n tokens gets n masks; its probability is the product of its tokens' probabilities.
-            logits = self._read(frame, inputs.texts, count, None)
-            for label, ids in enumerate(words.ids):
-                if len(ids) == count:
-                    answer[:, label] = sequence_log_probs(logits, ids).cpu()
-        return probabilities(answer)
 
     def _read(self, frame: Frame, texts: Sequence[str], masks: int, tokens: Sequence[int] | None) -> torch.Tensor:
         rows, before = self.encoder.fit(frame, texts, mask_token=self.mask_token, masks=masks)
@@ -489,9 +460,3 @@ class MaskedLabels(LocalLabels):
             places.append([place if place < len(left) else place + len(vectors)])
         given, _ = around_vectors(self.model, vectors, sides)
         return logits_of(self.model, torch.tensor(places, device=vectors.device), self.words.firsts, **given)[:, 0]
-
-
-def _tells_spaces(encoder: WindowEncoder) -> bool:
-    """Whether a word is a different token with a leading space: true for byte-level tokenizers, not for WordPiece."""
-    with_space, without = encoder.pieces([" the", "the"])
-    return with_space != without

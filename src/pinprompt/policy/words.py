@@ -7,14 +7,12 @@ this module computes how many tokens it still needs and which token comes next.
 from __future__ import annotations
 
 import hashlib
-import importlib
 import os
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +20,11 @@ from numpy.typing import NDArray
 from pinprompt.errors import SettingError
 from pinprompt.recipe.sections import Constraints
 
-# Words and patterns that no prompt may contain: which tokens would complete one after a given text.
+# Words that no prompt may contain: which tokens would complete one after a given text.
 
 Mask = NDArray[np.bool_]
+TAGS = frozenset("abcdefghijklmnopqrstuvwxyz, ")
+"""The characters of the charset `tags`."""
 
 
 def normal(text: str) -> str:
@@ -105,95 +105,10 @@ class Phrases:
         return self._starting[key]
 
 
-class Pattern:
-    """A regular expression that no prompt (stripped text) and no beginning of one may match."""
-
-    def __init__(self, source: str, pieces: Sequence[str], candidates: Mask) -> None:
-        try:
-            self._regex = re.compile(source)
-            tree = importlib.import_module("re._parser").parse(source)
-        except re.error as error:
-            raise SettingError(
-                f"constraints.banned_pattern is not a regular expression: {error} in {source!r}; correct or drop it"
-            ) from error
-        self._width = _width(tree)
-        if _nested(tree, False):
-            raise SettingError(
-                f"constraints.banned_pattern repeats a repeat without limit ({source!r}), which can take forever on a "
-                "single prompt; write it with one repeat, or with a limit such as {1,9}"
-            )
-        self._pieces = pieces
-        self._candidates = [int(token) for token in np.flatnonzero(candidates)]
-        self._known: dict[str, Mask] = {}
-
-    @property
-    def local(self) -> bool:
-        """True if a match does not depend on the surrounding text."""
-        return self._width is not None
-
-    def found(self, text: str) -> bool:
-        """True if the stripped text matches."""
-        return self._regex.search(text.strip()) is not None
-
-    def completing(self, text: str) -> Mask:
-        """The tokens after which the text would match, bool [V]; the text itself does not match."""
-        text = text.lstrip()
-        solid = len(text.rstrip())
-        # Only the last characters matter for a match of limited width that depends on nothing beyond a word boundary.
-        tail = text if self._width is None else text[max(0, solid - self._width - 1) :]
-        if tail not in self._known:
-            if len(self._known) > 4096:
-                self._known.clear()
-            solid = len(tail.rstrip())
-            first = 0 if self._width is None else max(0, solid + 1 - self._width)
-            mask = np.zeros(len(self._pieces), dtype=np.bool_)
-            search = self._regex.search
-            for token in self._candidates:
-                joined = (tail + self._pieces[token]).rstrip()
-                mask[token] = search(joined if solid else joined.lstrip(), first) is not None
-            self._known[tail] = mask
-        return self._known[tail]
-
-
 def _index(normals: list[str], stripped: bool) -> tuple[list[str], list[int]]:
     """Sorted texts with their tokens, to look up texts by their beginning."""
     order = sorted((piece.lstrip() if stripped else piece, token) for token, piece in enumerate(normals))
     return [text for text, _ in order], [token for _, token in order]
-
-
-def _width(tree: Any) -> int | None:
-    """The greatest width of a match, or None if it is unlimited or the match depends on more than a word boundary."""
-    least, most = tree.getwidth()
-    local = all(
-        name not in ("ASSERT", "ASSERT_NOT", "GROUPREF", "GROUPREF_EXISTS")
-        and (name != "AT" or str(argument) == "AT_BOUNDARY")
-        for name, argument in _operations(tree)
-    )
-    return int(most) if local and least > 0 and most <= 64 else None
-
-
-def _nested(tree: Any, repeated: bool) -> bool:
-    for operation, argument in tree:
-        unlimited = str(operation).endswith("_REPEAT") and int(argument[1]) > 1000
-        if (unlimited and repeated) or any(_nested(part, repeated or unlimited) for part in _parts(argument)):
-            return True
-    return False
-
-
-def _operations(tree: Any) -> Iterator[tuple[str, Any]]:
-    for operation, argument in tree:
-        yield str(operation), argument
-        for part in _parts(argument):
-            yield from _operations(part)
-
-
-def _parts(argument: Any) -> Iterator[Any]:
-    """The sub-patterns among an operation's arguments."""
-    if type(argument).__name__ == "SubPattern":
-        yield argument
-    elif isinstance(argument, tuple | list):
-        for part in argument:
-            yield from _parts(part)
 
 
 LARGEST = 64 << 20
@@ -219,7 +134,7 @@ def list_for_all_runs() -> tuple[Path, str] | None:
     named = os.environ.get("PINPROMPT_BAN_FILE")
     if named:
         return Path(named), "PINPROMPT_BAN_FILE"
-    from pinprompt.models.sources import home
+    from pinprompt.models.cache import home
 
     path = home() / "banned.txt"
     return (path, "the ban list for all runs") if path.is_file() else None
@@ -277,6 +192,12 @@ class Need:
     tokens: int
     chars: int
 
+    def __add__(self, other: Need) -> Need:
+        return Need(self.tokens + other.tokens, self.chars + other.chars)
+
+    def __sub__(self, other: Need) -> Need:
+        return Need(self.tokens - other.tokens, self.chars - other.chars)
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -329,7 +250,7 @@ class Required:
         """What remains to be written after each kind of next token, for a prefix with that text."""
         missing = self.missing(text)
         fragile = [word for word in self.words if word not in missing and word.fragile(text)]
-        total = self._sum(missing)
+        total, again = (self._need(token for word in words for token in word.ids) for words in (missing, fragile))
         steps: dict[int, Need] = {}
         under_way = False
         for word in missing:
@@ -337,17 +258,14 @@ class Required:
                 under_way = under_way or done > 0
                 if self._no_repeats and ids[done] in prefix:
                     continue
-                rest = Need(len(ids) - done - 1, self._chars(ids[done + 1 :]))
-                own = self._sum([word])
-                need = Need(total.tokens - own.tokens + rest.tokens, total.chars - own.chars + rest.chars)
-                if fragile and wordlike(self._pieces[ids[done]][0]):
-                    need = _plus(need, self._sum(fragile))
+                need = total - self._need(word.ids) + self._need(ids[done + 1 :])
+                if wordlike(self._pieces[ids[done]][0]):
+                    need += again
                 known = steps.get(ids[done])
                 if known is None or need.tokens < known.tokens:
                     steps[ids[done]] = need
-        extending = _plus(total, self._sum(fragile))
         if not self._no_repeats:
-            return Plan(total, extending, steps, frozenset())
+            return Plan(total, total + again, steps, frozenset())
         # Without repeats, a word that has been begun or written cannot be written again.
         reserved = frozenset(token for word in missing for token in word.ids)
         if under_way:
@@ -365,16 +283,9 @@ class Required:
             ways.append((word.first, len(prefix)))
         return ways
 
-    def _sum(self, words: Iterable[Word]) -> Need:
-        words = list(words)
-        return Need(sum(len(word.ids) for word in words), sum(self._chars(word.ids) for word in words))
-
-    def _chars(self, ids: Iterable[int]) -> int:
-        return sum(len(self._pieces[token]) for token in ids)
-
-
-def _plus(left: Need, right: Need) -> Need:
-    return Need(left.tokens + right.tokens, left.chars + right.chars)
+    def _need(self, ids: Iterable[int]) -> Need:
+        widths = [len(self._pieces[token]) for token in ids]
+        return Need(len(widths), sum(widths))
 
 
 def _tokenised(

@@ -3,8 +3,8 @@
 A TOML file may be untrusted, so it is read in bounded time: by the standard library's parser, after checks for inputs
 that would exhaust it.
 
-Presets are plain data: what each task and profile changes. The defaults in sections.py are the paper's settings for
-few-shot classification. What a method changes is in its row of `methods/table.py`.
+The defaults in sections.py are the paper's settings for few-shot classification, with the target of the released code;
+presets.toml has what each task, method and profile changes.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ import tomllib
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import tomli_w
 from pydantic import BaseModel, Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from pinprompt.errors import SettingError, did_you_mean
-from pinprompt.methods.table import METHODS, SECTIONS, Tree
+from pinprompt.methods.table import METHODS, SECTIONS, Tree, row_of
 from pinprompt.recipe import sections, task_sections
 from pinprompt.recipe.sections import Section
 
@@ -34,9 +36,9 @@ TaskSettings = Annotated[
     | task_sections.CustomSettings,
     Field(discriminator="kind"),
 ]
-LARGEST = 1_000_000
+MAX_RECIPE_BYTES = 1_000_000
 """Maximum size of a recipe file in bytes."""
-SHOWN = 10
+MAX_MISTAKES_SHOWN = 10
 """Maximum number of mistakes that are listed: finding the name that was meant takes time."""
 LONGEST_SHOWN = 200
 """Maximum number of characters of a name or value that are repeated in a message."""
@@ -68,6 +70,7 @@ class Recipe(Section):
     autoprompt: sections.AutoPromptSettings = _section(sections.AutoPromptSettings, "AutoPrompt.")
     pez: sections.PezSettings = _section(sections.PezSettings, "PEZ.")
     grips: sections.GripsSettings = _section(sections.GripsSettings, "GrIPS.")
+    own: dict[str, Any] = Field(default_factory=dict, description="Settings of a method of your own.")
     budget: sections.BudgetSettings = _section(sections.BudgetSettings, "Limits of the run.")
     scoring: sections.ScoringSettings = _section(sections.ScoringSettings, "How prompts become scores.")
     models: task_sections.ModelSettings = _section(task_sections.ModelSettings, "Local task models.")
@@ -76,13 +79,13 @@ class Recipe(Section):
     @property
     def method_settings(self) -> Any:
         """The section that the method reads; None for a method without one."""
-        section = METHODS[self.method].section
+        section = row_of(self.method).section
         return None if section is None else getattr(self, section)
 
     @property
     def other_methods(self) -> set[str]:
         """The sections of methods that this recipe does not use."""
-        return set(SECTIONS) - {METHODS[self.method].section}
+        return {*SECTIONS, "own"} - {row_of(self.method).section}
 
     @property
     def hash(self) -> str:
@@ -99,16 +102,18 @@ def resolve(raw: Mapping[str, Any]) -> Recipe:
     profile, task = raw.get("profile", "paper"), raw.get("task", {})
     kind = task.get("kind", "classification") if isinstance(task, Mapping) else "classification"
     method = raw.get("method", default_method(str(kind), str(profile)))
-    if not isinstance(method, str) or method not in METHODS:
+    if not isinstance(method, str) or not (method in METHODS or ":" in method):
         said = _cut(str(method))
-        raise SettingError(f"there is no method '{said}': {did_you_mean(said, METHODS)}")
+        raise SettingError(
+            f"there is no method '{said}': {did_you_mean(said, METHODS)} A method of your own is 'module:name'"
+        )
     tree: dict[str, Any] = {"method": method, "task": {"kind": kind}}
     for layer in layers(str(method), str(kind), str(profile)):
         tree = merge(tree, layer)
     asked = task.get("style") if isinstance(task, Mapping) else None
     if kind == "inversion" and (profile == "quick" or asked is not None):
         style = tree["task"].get("style", "words") if asked is None else asked
-        tree = merge(tree, STYLES.get(str(style), {}))
+        tree = merge(tree, presets()["styles"].get(str(style), {}))
     return validate(merge(tree, raw))
 
 
@@ -118,8 +123,8 @@ def validate(tree: Mapping[str, Any]) -> Recipe:
         return Recipe.model_validate(_none_words(tree, Recipe))
     except ValidationError as mistakes:
         found = mistakes.errors(include_url=False, include_context=False)
-        more = [f"and {len(found) - SHOWN:,} more mistakes"] if len(found) > SHOWN else []
-        raise SettingError("; ".join([*map(_sentence, found[:SHOWN]), *more])) from None
+        more = [f"and {len(found) - MAX_MISTAKES_SHOWN:,} more mistakes"] if len(found) > MAX_MISTAKES_SHOWN else []
+        raise SettingError("; ".join([*map(_sentence, found[:MAX_MISTAKES_SHOWN]), *more])) from None
 
 
 def load(path: Path | str, overrides: list[str] | None = None) -> Recipe:
@@ -131,13 +136,13 @@ def read_toml(path: Path | str) -> dict[str, Any]:
     """A TOML file as a tree; an error names the place of a mistake."""
     try:
         with open(path, "rb") as file:
-            data = file.read(LARGEST + 1)
+            data = file.read(MAX_RECIPE_BYTES + 1)
     except OSError as error:
         raise SettingError(
             f"the recipe {path} cannot be read: {error.strerror}; give the path of a TOML file"
         ) from None
-    if len(data) > LARGEST:
-        raise SettingError(f"{path} is larger than {LARGEST:,} bytes; a recipe is a small TOML file")
+    if len(data) > MAX_RECIPE_BYTES:
+        raise SettingError(f"{path} is larger than {MAX_RECIPE_BYTES:,} bytes; a recipe is a small TOML file")
     try:
         return parse_toml(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
@@ -181,9 +186,7 @@ def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 def to_toml(recipe: Recipe) -> str:
     """The recipe as TOML with every field written out; `load` of it gives an equal recipe."""
-    lines: list[str] = []
-    _write_section(lines, recipe.model_dump(mode="json"), ())
-    return "\n".join(lines).lstrip("\n") + "\n"
+    return tomli_w.dumps(_without_none(recipe.model_dump(mode="json")))
 
 
 def file_name(text: str) -> str:
@@ -203,27 +206,13 @@ def fields(section: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[tupl
             yield f"{prefix}{name}", _type_name(info), _default(info), info.description or ""
 
 
-def _write_section(lines: list[str], tree: Mapping[str, Any], path: tuple[str, ...]) -> None:
-    nested = {name: value for name, value in tree.items() if isinstance(value, dict)}
-    if path:
-        lines += ["", "[" + ".".join(map(_toml_key, path)) + "]"]
-    for name, value in tree.items():
-        if name not in nested:
-            lines.append(f"{_toml_key(name)} = {_toml_value(value)}")
-    for name, value in nested.items():
-        _write_section(lines, value, (*path, name))
-
-
-def _toml_key(name: str) -> str:
-    return name if name.replace("_", "").replace("-", "").isalnum() and name.isascii() else _toml_value(name)
-
-
-def _toml_value(value: Any) -> str:
-    if value is None:
-        return '"none"'
+def _without_none(value: Any) -> Any:
+    """Replace None by the word "none", since TOML has no null; `_none_words` is the way back."""
+    if isinstance(value, dict):
+        return {name: _without_none(inner) for name, inner in value.items()}
     if isinstance(value, list):
-        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        return [_without_none(inner) for inner in value]
+    return "none" if value is None else value
 
 
 def _none_words(tree: Mapping[str, Any], section: type[BaseModel]) -> dict[str, Any]:
@@ -233,14 +222,10 @@ def _none_words(tree: Mapping[str, Any], section: type[BaseModel]) -> dict[str, 
         info = section.model_fields.get(name)
         inner = _sections_of(info) if info else []
         if isinstance(value, Mapping) and inner:
-            chosen = [
-                part
-                for part in inner
-                if "kind" in part.model_fields and part.model_fields["kind"].default == value.get("kind")
-            ]
-            clean[name] = _none_words(value, (chosen or inner)[0])
+            kinds = {part.model_fields["kind"].default: part for part in inner if "kind" in part.model_fields}
+            clean[name] = _none_words(value, kinds.get(str(value.get("kind")), inner[0]))
         else:
-            clean[name] = None if value == "none" and info and _optional(info) else value
+            clean[name] = None if value == "none" and info and type(None) in typing.get_args(info.annotation) else value
     return clean
 
 
@@ -249,15 +234,10 @@ def _sections_of(info: FieldInfo) -> list[type[BaseModel]]:
     return [option for option in options if isinstance(option, type) and issubclass(option, BaseModel)]
 
 
-def _optional(info: FieldInfo) -> bool:
-    return type(None) in typing.get_args(info.annotation)
-
-
 def _type_name(info: FieldInfo) -> str:
     annotation = info.annotation
     if typing.get_origin(annotation) in (typing.Union, types.UnionType, typing.Literal):
-        parts = [_literal_or_name(part) for part in typing.get_args(annotation)]
-        return " or ".join(parts)
+        return " or ".join(map(_literal_or_name, typing.get_args(annotation)))
     return _literal_or_name(annotation)
 
 
@@ -361,106 +341,27 @@ def _check_numbers(tree: dict[str, Any]) -> None:
         level = inner
 
 
-TASKS: dict[str, Tree] = {
-    "classification": {},
-    "style-transfer": {"q_learning": {"steps": 15_000, "alpha": 0.5, "normalise": "input", "eval_every": 50}},
-    "inversion": {
-        "policy": {"model": "facebook/opt-350m", "length": 8, "k": 20_000},
-        "q_learning": {"steps": 20_000, "prompts": 32, "normalise": "none", "eval_every": 50},
-    },
-    "custom": {},
-}
-
-PROFILES: dict[str, Tree] = {
-    "paper": {},
-    # A schedule for a few hundred prompts instead of a hundred thousand; measurements are in docs/notebook.md.
-    "quick": {
-        "policy": {
-            "model": "smollm2",
-            "k": 64,
-            "context": "task",
-            "constraints": {"whole_words": True, "no_repeats": True},
-        },
-        "q_learning": {
-            "steps": 100,
-            "updates": 4,
-            "batch": 64,
-            "learning_rate": 3e-4,
-            "rho": 0.95,
-            "renormalise": True,
-            "eval_every": 5,
-            "on_collapse": "restart",
-            "patience": 3,
-        },
-    },
-}
-
-QUICK_TASKS: dict[str, Tree] = {
-    # The report should cost at most a fifth of a default search; reading the test texts is its most expensive part.
-    "classification": {"budget": {"calls": 6400}, "task": {"calibrate": "batch", "test_rows": 64}},
-    "style-transfer": {
-        # A short search scores too few prompts to average over sources, so all prompts share fixed ones.
-        "task": {
-            "draw": "fixed",
-            "reward": "gain",
-            "sources": 8,
-            "dev_sources": 32,
-            "samples": 2,
-            "bootstraps": 1,
-            "dev_bootstraps": 1,
-            "test_sources": 50,
-            "test_samples": 8,
-            "judge_lines": 400,
-        },
-        "q_learning": {"prompts": 8, "finalists": 8},
-    },
-    "inversion": {"policy": {"k": 100, "rows": 32}, "q_learning": {"steps": 1000}},
-    "custom": {},
-}
-
-
-STYLES: dict[str, Tree] = {
-    # A caption may contain "a" more than once, but "dog" only once.
-    "caption": {
-        "policy": {
-            "context": "task",
-            "constraints": {"whole_words": True, "no_repeats": False, "no_repeated_words": True},
-        }
-    },
-    "tags": {
-        "policy": {
-            "context": "task",
-            "constraints": {
-                "whole_words": False,
-                "no_repeats": False,
-                "no_repeated_words": True,
-                "banned_pattern": "[^a-z, ]",
-            },
-        }
-    },
-    "words": {"policy": {"context": "task", "constraints": {"whole_words": True, "no_repeats": True}}},
-}
-"""Writer settings by style of picture prompts; used in the profile quick, and if a style is given."""
+@cache
+def presets() -> dict[str, Any]:
+    """What tasks, methods and profiles change in the defaults (presets.toml beside this file)."""
+    return tomllib.loads((Path(__file__).parent / "presets.toml").read_text("utf-8"))
 
 
 def default_method(kind: str, profile: str) -> str:
     """The default method: the paper's, or in the profile quick the one that measured best."""
-    return QUICK_METHODS.get(kind, "pin") if profile == "quick" else "pin"
-
-
-QUICK_METHODS = {"classification": "race", "style-transfer": "race", "inversion": "guided"}
+    return str(presets()["quick-methods"].get(kind, "pin")) if profile == "quick" else "pin"
 
 
 def layers(method: str, kind: str, profile: str) -> Iterator[Tree]:
     """The presets to apply over the defaults, least specific first."""
-    row = METHODS[method]
-    yield TASKS.get(kind, {})
-    if row.kind == "rl":  # a sparse policy writes few different prefixes
+    known, own = presets(), presets()["methods"].get(method, {})
+    yield known["tasks"].get(kind, {})
+    if row_of(method).kind == "rl":  # a sparse policy writes few different prefixes
         yield {"models": {"read": "prefixes"}}
-    yield row.presets
-    yield row.on_task.get(kind, {})
-    yield PROFILES.get(profile, {})
+    yield own.get("always", {})
+    yield own.get("tasks", {}).get(kind, {})
     if profile == "quick":
-        yield QUICK_TASKS.get(kind, {})
-        yield row.quick
-        yield row.quick_on_task.get(kind, {})
+        yield known["quick"]
+        yield known["quick-tasks"].get(kind, {})
+        yield own.get("quick", {})
+        yield own.get("quick-tasks", {}).get(kind, {})

@@ -11,16 +11,19 @@ from pydantic import Field, field_validator
 
 from pinprompt.recipe.sections import Section
 
-MANNERS = (
-    "key_env", "concurrency", "requests_per_minute", "timeout", "retries", "resends", "longest_wait", "give_up_after",
-    "max_mb",
-)  # fmt: skip
+MANNERS = ("key_env", "concurrency", "requests_per_minute", "timeout", "retries")
 """How a server is called (rates, retries, timeouts), not what it is asked: a resumed run may change these settings."""
 ADDRESS = re.compile(
     r"https?://(?:[a-z0-9][a-z0-9._-]*|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?(?:/[a-z0-9._~!$&'()*+,;=:@%/-]*)?",
     re.IGNORECASE | re.ASCII,
 )
 """ASCII only: letters of other alphabets can look alike, and the user must see which host is contacted."""
+
+
+def model_and_part(name: str) -> tuple[str, str | None]:
+    """A model's name, and what follows `#` in a setting: a classifier's label, or an encoder's layer."""
+    model, _, part = name.partition("#")
+    return model, part or None
 
 
 class ClassificationSettings(Section):
@@ -42,13 +45,8 @@ class ClassificationSettings(Section):
         default_factory=dict, description="The word for each label, in the order of the classes."
     )
     model: str = Field("roberta-large", description="The task model: hub id, folder, .gguf file, alias or remote:name.")
-    model_kind: Literal["auto", "masked", "causal"] = Field("auto", description="Type of the task model.")
     template: str | None = Field(
         None, description="Template with {text}, {prompt} and {mask}; none: the default for dataset and model."
-    )
-    spacing: Literal["single", "literal"] = Field(
-        "single",
-        description="Spaces around a prompt: single drops those that the template already has, literal keeps them.",
     )
     manual: str | None = Field(None, description="A hand-written prompt to compare with; none: the dataset's own.")
     instruction: str | None = Field(
@@ -66,27 +64,14 @@ class ClassificationSettings(Section):
     weight_right: float = Field(
         200.0, gt=0, description="Weight of a positive gap, that is, a correct label (lambda 2)."
     )
-    calibrate: Literal["none", "batch", "content-free"] = Field(
+    calibrate: Literal["none", "batch"] = Field(
         "none",
-        description="Remove a prompt's bias towards certain labels, measured on the training rows (batch, no further "
-        "calls) or on content-free texts (three calls per prompt).",
+        description="batch: remove a prompt's bias towards certain labels, measured on its answers on the training "
+        "rows, without further calls.",
     )
     prior: dict[str, float] = Field(
         default_factory=dict, description="Expected share of each label, for calibrate; empty: all equal."
     )
-    first_block: int = Field(
-        8,
-        ge=1,
-        description="Rows in the first block of a race, rounded up to the same number per class; blocks double.",
-    )
-    strict_words: bool = Field(False, description="Raise an error for label words of several tokens.")
-    context_examples: int = Field(2, ge=0, description="Examples per class in the context for the writer.")
-
-    @field_validator("calibrate", mode="before")
-    @classmethod
-    def _named(cls, value: object) -> object:
-        """Accept true (content-free) and false, as in recipes of earlier versions."""
-        return {True: "content-free", False: "none"}[value] if isinstance(value, bool) else value
 
     @field_validator("words", "prior", mode="before")
     @classmethod
@@ -131,19 +116,6 @@ class StyleTransferSettings(Section):
         '{prompt} "{text}" "',
         description="Template with {prompt} and {text}, ending with an opening quote; prompts with {text} do without.",
     )
-    top_k: int = Field(10, ge=1, description="The task model samples from this many most likely tokens.")
-    temperature: float = Field(1.0, gt=0, description="Sampling temperature of the task model.")
-    max_new_tokens: int | None = Field(
-        None,
-        ge=1,
-        description="Maximum length of an output in tokens; none: max(1.5 n, n + 10) for a source of n tokens.",
-    )
-    lower: bool | None = Field(None, description="Lower-case the outputs; none: if the dataset's texts are lower-case.")
-    rows: int = Field(
-        64,
-        ge=4,
-        description="Batch size of every pass of the task model; fixed, so that results do not depend on batching.",
-    )
     sources: int = Field(2, ge=1, description="Number of source texts that prompts are scored on, see draw.")
     draw: Literal["step", "fixed"] = Field(
         "step",
@@ -155,13 +127,11 @@ class StyleTransferSettings(Section):
         description="Score of an output: mean of content and style (as published; a copy of the text gets half of it), "
         "or gain: content times the gain in style over the source text (a copy gets 0).",
     )
-    first_block: int = Field(4, ge=1, description="Texts in the first block of a race.")
     samples: int = Field(32, ge=1, description="Number of outputs of which the best one counts.")
     bootstraps: int = Field(
         4, ge=1, description="Number of groups of `samples` outputs; the score is the mean over the best of each."
     )
     dev_sources: int = Field(16, ge=1, description="Number of source texts in the dev split.")
-    dev_bootstraps: int | None = Field(None, ge=1, description="Groups of outputs per dev text; none: as in training.")
     test_sources: int | None = Field(
         None, ge=1, description="Maximum number of test texts (drawn at random with a fixed seed); none: all."
     )
@@ -169,51 +139,33 @@ class StyleTransferSettings(Section):
     content: Literal["bertscore", "alignment"] = Field(
         "bertscore", description="Content judge: bertscore (as in the released code) or alignment (as the paper's CTC)."
     )
-    encoder: str = Field("minilm", description="The encoder of the content judge and of trained style judges.")
-    encoder_layer: int = Field(-1, description="Hidden layer of the encoder for the content judge; -1: the last.")
+    encoder: str = Field(
+        "minilm",
+        description="The encoder of the content judge and of trained style judges: a model, or model#layer for another "
+        "hidden layer than the last.",
+    )
     baseline: float | None = Field(
         None, ge=0, lt=1, description="BERTScore of unrelated texts, to rescale by; none: measured on the source texts."
     )
     style: str = Field(
-        "trained", description="Style judge for the search: a classification model, or trained (on your texts)."
-    )
-    style_label: str | None = Field(
-        None, description="The judge's label for the target style; none: found by name or number."
+        "trained",
+        description="Style judge for the search: trained (on your texts), a classification model, or model#label to "
+        "name its label for the target style.",
     )
     test_style: str = Field(
-        "trained", description="Style judge for the report: a classification model, or trained (on your texts)."
+        "trained", description="Style judge for the report: trained (on your texts), or a model as in style."
     )
-    test_style_label: str | None = Field(
-        None, description="The judge's label for the target style; none: found by name or number."
-    )
-    style_layer: int = Field(-1, description="Hidden layer of the encoder for trained style judges; -1: the last.")
     judge_lines: int = Field(1000, ge=10, description="Maximum number of texts per style for training a judge.")
     force_judge: bool = Field(False, description="Use a trained style judge even if it cannot distinguish the styles.")
     fluency: str = Field(
-        "perplexity", description="Fluency judge: perplexity, or the name of an acceptability classifier."
-    )
-    fluency_label: str = Field("0", description="The acceptability classifier's label for acceptable texts.")
-    fluency_model: str | None = Field(
-        None,
-        description="The LM for perplexity; none: the task model, or the writer if the task model is remote.",
+        "perplexity",
+        description="Fluency judge: perplexity (of the task model, or of the writer if that is remote), "
+        "perplexity#model (of another LM), an acceptability classifier, or classifier#label if its label for "
+        "acceptable texts is not 0.",
     )
     manual: str | None = Field(None, description="A hand-written prompt to compare with; none: the dataset's own.")
     instruction: str | None = Field(
         None, description="A hand-written instruction to compare with; none: the dataset's own."
-    )
-    context_examples: int = Field(2, ge=0, description="Texts per style in the context for the writer.")
-
-
-class DrawingSettings(Section):
-    """How `pinprompt draw` draws pictures from a prompt (extra `diffusion`)."""
-
-    model: str = Field("stabilityai/stable-diffusion-2-1-base", description="A diffusers pipeline: hub id or folder.")
-    images: int = Field(4, ge=1, le=64, description="Number of pictures per prompt, each with its own seed.")
-    steps: int = Field(25, ge=1, le=1000, description="Denoising steps.")
-    guidance: float = Field(9.0, ge=0, description="Guidance scale.")
-    size: int | None = Field(512, ge=8, le=4096, description="Width and height in pixels; none: the pipeline's own.")
-    scheduler: Literal["dpm", "own"] = Field(
-        "dpm", description="Sampler: dpm (DPM-Solver multistep, as published) or own (the pipeline's default)."
     )
 
 
@@ -233,18 +185,12 @@ class InversionSettings(Section):
         "words",
         description="Form of the prompt: a caption (a natural phrase), comma-separated tags, or a list of words.",
     )
-    context: str | None = Field(
-        None, description="Context for the writer; none: descriptions of other pictures in the same style."
-    )
     overlong: Literal["refuse", "cut"] = Field(
         "refuse",
         description="For a prompt longer than the model's text window: refuse (record a failure) or cut (as "
         "published).",
     )
     manual: str | None = Field(None, description="A hand-written prompt to compare with.")
-    drawing: DrawingSettings = Field(
-        default_factory=DrawingSettings, description="How pictures are drawn from the prompt."
-    )
 
 
 class CustomSettings(Section):
@@ -256,7 +202,6 @@ class CustomSettings(Section):
     )
     stochastic: bool = Field(False, description="Whether the function may return different scores for the same prompt.")
     calls_per_prompt: int = Field(1, ge=1, description="Number of calls that one prompt counts towards the budget.")
-    context: str = Field("", description="Context for the writer.")
 
 
 class ModelSettings(Section):
@@ -265,19 +210,12 @@ class ModelSettings(Section):
     precision: Literal["float32", "bf16", "int8"] = Field(
         "float32",
         description="Precision of task models: float32, bf16 (GPUs, and CPUs that support it) or int8 (CPUs). Lower "
-        "precision changes scores; `pinprompt bench score` shows by how much.",
+        "precision changes scores; `make bench` in a checkout measures by how much.",
     )
     read: Literal["prompts", "prefixes"] = Field(
         "prompts",
         description="How a causal model processes prompts after a text: whole, or token by token so that prompts with "
         "the same prefix share its computation (faster if the policy writes few different prefixes).",
-    )
-    tokens: int | None = Field(
-        None,
-        ge=1,
-        le=65536,
-        description="Tokens per forward pass of a causal model, if a prompt has fewer; none: 64, or 256 with "
-        '`read = "prefixes"`.',
     )
 
 
@@ -307,16 +245,6 @@ class RemoteSettings(Section):
     retries: int = Field(
         5, ge=0, le=100, description="Maximum number of retries after an error (429, 5xx, no connection)."
     )
-    resends: int = Field(
-        1, ge=0, le=10, description="Retries after a truncated, late or invalid answer, which may have been billed."
-    )
-    longest_wait: float = Field(
-        120.0, gt=0, description="Maximum wait before a retry in seconds, even if the server asks for longer."
-    )
-    give_up_after: int = Field(
-        3, ge=1, description="Stop the run after this many consecutive requests without an answer."
-    )
-    max_mb: float = Field(8.0, gt=0, le=1024, description="Maximum size of an answer in MB.")
     top_k: bool = Field(False, description="Send top_k when sampling; not every server supports it.")
 
     @field_validator("base_url")

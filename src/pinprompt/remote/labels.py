@@ -16,15 +16,12 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pinprompt.errors import ModelError, SettingError
 from pinprompt.models.label_text import Frame
 from pinprompt.recipe.task_sections import RemoteSettings
-from pinprompt.remote.client import BadAnswer, RemoteClient, Usage, dig, open_client
-
-if TYPE_CHECKING:
-    import torch
+from pinprompt.remote.client import OVERHEAD, BadAnswer, RemoteClient, dig, open_client, size_of, texts_of
 
 CERTAINTY = 0.99
 WORDS_OUT = 16
@@ -120,29 +117,35 @@ class RemoteClassifier:
         """Texts unchanged; the server truncates or rejects long ones."""
         return RemoteInputs(list(texts), keep)
 
-    def log_probs(
-        self, frames: Sequence[Frame], inputs: RemoteInputs, words: RemoteWords | None = None
-    ) -> list[torch.Tensor]:
-        """For each frame, log-probabilities among the labels [N, C] for every text.
+    def answers(self, frame: Frame, inputs: RemoteInputs) -> tuple[Any, dict[int, str], tuple[int, int]]:
+        """Log-probabilities among the labels [N, C] for every text, failures by text, and tokens in and out.
 
-        An example without a usable answer gets equal probabilities and is recorded; `take` returns which.
+        A text without a usable answer gets equal probabilities.
         """
-        import torch
+        import numpy as np
 
-        asked = [(frame, text) for frame in frames for text in inputs.texts]
-        rows = self.client.each(lambda pair: self._row(pair[0].around(pair[1])[0]), asked)
-        table = torch.tensor(rows, dtype=torch.float64).reshape(len(frames), len(inputs.texts), len(self._lowered))
-        return list(table)
+        self.client.take()
+        failures: dict[int, str] = {}
 
-    def take(self) -> Usage:
-        """Tokens and failures since the last call."""
-        return self.client.take()
+        def one(place: int) -> list[float]:
+            text = frame.around(inputs.texts[place])[0]
+            try:
+                return self._row(text)
+            except BadAnswer as failure:
+                failures[place] = self.client.redact(f"{str(failure)[:300]} (text: {text[:60]!r})")
+                return [-math.log(len(self._lowered))] * len(self._lowered)
+
+        rows = self.client.each(one, range(len(inputs.texts)))
+        usage = self.client.take()
+        table = np.array(rows, dtype=np.float64).reshape(len(inputs.texts), len(self._lowered))
+        return table, dict(sorted(failures.items())), (usage.tokens_in, usage.tokens_out)
 
     def most_tokens(self, frame: Frame, inputs: RemoteInputs) -> tuple[int, int]:
         """The maximum tokens in and out of one frame on these texts."""
-        extra = len(self._instruction()) + 400  # the chat's format and, for constrained answers, their schema
-        texts = [frame.around(text)[0] + " " * extra for text in inputs.texts]
-        return self.client.most_tokens(texts, 1 if self.way in ("completions", "chat") else WORDS_OUT)
+        extra = len(self._instruction()) + 400 + OVERHEAD  # the schema of a constrained answer, and the chat's format
+        most_in = sum(size_of(frame.around(text)[0]) + extra for text in inputs.texts)
+        most_out = len(inputs.texts) * (1 if self.way in ("completions", "chat") else WORDS_OUT)
+        return most_in * self.client.tries, most_out * self.client.tries
 
     def likely_tokens(self, frame: Frame, inputs: RemoteInputs) -> tuple[int, int]:
         """The expected tokens in and out of one frame; a server that was not probed is assumed to have completions."""
@@ -152,15 +155,11 @@ class RemoteClassifier:
         return tokens, len(inputs.texts) * (1 if way in ("completions", "chat") else SHORT_ANSWER)
 
     def _row(self, text: str) -> list[float]:
-        """Log-probabilities of the labels after a text."""
-        try:
-            row: list[float] = self.client.once(
-                [self.revision, text], lambda: getattr(self, f"_by_{self.way}")(text), self._is_row
-            )
-            return row
-        except BadAnswer as failure:
-            self.client.fail(f"{str(failure)[:300]} (text: {text[:60]!r})")
-            return [-math.log(len(self._lowered))] * len(self._lowered)
+        """Log-probabilities of the labels after a text; BadAnswer if there are none."""
+        row: list[float] = self.client.once(
+            [self.revision, text], lambda: getattr(self, f"_by_{self.way}")(text), self._is_row
+        )
+        return row
 
     def _is_row(self, value: Any) -> bool:
         """Whether this is a row as returned by `_row`."""
@@ -235,7 +234,7 @@ class RemoteClassifier:
 
     def _by_parsed(self, text: str) -> list[float]:
         said = self._said(text)
-        places = [_place_of(word, said.lower()) for word in self._lowered]
+        places = [place_of(word, said.lower()) for word in self._lowered]
         known = [place for place in places if place is not None]
         if not known:
             raise _NoLabel(f"no label word in the answer {said[:80]!r}")
@@ -243,10 +242,7 @@ class RemoteClassifier:
 
     def _said(self, text: str, **more: Any) -> str:
         answer = self.client.chat(self.messages(text), WORDS_OUT, temperature=0, seed=0, **more)
-        said = dig(answer, "choices", 0, "message", "content")
-        if not isinstance(said, str):
-            raise BadAnswer("the answer has no text")
-        return said
+        return texts_of(answer, "message", "content")[0]
 
     def messages(self, text: str) -> list[dict[str, Any]]:
         """The chat that asks for a label word after a text."""
@@ -283,7 +279,8 @@ class _NoLabel(BadAnswer):
     """A text answer without a label word."""
 
 
-def _place_of(word: str, said: str) -> int | None:
+def place_of(word: str, said: str) -> int | None:
+    """Where a word first stands in a text as a whole word; None if it does not."""
     found = re.search(rf"(?<!\w){re.escape(word)}(?!\w)", said)
     return None if found is None else found.start()
 

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 from pinprompt.data.language import name_of
-from pinprompt.errors import SettingError
-from pinprompt.methods.protocol import Method, Outcome, Search
-from pinprompt.methods.table import METHODS
+from pinprompt.errors import BudgetSpent, SettingError
+from pinprompt.folder.folder import ANSWERS, REQUESTS
+from pinprompt.methods.protocol import Outcome, Search, outcome_of
+from pinprompt.methods.table import METHODS, row_of
 from pinprompt.recipe.recipe import Recipe
-from pinprompt.records.reading import WITH_TEXTS
-from pinprompt.tasks.protocol import Task
+from pinprompt.tasks.protocol import Task, billed, calls, split_rows, splits
 
 if TYPE_CHECKING:
+    from pinprompt.answers.budget import Budget, Reservation
+    from pinprompt.answers.evaluator import Evaluator
+    from pinprompt.folder.folder import RunFolder
     from pinprompt.recipe.task_sections import RemoteSettings
-    from pinprompt.run.folder import RunFolder
-    from pinprompt.scoring.budget import Budget, Reservation
-    from pinprompt.scoring.evaluator import Evaluator
     from pinprompt.tasks.labelled_data import LabelledData
 
 
@@ -54,14 +54,20 @@ def is_remote(recipe: Recipe) -> bool:
     return str(getattr(recipe.task, "model", "")).startswith("remote:")
 
 
-def build_labeller(recipe: Recipe, device: str, data: LabelledData | None = None) -> Any:
-    """The task of a classification recipe with other data or none; it labels texts with a calibrated prompt."""
+def build_labeller(recipe: Recipe, device: str, data: LabelledData | None = None, offsets: Sequence[float] = ()) -> Any:
+    """The task of a classification recipe with other data or none, for a prompt with known label offsets."""
     from pinprompt.tasks.classification import ClassificationTask
     from pinprompt.tasks.labelled_data import without_rows
 
     settings: Any = recipe.task
     return ClassificationTask.build(
-        settings, device, recipe.seed, data=data or without_rows(settings), remote=recipe.remote, models=recipe.models
+        settings,
+        device,
+        recipe.seed,
+        data=data or without_rows(settings),
+        remote=recipe.remote,
+        models=recipe.models,
+        offsets=offsets,
     )
 
 
@@ -75,14 +81,33 @@ def build_rewriter(recipe: Recipe, device: str, kept: dict[str, Any]) -> Any:
     return kept_rewriter(settings, kept, device, recipe.remote)
 
 
-def build_task(recipe: Recipe, device: str, contact: bool = True) -> Task:
-    """The task of a recipe; without `contact`, a remote model's server is not asked anything (for estimates)."""
+def build_task(
+    recipe: Recipe,
+    device: str,
+    contact: bool = True,
+    offsets: Sequence[float] = (),
+    model: Callable[..., Any] | None = None,
+) -> Task:
+    """The task of a recipe; without `contact`, a remote model's server is not asked anything (for estimates).
+
+    `offsets` are the known label offsets of the one prompt that it will be asked about; `model` is the user's own
+    callable.
+    """
     settings: Any = recipe.task
+    if model is not None and settings.kind != "classification":
+        raise SettingError(f"a {settings.kind} task has no place for a callable model; give one to a classification")
     if settings.kind == "classification":
         from pinprompt.tasks.classification import ClassificationTask
 
         return ClassificationTask.build(
-            settings, device, recipe.seed, remote=recipe.remote, contact=contact, models=recipe.models
+            settings,
+            device,
+            recipe.seed,
+            remote=recipe.remote,
+            contact=contact,
+            models=recipe.models,
+            offsets=offsets,
+            model=model,
         )
     if settings.kind == "style-transfer":
         from pinprompt.tasks.style_transfer import StyleTransferTask
@@ -99,9 +124,9 @@ def build_task(recipe: Recipe, device: str, contact: bool = True) -> Task:
         from pinprompt.tasks.inversion import InversionTask
 
         return InversionTask.build(settings, device)
-    from pinprompt.tasks.custom import CustomTask
+    from pinprompt.tasks.function import FunctionTask
 
-    return CustomTask.build(settings)
+    return FunctionTask.build(settings)
 
 
 def lacks_words(recipe: Recipe) -> bool:
@@ -128,19 +153,19 @@ def build_writer(recipe: Recipe, task: Task, device: str) -> Any:
     asked = recipe.policy.context
     context = "" if asked == "none" else task.context() if asked == "task" else asked
     policy = recipe.policy
-    if task.language != "en" and policy.constraints.dictionary:  # the dictionary is English
+    if task.info.language != "en" and policy.constraints.dictionary:  # the dictionary is English
         constraints = policy.constraints.model_copy(update={"dictionary": False})
         policy = policy.model_copy(update={"constraints": constraints})
     # Tokens carry their own leading space; a space at the end of the context would make every word unlikely.
-    prior = recipe.q_learning.prior if METHODS[recipe.method].kind == "rl" else "uniform"
+    prior = recipe.q_learning.prior if row_of(recipe.method).kind == "rl" else "uniform"
     return Writer.build(policy, context.rstrip(" "), derive(recipe.seed, "psi"), device, prior=prior)
 
 
 def language_notes(recipe: Recipe, task: Task) -> list[str]:
     """A note if prompts are to be written in another language than English."""
-    if task.language == "en" or METHODS[recipe.method].kind == "handwritten":
+    if task.info.language == "en" or row_of(recipe.method).kind == "handwritten":
         return []
-    name = name_of(task.language)
+    name = name_of(task.info.language)
     known = "knows little besides English" if recipe.policy.model == "smollm2" else f"must know {name} for that"
     return [
         f"the texts look {name}: prompts are written in {name}, after examples of the texts. The writer "
@@ -148,59 +173,75 @@ def language_notes(recipe: Recipe, task: Task) -> list[str]:
     ]
 
 
-def build_method(recipe: Recipe) -> Callable[[Search], Outcome]:
-    """The method of a recipe with its settings: a function of a `Search`."""
+def load_method(recipe: Recipe) -> Any:
+    """The function or object of a recipe's method."""
+    from pinprompt.tasks.function import import_function
+
+    if recipe.method not in METHODS:
+        return import_function(recipe.method, "method")
     module, _, name = METHODS[recipe.method].function.partition(":")
-    method: Method = getattr(import_module(module), name)
-    return partial(method, settings=recipe.method_settings)
+    return getattr(import_module(module), name)
+
+
+def build_method(recipe: Recipe, method: Any) -> Callable[[Search], Outcome]:
+    """The method of a recipe with its settings: a function of a `Search`."""
+    if recipe.method in METHODS:
+        return partial(method, settings=recipe.method_settings)
+    model = getattr(method, "settings", None)
+    try:
+        own = () if model is None else (model.model_validate(recipe.own),)
+    except ValueError as error:
+        raise SettingError(f"the settings of the method '{recipe.method}' (own.*) cannot be used: {error}") from None
+    if model is None and recipe.own:
+        raise SettingError(f"the method '{recipe.method}' has no settings, but own.* has: {', '.join(recipe.own)}")
+
+    def search_with(search: Search) -> Outcome:
+        try:
+            return outcome_of(method(search, *own), search, recipe.method)
+        except BudgetSpent:
+            return Outcome(search.candidates(source=recipe.method), "budget")
+
+    return search_with
 
 
 def build_evaluator(
     recipe: Recipe, task: Task, record: RunFolder, device: str, threads: int, notes: Callable[[str], None]
 ) -> Evaluator:
     """The evaluator, restored from the run folder's checkpoint."""
-    from pinprompt.models.sources import home
-    from pinprompt.scoring.budget import Budget
-    from pinprompt.scoring.evaluator import Evaluator
-    from pinprompt.scoring.journal import Answers, Journal
-    from pinprompt.scoring.memo import Memo
+    from pinprompt.answers.budget import Budget
+    from pinprompt.answers.evaluator import Evaluator
+    from pinprompt.answers.log import Log
+    from pinprompt.answers.memo import Memo
+    from pinprompt.answers.requests import Requests
+    from pinprompt.answers.table import Table
+    from pinprompt.models.cache import home
 
     settings = recipe.scoring
-    journal = Journal(record.path / "scores.jsonl", record.run)
     memo = Memo(home() / "memo.sqlite", warn=notes) if settings.memo else None
     executor = None
-    if settings.engine == "ray":
-        from pinprompt.scoring.executors import Ray
+    if settings.workers > 1:
+        from pinprompt.answers.executors import Ray
 
         if recipe.task.kind == "custom" and ":" not in recipe.task.function:
             raise SettingError("a function passed as an object cannot be sent to Ray workers; name it as 'module:name'")
-        chunk = max(1, task.chunk // settings.workers)
+        chunk = max(1, task.info.chunk // settings.workers)
         shared = recipe.model_copy(update={"remote": share_of_rate(recipe.remote, settings.workers)})
         executor = Ray(partial(build_task, shared, device), settings.workers, threads, chunk)
-    elif settings.engine != "inline":
-        raise SettingError(f"scoring.engine is '{settings.engine}': choose inline or ray")
-    budget = Budget(recipe.budget)
-    answers = None
-    if task.billed is not None and executor is None:  # Ray workers count themselves, per prompt
-        answers = Answers(Journal(record.path / "answers.jsonl", record.run), budget, task.billed)
-    evaluator = Evaluator(
-        task,
-        budget,
-        memo,
-        executor,
-        recipe.seed,
-        journal,
-        settings.memoise_stochastic,
-        answers,
-    )
-    if recipe.private:
-        evaluator.unwritten = frozenset(WITH_TEXTS)
+    budget, model = Budget(recipe.budget), billed(task)
+    logs = [Log(record.path / ANSWERS, record.run)]
+    requests = None
+    if model is not None and executor is None:  # Ray workers count themselves, per prompt
+        logs.append(Log(record.path / REQUESTS, record.run))
+        requests = Requests(logs[1], budget, model)
+    table = Table(logs[0], recipe.private)
+    evaluator = Evaluator(task, budget, memo=memo, executor=executor, seed=recipe.seed, table=table, requests=requests)
     evaluator.restore(record.checkpoint.provided("evaluator"), record.checkpoint.provided("spent"))
-    for problem in journal.problems + (answers.problems if answers is not None else []):
-        notes(problem)
+    for log in logs:
+        for problem in log.problems:
+            notes(problem)
     record.checkpoint.marked["evaluator"] = evaluator.position
     record.checkpoint.providers["spent"] = evaluator.spent
-    record.checkpoint.syncs.append(journal.sync)
+    record.checkpoint.syncs.append(logs[0].sync)
     return evaluator
 
 
@@ -217,13 +258,14 @@ def hold_for_dev(recipe: Recipe, task: Task, budget: Budget) -> Reservation | No
     hand-written prompts if they are candidates. The amount depends on the recipe alone, never on what is left: a
     resumed run reserves the same.
     """
-    if recipe.budget.calls is None or "dev" not in task.splits:
+    if recipe.budget.calls is None or "dev" not in splits(task):
         return None
-    finalists = getattr(recipe.method_settings, "finalists", 0)
-    wanted = finalists * task.calls("dev")
-    by_hand = len(task.baselines()) if finalists and recipe.scoring.choose == "rows" else 0
-    greedy = METHODS[recipe.method].kind == "rl"
-    wanted += (by_hand + greedy) * (task.calls("train") + task.calls("dev"))
+    train, dev = (calls(task, split_rows(task, split)) for split in ("train", "dev"))
+    finalists = recipe.scoring.finalists if row_of(recipe.method).finalists else 0
+    wanted = finalists * dev
+    by_hand = sum(bool(one.name) for one in task.drafts()) if finalists and recipe.scoring.choose == "rows" else 0
+    greedy = row_of(recipe.method).kind == "rl"
+    wanted += (by_hand + greedy) * (train + dev)
     # If the budget is too small for that, most of it still goes to the search.
     wanted = min(wanted, recipe.budget.calls // 4)
     left = int(budget.remaining()["calls"])

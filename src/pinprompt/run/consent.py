@@ -25,20 +25,23 @@ from typing import Any
 
 from pinprompt.errors import NotAgreed, PinpromptError
 from pinprompt.files import loads, opener, write_json
-from pinprompt.methods.table import METHODS
+from pinprompt.methods.table import row_of
 from pinprompt.models.cache import home
+from pinprompt.models.sources import looks_like_id
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.recipe.task_sections import RemoteSettings
-from pinprompt.records.wording import text
+from pinprompt.wording import text
 
 ENTRY_POINTS = "pinprompt.functions"
 """Functions that an installed package provides in this entry-point group need no consent: the user installed it."""
 FILES = ("data", "train", "dev", "test", "source", "target", "references", "images")
 """Settings of a task that name files or folders."""
-MOST = 2000
+PUBLISHED_PARSER = "crf-con-en"
+"""The one parser of supar that needs no consent: any other name may be a file, and supar loads pickles."""
+MAX_REMEMBERED = 2000
 """Maximum number of remembered answers; the oldest are dropped first."""
-LARGEST = 4 << 20
-SHOWN = 20
+MAX_BYTES = 4 << 20
+MAX_LINES_SHOWN = 20
 
 Asker = Callable[[str], bool]
 _agreed = False
@@ -86,8 +89,8 @@ class ConsentRequest:
             found.append(f"send texts to {address} (model '{model}'){key}")
         shown = [f"{setting} = {path}" for setting, path in self.files]
         if shown:
-            more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
-            found.append(f"read {', '.join(shown[:SHOWN])}{more}")
+            more = f" and {len(shown) - MAX_LINES_SHOWN} more" if len(shown) > MAX_LINES_SHOWN else ""
+            found.append(f"read {', '.join(shown[:MAX_LINES_SHOWN])}{more}")
         return [text(line, 600).replace("\n", "␊") for line in found]
 
     def foreign(self, given: Mapping[str, Any], near: Sequence[Path], reads: bool) -> bool:
@@ -105,18 +108,24 @@ class ConsentRequest:
 def request_of(recipe: Recipe) -> ConsentRequest:
     """What a recipe would do, found without importing anything."""
     places = {"task.function": getattr(recipe.task, "function", "")}
-    row = METHODS[recipe.method]
+    row = row_of(recipe.method)
+    if ":" in recipe.method:
+        places["method"] = recipe.method
     places |= {f"{row.section}.{name}": str(getattr(recipe.method_settings, name)) for name in row.code}
-    code = []
+    code, files = [], list[tuple[str, str]]()
     for setting, place in places.items():
-        if ":" in place and not place.startswith(("supar:", "seq2seq:")):
+        kind, _, what = place.partition(":")
+        if kind == "supar" and what != PUBLISHED_PARSER:  # it loads pickles
+            code.append((setting, place, what))
+        elif kind == "seq2seq" and (Path(what).exists() or not looks_like_id(what)):
+            files.append((setting, what))
+        elif ":" in place and kind not in ("supar", "seq2seq"):
             origin = origin_of(place.partition(":")[0])
             if not _installed(place, origin):
                 code.append((setting, place, origin))
     model, server = str(getattr(recipe.task, "model", "")), None
     if model.startswith("remote:"):
         server = (model.removeprefix("remote:"), recipe.remote.base_url, recipe.remote.key_env)
-    files = []
     for name in FILES:
         value = getattr(recipe.task, name, None) or ()
         files += [(f"task.{name}", path) for path in ((value,) if isinstance(value, str) else value)]
@@ -146,9 +155,13 @@ def agree(
     if not requests or requests.keys() <= _remembered().keys():
         return
     lines = list(dict.fromkeys(line for request in requests.values() for line in request.lines()))
-    shown = lines[:SHOWN] + ([f"{len(lines) - SHOWN} more of the same kind"] if len(lines) > SHOWN else [])
+    shown = lines[:MAX_LINES_SHOWN] + (
+        [f"{len(lines) - MAX_LINES_SHOWN} more of the same kind"] if len(lines) > MAX_LINES_SHOWN else []
+    )
     name = text(str(source), 300)
-    if not _agreed and (_asker is None or not _asker(_question(name, shown))):
+    asked = "\n".join(f"  - {line}" for line in shown)
+    question = f"{name} was not agreed to yet. It asks to\n{asked}\nDo you trust it?"
+    if not _agreed and (_asker is None or not _asker(question)):
         raise NotAgreed(
             f"{name} was not agreed to yet, and asks to {'; to '.join(shown)}. Nothing was run, sent or read. If you "
             "trust it, repeat the command with --trust (in Python: with pinprompt.run.consent.answering(): ...); the "
@@ -164,7 +177,7 @@ def unread(recipe: Recipe, source: Path | str, given: Mapping[str, Any] | None =
     if _agreed or request.identity in _remembered():
         return []
     named = [path for setting, path in request.files if _at(given or {}, setting) is None and not _near(path, near)]
-    return [text(path, 200).replace("\n", "␊") for path in named[:SHOWN]]
+    return [text(path, 200).replace("\n", "␊") for path in named[:MAX_LINES_SHOWN]]
 
 
 def known(recipe: Recipe, source: Path | str) -> bool:
@@ -225,11 +238,6 @@ def _near(path: str, folders: Sequence[Path]) -> bool:
     return False
 
 
-def _question(name: str, lines: Sequence[str]) -> str:
-    asked = "\n".join(f"  - {line}" for line in lines)
-    return f"{name} was not agreed to yet. It asks to\n{asked}\nDo you trust it?"
-
-
 def _at(tree: Any, setting: str) -> Any:
     for name in setting.split("."):
         tree = tree.get(name) if isinstance(tree, Mapping) else None
@@ -244,7 +252,7 @@ def _remembered() -> dict[str, Any]:
     """The stored answers by hash; a damaged or foreign file counts as empty."""
     try:
         with open(_path(), "rb", opener=opener) as file:
-            tree = loads(file.read(LARGEST))
+            tree = loads(file.read(MAX_BYTES))
     except (OSError, ValueError):
         return {}
     found = tree.get("agreed") if isinstance(tree, dict) else None
@@ -262,4 +270,4 @@ def _remember(requests: Iterable[ConsentRequest]) -> None:
             kept[agreed.identity] = {"when": today, "asked": agreed.lines()}
     with contextlib.suppress(OSError, PinpromptError):
         home().mkdir(parents=True, exist_ok=True)
-        write_json(_path(), {"agreed": dict(list(kept.items())[-MOST:])})
+        write_json(_path(), {"agreed": dict(list(kept.items())[-MAX_REMEMBERED:])})

@@ -5,24 +5,23 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from importlib import import_module
+from typing import Any, NamedTuple
 
+from pinprompt.answers.budget import Budget, Reservation
 from pinprompt.errors import BudgetSpent, NotFetched, PinpromptError, SettingError
-from pinprompt.methods.table import METHODS
+from pinprompt.methods.protocol import Cost
+from pinprompt.methods.table import row_of
 from pinprompt.models.cache import fetching_nothing
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.recipe.task_sections import CustomSettings
 from pinprompt.run import build
-from pinprompt.scoring.budget import Budget, Reservation
-from pinprompt.tasks.custom import CustomTask
-from pinprompt.tasks.protocol import Task, blocks_of, complete
-from pinprompt.values import Prompt, derive
+from pinprompt.tasks.function import FunctionTask
+from pinprompt.tasks.protocol import Billed, Task, billed, calls, fit_rows, hand_written, split_rows, splits
+from pinprompt.values import Draw, Prompt, derive
 
 PROBES = 16
 """Number of prompts scored to measure the time of a call: as many as in a step."""
-RACED_WORDS = 6
-"""Typical number of words of a prompt found by race."""
 WORDS = (
     "time", "year", "people", "way", "day", "man", "thing", "woman", "life",
     "child", "world", "school", "state", "family", "student", "group", "country", "problem",
@@ -47,21 +46,48 @@ def prompts_planned(recipe: Recipe) -> tuple[int, int]:
     settings = recipe.method_settings
     if settings is None:
         return 1, 1  # no search
-    train, dev = settings.planned(recipe.policy.length)
+    train, dev = settings.planned(recipe.policy.length, recipe.scoring.finalists)
     return int(train), int(dev)
 
 
-def calls_planned(recipe: Recipe, task: Task) -> int:
-    """The calls of the search and of choosing on dev: as planned, or the budget if that is less."""
-    if recipe.method == "race":
-        from pinprompt.methods.race import plan, race_cost
+def cost_of(recipe: Recipe, task: Task, method: Any = None) -> Cost:
+    """What the recipe's method is expected to cost: as it says itself, or by the plan of its settings."""
+    row, given = row_of(recipe.method), recipe.budget.calls
+    asked = (task, recipe.method_settings, given, recipe.policy.length)
+    if method is not None and hasattr(method, "cost"):
+        theirs: Cost = method.cost(*asked)
+        return theirs
+    if row.cost:
+        ours: Cost = _named(row.cost)(*asked, recipe.scoring.finalists)
+        return ours
+    train, dev = on(task, "train"), on(task, "dev")
+    settings = recipe.method_settings
+    prompts = (1, 1) if settings is None or row.section == "own" else prompts_planned(recipe)
+    finalists = recipe.scoring.finalists if row.finalists else 1
+    planned = prompts[0] * train + prompts[1] * dev
+    enough, few = train + dev, f"they pay for about {(given or 0) // max(1, train)} prompts"
+    if row.kind == "rl":
+        first = int(settings.batch if settings.replay else settings.prompts)  # prompts scored before the first update
+        enough = 2 * first * train + (finalists + 1) * dev + train
+        few = f"{recipe.method} learns nothing before it has scored {first} prompts, and {few}"
+    elif row.kind != "handwritten" and settings is not None:
+        enough = (finalists + 1) * train + finalists * dev
+    search = row.kind in ("rl", "search")
+    spent = planned if given is None else min(planned, given)
+    if row.section == "own" and given is not None:
+        spent = given
+    return Cost(spent, enough, few, written=spent / max(1, train) if search else 0.0, words=recipe.policy.length)
 
-        costs, hand = race_costs(task)
-        blocks, count = plan(costs, recipe.budget.calls, hand, recipe.race)
-        return race_cost(costs[:blocks], count, hand, recipe.race)
-    train, dev = prompts_planned(recipe)
-    calls = train * task.calls("train") + (dev * task.calls("dev") if "dev" in task.splits else 0)
-    return calls if recipe.budget.calls is None else min(calls, recipe.budget.calls)
+
+def _named(place: str) -> Any:
+    """The function at 'module:name' of this package; None for ''."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name) if place else None
+
+
+def on(task: Task, split: str) -> int:
+    """The most calls of one prompt on a split; 0 if there is none."""
+    return calls(task, split_rows(task, split)) if split in splits(task) else 0
 
 
 def estimate(
@@ -71,6 +97,7 @@ def estimate(
     task: Task | None = None,
     report: bool = True,
     unread: Sequence[str] = (),
+    method: Any = None,
 ) -> dict[str, Any]:
     """Calls, tokens, money and minutes of a recipe; `task` replaces the recipe's own.
 
@@ -86,7 +113,7 @@ def estimate(
         return _of_the_plan(recipe, report, f"{named} was not read, since you did not agree to it yet (--trust does)")
     with fetching_nothing():
         try:
-            return _estimate(recipe, device, probe, task, report)
+            return _estimate(recipe, device, probe, task, report, method)
         except NotFetched as missing:
             return _of_the_plan(recipe, report, f"{missing}; nothing is fetched for an estimate")
 
@@ -97,25 +124,28 @@ def _of_the_plan(recipe: Recipe, report: bool, note: str) -> dict[str, Any]:
     return known | {"reported": report, "note": f"{note}; minutes are not known"}
 
 
-def _estimate(recipe: Recipe, device: str | None, probe: bool, given: Task | None, reported: bool) -> dict[str, Any]:
+def _estimate(
+    recipe: Recipe, device: str | None, probe: bool, given: Task | None, reported: bool, method: Any
+) -> dict[str, Any]:
     remote, named = build.is_remote(recipe), False
     if given is None and isinstance(recipe.task, CustomSettings):
-        named, given = True, CustomTask(_not_called, calls_per_prompt=recipe.task.calls_per_prompt)
+        named, given = True, FunctionTask(_not_called, calls_per_prompt=recipe.task.calls_per_prompt)
     started, device = time.perf_counter(), build.choose_device(device)
-    task = complete(given or build.build_task(recipe, device, contact=not remote))
+    task = given or build.build_task(recipe, device, contact=not remote)
     loading = time.perf_counter() - started
-    calls, report = calls_planned(recipe, task), _report(recipe, task, reported)
+    cost, report = cost_of(recipe, task, method), _report(recipe, task, reported, method)
+    planned = cost.calls
     report_calls = sum(asked.calls for asked in report)
     figures: dict[str, Any] = {
         "method": recipe.method,
-        "calls": calls,
+        "calls": planned,
         "report_calls": report_calls,
-        "total_calls": calls + report_calls,
-        "enough_calls": enough_calls(recipe, task),
+        "total_calls": planned + report_calls,
+        "enough_calls": cost.enough,
         "minutes": None,
         "reported": reported,
     }
-    figures |= _tokens_and_money(recipe, task, calls, report)
+    figures |= _tokens_and_money(recipe, task, cost, report)
     if remote:
         way = "as completions; chats use more" if recipe.remote.answers == "auto" else f"as {recipe.remote.answers}"
         figures["note"] = f"{recipe.remote.base_url} was not contacted: minutes are not known, tokens are counted {way}"
@@ -124,7 +154,7 @@ def _estimate(recipe: Recipe, device: str | None, probe: bool, given: Task | Non
     elif probe:
         seconds = _seconds_per_call(recipe, task)
         figures["seconds_per_call"] = seconds
-        minutes = (loading + _writing(recipe, task, device, calls) + seconds * calls) / 60
+        minutes = (loading + _writing(recipe, task, device, cost) + seconds * planned) / 60
         limit = recipe.budget.minutes
         figures["minutes"] = minutes if limit is None else min(minutes, limit + loading / 60)
         figures["report_minutes"] = seconds * report_calls / 60
@@ -135,8 +165,7 @@ def _not_called(prompt: str) -> float:
     raise AssertionError("an estimate does not call a function named in a recipe")
 
 
-@dataclass(frozen=True)
-class _Asked:
+class _Asked(NamedTuple):
     """One expected question of a report."""
 
     calls: int
@@ -144,47 +173,36 @@ class _Asked:
     tokens_out: float
 
 
-def _words(recipe: Recipe) -> int:
-    """The expected number of words of the prompt found."""
-    return min(RACED_WORDS, recipe.policy.length) if recipe.method == "race" else recipe.policy.length
-
-
-def _report(recipe: Recipe, task: Task, reported: bool = True) -> list[_Asked]:
+def _report(recipe: Recipe, task: Task, reported: bool, method: Any) -> list[_Asked]:
     """What the report will likely ask; where none is wanted, what the found prompt's evaluation will."""
-    words = _words(recipe)
+    cost = cost_of(recipe, task, method)
+    words = cost.words
     found = Prompt(" ".join(WORDS[place % len(WORDS)] for place in range(words)))
     asked = []
-    in_full = _in_full(recipe, task)
-    planned = report_plan(recipe, task, found, min(PARTS, words))
-    if recipe.method == "race" and in_full:
-        planned.pop()
+    raced = not cost.asked_on_train
+    # The rows that the search asks its best prompts on.
+    seen = {row for split in splits(task) if split != "test" for row in split_rows(task, split)}
+    seen = seen if cost.rows is None else set(cost.rows)
+    planned = report_plan(recipe, task, found, min(PARTS, words), cost)
     if not reported:
-        left = [(found, split, True) for split in task.splits if split not in ("train", "test")]
-        planned = (left or [(found, "train", True)]) + ([] if in_full or not task.calibrates else planned[-1:])
-    for prompt, split, evaluation in planned:
-        scored = in_full and (prompt is found or recipe.method == "race")
-        if scored and (
-            prompt is not found if not evaluation else split == "dev" and recipe.task.kind == "classification"
-        ):
-            continue  # computed from these scores
-        most = (task.calls(split), *task.tokens(prompt, split))
-        calls, tokens_in, tokens_out = task.evaluation_cost(prompt, split) if evaluation else most
-        if task.billed is None:  # unbilled calls are counted at their maximum
-            asked.append(_Asked(calls, tokens_in, tokens_out))
-            continue
-        share = calls / max(1, task.calls(split))
-        asked.append(_Asked(calls, *(likely * share for likely in task.likely_tokens(prompt, split))))
+        left = [(found, split, True) for split in splits(task) if split not in ("train", "test")]
+        planned = (left or [(found, "train", True)]) + (planned[-1:] if raced and fit_rows(task) else [])
+    for place, (prompt, split, evaluation) in enumerate(planned):
+        rows = split_rows(task, split)
+        # A score of `found` stands for the prompt without a word, except for the last one of a race.
+        without_a_word = prompt is found and not evaluation and not (raced and place == len(planned) - 1)
+        known = not without_a_word and (prompt is found or raced) and not (evaluation and task.info.stochastic)
+        if known:
+            rows = tuple(row for row in rows if row not in seen)
+        if not rows:
+            continue  # computed from the answers of the search
+        count = calls(task, rows, evaluation)
+        tokens: tuple[int, int] = (0, 0)
+        if isinstance(task, Billed):
+            counted = task.most_tokens if task.billed is None else task.likely_tokens  # unbilled: the maximum
+            tokens = counted(prompt, rows, evaluation)
+        asked.append(_Asked(count, *tokens))
     return asked
-
-
-def _in_full(recipe: Recipe, task: Task) -> bool:
-    """Whether the search scores its best prompts on every row of train and dev; a race with few calls does not."""
-    if recipe.method != "race":
-        return True
-    from pinprompt.methods.race import plan
-
-    costs, hand = race_costs(task)
-    return plan(costs, recipe.budget.calls, hand, recipe.race)[0] == len(costs)
 
 
 def rough(recipe: Recipe, speed: float | None = None) -> dict[str, Any]:
@@ -200,7 +218,7 @@ def rough(recipe: Recipe, speed: float | None = None) -> dict[str, Any]:
     if per_prompt is not None:
         planned = train * per_prompt[0] + dev * per_prompt[1]
         figures["calls"] = planned if recipe.budget.calls is None else min(planned, recipe.budget.calls)
-        if figures["calls"] < planned and recipe.method != "race" and not recipe.scoring.race:
+        if figures["calls"] < planned and not row_of(recipe.method).cost:
             figures["prompts"] = figures["calls"] // per_prompt[0]  # the budget ends the search before its plan does
     if speed is not None and figures["calls"] and (work := _work(recipe, train, figures["calls"], per_prompt)):
         minutes = work / speed / 60
@@ -232,11 +250,10 @@ def _calls_per_prompt(recipe: Recipe) -> tuple[int, int] | None:
             return None
         return rows, rows
     if settings.kind == "style-transfer":
-        one = (
-            settings.draw == "step" and METHODS[recipe.method].kind == "rl"
-        )  # each prompt is scored on one source of its step
+        # Each prompt is scored on one source of its step.
+        one = settings.draw == "step" and row_of(recipe.method).kind == "rl"
         on_train = (1 if one else settings.sources) * settings.samples * settings.bootstraps
-        return on_train, settings.dev_sources * settings.samples * (settings.dev_bootstraps or settings.bootstraps)
+        return on_train, settings.dev_sources * settings.samples * settings.bootstraps
     return (1, 0) if settings.kind == "inversion" else None
 
 
@@ -247,14 +264,13 @@ def _work(recipe: Recipe, prompts: int, calls: int, per_prompt: tuple[int, int] 
     if task is None or writer is None or per_prompt is None:
         return None
     read = length + TOKENS_AROUND[kind] + (ROW_TOKENS[kind] if _masked(recipe) else 0)
-    written = min(prompts, calls // per_prompt[0]) * length if METHODS[recipe.method].kind != "handwritten" else 0
+    written = min(prompts, calls // per_prompt[0]) * length if row_of(recipe.method).kind != "handwritten" else 0
     return calls * read * task + written * writer
 
 
 def _masked(recipe: Recipe) -> bool:
-    """Whether the task model is a masked LM, by its settings or name."""
-    kind, name = getattr(recipe.task, "model_kind", "causal"), str(getattr(recipe.task, "model", ""))
-    return kind == "masked" or (kind == "auto" and "bert" in name.lower())
+    """Whether the task model is a masked LM, by its name."""
+    return recipe.task.kind == "classification" and "bert" in recipe.task.model.lower()
 
 
 def parameters(model: str) -> float | None:
@@ -284,16 +300,17 @@ def _seconds_per_call(recipe: Recipe, task: Task) -> float:
     length = recipe.policy.length
     texts = [[WORDS[(number + 5 * place) % len(WORDS)] for place in range(length)] for number in range(PROBES + 1)]
     prompts = [Prompt(" ".join(words)) for words in texts]
-    seeds = [derive(recipe.seed, "estimate", number) for number in range(len(prompts))]
-    task.score(prompts[:1], seeds[:1])
+    draws = [Draw(derive(recipe.seed, "estimate", number)) for number in range(len(prompts))]
+    rows = split_rows(task, "train")
+    task.ask(prompts[:1], rows, draws[:1])
     started = time.perf_counter()
-    task.score(prompts[1:], seeds[1:])
-    return (time.perf_counter() - started) / (PROBES * task.calls("train"))
+    task.ask(prompts[1:], rows, draws[1:])
+    return (time.perf_counter() - started) / (PROBES * calls(task, rows))
 
 
-def _writing(recipe: Recipe, task: Task, device: str, calls: int) -> float:
-    """Seconds to load the writer and to write as many prompts as the search scores, extrapolated from a few."""
-    if METHODS[recipe.method].kind not in ("rl", "search"):
+def _writing(recipe: Recipe, task: Task, device: str, cost: Cost) -> float:
+    """Seconds to load the writer and to write as many prompts as the search needs, extrapolated from a few."""
+    if not cost.written:
         return 0.0
     import torch
 
@@ -305,28 +322,23 @@ def _writing(recipe: Recipe, task: Task, device: str, calls: int) -> float:
     taken = []
     for count in counts:  # the first one reads the context and fills caches
         started = time.perf_counter()
-        writer.lm_continue([()] * count, [min(_words(recipe) + 1, length)] * count, random)
+        writer.lm_continue([()] * count, [min(cost.words + 1, length)] * count, random)
         taken.append(time.perf_counter() - started)
-    prompts = calls / max(1, task.calls("train"))
-    if recipe.method == "guided":
-        prompts /= recipe.guided.tokens  # a prefix is read once for all of its continuations
-    if recipe.method == "race":
-        from pinprompt.methods.race import plan
-
-        costs, hand = race_costs(task)
-        prompts = max(recipe.race.written, 3 * plan(costs, recipe.budget.calls, hand, recipe.race)[1])
-    return loading + taken[0] + prompts * taken[1] / counts[1]
+    return loading + taken[0] + cost.written * taken[1] / counts[1]
 
 
-def _tokens_and_money(recipe: Recipe, task: Task, calls: int, report: Sequence[_Asked]) -> dict[str, Any]:
+def _tokens_and_money(recipe: Recipe, task: Task, cost: Cost, report: Sequence[_Asked]) -> dict[str, Any]:
     """For tasks that count tokens: the expected and the maximum cost of search and report."""
-    words = _words(recipe)
+    if not isinstance(task, Billed):
+        return {}
+    words = cost.words
     typical = Prompt(" ".join(WORDS[place % len(WORDS)] for place in range(words)))
-    prompts = calls / max(1, task.calls("train"))
-    most = sum(task.tokens(typical, "train")) * prompts + sum(report_cost(recipe, task)[1:])
+    rows = split_rows(task, "train")
+    prompts = cost.calls / max(1, calls(task, rows))
+    most = sum(task.most_tokens(typical, rows)) * prompts + sum(report_cost(recipe, task, cost)[1:])
     if not most:
         return {}
-    tokens_in, tokens_out = (amount * prompts for amount in task.likely_tokens(typical, "train"))
+    tokens_in, tokens_out = (amount * prompts for amount in task.likely_tokens(typical, rows))
     tokens_in += sum(asked.tokens_in for asked in report)
     tokens_out += sum(asked.tokens_out for asked in report)
     likely = round(tokens_in + tokens_out)
@@ -334,7 +346,7 @@ def _tokens_and_money(recipe: Recipe, task: Task, calls: int, report: Sequence[_
     if task.billed is not None:
         price = recipe.budget.prices.get(task.billed)
         money = None if price is None else (tokens_in * price.input + tokens_out * price.output) / 1e6
-        figures |= {"money": money, "currency": recipe.budget.currency}
+        figures["money"] = money
     return figures
 
 
@@ -349,130 +361,69 @@ SPARE = 100
 """Minimum allowance for lost calls to a server before a run stops."""
 
 
-def hand_written(recipe: Recipe, task: Task) -> dict[str, str]:
+def rivals(recipe: Recipe, task: Task) -> dict[str, str]:
     """The hand-written prompts that a report compares with, by name."""
-    return {name: text for name, text in task.baselines().items() if name not in (recipe.method, "in-context")}
+    return {name: text for name, text in hand_written(task).items() if name != recipe.method}
 
 
-def report_plan(recipe: Recipe, task: Task, found: Prompt, parts: int) -> list[tuple[Prompt, str, bool]]:
-    """The questions of the report: prompts with the split, and whether each is an evaluation or a score.
+def report_plan(recipe: Recipe, task: Task, found: Prompt, parts: int, cost: Cost) -> list[tuple[Prompt, str, bool]]:
+    """The questions of the report: prompts with the split, and whether each is for an evaluation or for a score.
 
     The prompt found and the hand-written ones are evaluated on every split but train, hand-written ones are calibrated
     on train if the task calibrates, and the prompt found is scored on train without each of its words.
     """
-    hand = [Prompt(text) for text in hand_written(recipe, task).values()]
-    splits = [split for split in task.splits if split != "train"] or ["train"]
-    asked = [(prompt, split, True) for prompt in (found, *hand) for split in splits]
-    shorter = [found] * parts + (hand if task.calibrates else [])
-    whole = [found] if recipe.method == "race" else []  # it may have been chosen by a part of the rows
+    hand = [Prompt(text) for text in rivals(recipe, task).values()]
+    held_out = [split for split in splits(task) if split != "train"] or ["train"]
+    asked = [(prompt, split, True) for prompt in (found, *hand) for split in held_out]
+    shorter = [found] * parts + (hand if fit_rows(task) else [])
+    whole = [] if cost.asked_on_train else [found]  # it may have been chosen by a part of the rows
     return asked + [(prompt, "train", False) for prompt in shorter + whole]
 
 
-def report_cost(recipe: Recipe, task: Task) -> tuple[int, int, int]:
+def report_cost(recipe: Recipe, task: Task, cost: Cost) -> tuple[int, int, int]:
     """Maximum calls, tokens in and tokens out of the report."""
     found = Prompt("x" * WORD * recipe.policy.length)
-    plan = report_plan(recipe, task, found, min(PARTS, recipe.policy.length))
-    costs = [
-        task.evaluation_cost(prompt, split) if evaluation else (task.calls(split), *task.tokens(prompt, split))
-        for prompt, split, evaluation in plan
-    ]
-    calls, tokens_in, tokens_out = (sum(column) for column in zip(*costs, strict=True))
-    return calls, tokens_in, tokens_out
+    plan = report_plan(recipe, task, found, min(PARTS, recipe.policy.length), cost)
+    costs = []
+    for prompt, split, evaluation in plan:
+        rows = split_rows(task, split)
+        tokens = task.most_tokens(prompt, rows, evaluation) if isinstance(task, Billed) else (0, 0)
+        costs.append((calls(task, rows, evaluation), *tokens))
+    count, tokens_in, tokens_out = (sum(column) for column in zip(*costs, strict=True))
+    return count, tokens_in, tokens_out
 
 
-def hold_for_report(recipe: Recipe, task: Task, budget: Budget) -> Reservation | None:
+def hold_for_report(recipe: Recipe, task: Task, budget: Budget, cost: Cost) -> Reservation | None:
     """Reserve the cost of the report, so that the search cannot spend it; a SettingError if too little is left.
 
     The maximum tokens of a report are several times what it uses, so at most half of a limit on tokens or money is
     reserved. The amounts depend on the recipe alone, so that a resumed run reserves the same.
     """
-    calls, tokens_in, tokens_out = report_cost(recipe, task)
-    limits = recipe.budget
-    if task.billed is not None and limits.calls is not None and limits.total_calls is None:
-        planned = limits.calls + calls
+    count, tokens_in, tokens_out = report_cost(recipe, task, cost)
+    limits, model = recipe.budget, billed(task)
+    if model is not None and limits.calls is not None and limits.total_calls is None:
+        planned = limits.calls + count
         budget.total_calls = planned + max(SPARE, planned // 10)
     share = 1.0
     if limits.tokens is not None and tokens_in + tokens_out:
         share = min(share, limits.tokens / 2 / (tokens_in + tokens_out))
-    money = budget.price(task.billed, tokens_in, tokens_out)
+    money = budget.price(model, tokens_in, tokens_out)
     if limits.money is not None and money:
         share = min(share, limits.money / 2 / float(money))
     try:
-        return budget.reserve(calls, int(tokens_in * share), int(tokens_out * share), task.billed, report=True)
+        return budget.reserve(count, int(tokens_in * share), int(tokens_out * share), model, report=True)
     except BudgetSpent as refusal:
         if budget.spent.calls or budget.sent.calls:
             return None  # resumed: the reserve is in use, or the limit was lowered
-        least = calls + (limits.calls or task.calls("train"))
+        least = count + (limits.calls or on(task, "train"))
         raise SettingError(
             f"{refusal} for the report alone; raise budget.total_calls to {least:,} or more, or test on fewer rows"
         ) from None
 
 
-def check_race(recipe: Recipe, task: Task) -> None:
-    """A SettingError if `scoring.race` is set but the method or the task does not support it."""
-    row = METHODS[recipe.method]
-    if not recipe.scoring.race:
-        return
-    if row.whole_scores or row.gradients or row.kind == "handwritten":
-        raise SettingError(
-            f"{recipe.method} compares prompts on all rows, so they cannot be raced; set scoring.race to 0, or choose "
-            "random, beam or one of the Q-learning methods"
-        )
-    if not task.blocks or task.stochastic:
-        raise SettingError(
-            f"scoring.race needs a task whose rows can be scored in parts; '{task.name}' cannot: set it to 0"
-        )
-
-
-def enough_calls(recipe: Recipe, task: Task) -> int:
-    """The number of calls that a method needs to work well.
-
-    Q-learning: as many prompts after the first update as before it, and choosing on dev. Race: its last `race.least`
-    prompts on every row of train and dev with half of the calls. Others: more prompts than finalists.
-    """
-    settings, train = recipe.method_settings, task.calls("train")
-    dev = task.calls("dev") if "dev" in task.splits else 0
-    if METHODS[recipe.method].kind == "handwritten" or settings is None:
-        return train + dev
-    if recipe.method == "race":
-        from pinprompt.methods.race import race_cost
-
-        costs, hand = race_costs(task)
-        least = max(settings.least, hand + 1)
-        return int(max(race_cost(costs, least, hand, settings), 2 * settings.least * sum(costs)))
-    finalists = getattr(settings, "finalists", 1)
-    if METHODS[recipe.method].kind == "rl":
-        return int(2 * _before_learning(settings) * train + (finalists + 1) * dev + train)
-    return int((finalists + 1) * train + finalists * dev)
-
-
-def check_budget(recipe: Recipe, task: Task) -> str:
-    """A warning if the calls are too few to learn from, else ''; a SettingError if the method cannot start."""
-    calls = recipe.budget.calls
-    if calls is None:
+def check_budget(recipe: Recipe, cost: Cost) -> str:
+    """A warning if the calls are too few for the method, else ''."""
+    given = recipe.budget.calls
+    if given is None or given >= cost.enough:
         return ""
-    enough = enough_calls(recipe, task)
-    if recipe.method == "race":
-        from pinprompt.methods.race import plan
-
-        costs, hand = race_costs(task)
-        blocks, count = plan(costs, calls, hand, recipe.race)
-        share = sum(costs[:blocks]) / sum(costs)
-        what = f"race starts with {count} prompts and chooses on {100 * share:.0f} % of the rows: less certain"
-    elif METHODS[recipe.method].kind == "rl":
-        needed = _before_learning(recipe.q_learning)
-        what = f"{recipe.method} learns nothing before it has scored {needed} prompts, and they pay for about "
-        what += f"{calls // max(1, task.calls('train'))}"
-    else:
-        what = f"they pay for about {calls // max(1, task.calls('train'))} prompts"
-    return f"{calls:,} calls are few ({what}); {enough:,} are enough" if calls < enough else ""
-
-
-def _before_learning(settings: Any) -> int:
-    """Number of prompts scored before the first update."""
-    return int((settings.warmup or settings.batch) if settings.replay else settings.prompts)
-
-
-def race_costs(task: Task) -> tuple[list[int], int]:
-    """The cost of a prompt on each block, and the number of hand-written prompts."""
-    return [task.calls(block) for block in blocks_of(task)], len(set(task.baselines()) - {"in-context"})
+    return f"{given:,} calls are few ({cost.few}); {cost.enough:,} are enough"

@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from pinprompt.answers.budget import Reservation
 from pinprompt.errors import BudgetSpent, PinpromptError, RunError, SettingError
+from pinprompt.folder.folder import RunFolder
+from pinprompt.folder.identity import changed_files
+from pinprompt.folder.reading import WITH_TEXTS, changed_since, read_environment, read_run, sequence
 from pinprompt.methods.protocol import Candidate, Finalist, Outcome, Search
-from pinprompt.methods.selection import announce, facts_of, score_whole, select
-from pinprompt.methods.table import METHODS
+from pinprompt.methods.selection import announce, ask_blocks, facts_of, select
+from pinprompt.methods.table import METHODS, row_of
 from pinprompt.methods.variations import without
 from pinprompt.recipe import recipe as recipes
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.recipe.task_sections import MANNERS
-from pinprompt.records.identity import changed_files
-from pinprompt.records.readability import perplexity, readability, slor
-from pinprompt.records.reading import changed_since, read_environment, read_run, sequence
-from pinprompt.records.verdict import judge_result
 from pinprompt.run import build, consent
-from pinprompt.run.estimating import PARTS, check_budget, check_race, hand_written, hold_for_report
-from pinprompt.run.folder import RunFolder
-from pinprompt.scoring.budget import Reservation
-from pinprompt.tasks.protocol import Task, complete
+from pinprompt.run.estimating import PARTS, check_budget, cost_of, hold_for_report, rivals
+from pinprompt.run.readability import perplexity, readability, slor
+from pinprompt.run.verdict import judge_result
+from pinprompt.tasks.protocol import Judged, Shown, Task, Windowed, hand_written
 from pinprompt.values import Evaluation, Event, Listener, Prompt
 
 MAY_CHANGE = ("budget", "scoring", "private")
@@ -87,7 +87,7 @@ def recipe_of(folder: Path | str) -> Recipe:
     return recipes.load(path)
 
 
-def near(recipe: Recipe, run: Path) -> Recipe:
+def with_found_files(recipe: Recipe, run: Path) -> Recipe:
     """The recipe with paths that are valid from here: files that are not found are looked for beside and above the run.
 
     Names of models are not changed, unless they can only be paths.
@@ -104,16 +104,16 @@ def near(recipe: Recipe, run: Path) -> Recipe:
     if hasattr(task, "images"):
         files["images"] = tuple(found(one) for one in task.images)
     models = {"task": getattr(task, "model", None), "policy": policy.model}
-    paths = {room: {"model": found(name)} for room, name in models.items() if name and _is_path(name)}
+    paths = {
+        room: {"model": found(name)}
+        for room, name in models.items()
+        if name and (name.startswith((".", "~")) or name.endswith(".gguf"))
+    }
     banned = policy.constraints.banned_file
     bans = {"constraints": policy.constraints.model_copy(update={"banned_file": found(banned)})} if banned else {}
     changed_task = task.model_copy(update=files | paths.get("task", {}))
     changed_policy = policy.model_copy(update=bans | paths.get("policy", {}))
     return recipe.model_copy(update={"task": changed_task, "policy": changed_policy})
-
-
-def _is_path(model: str) -> bool:
-    return model.startswith((".", "~")) or model.endswith(".gguf")
 
 
 def result_of(folder: Path) -> Result:
@@ -142,18 +142,23 @@ def run(
     folder: Path | str,
     *,
     task: Task | None = None,
+    method: Any = None,
+    model: Callable[..., Any] | None = None,
     device: str | None = None,
     threads: int | None = None,
     resume: bool = False,
     force: bool = False,
     report: bool = True,
+    reporter: Callable[[Path], object] | None = None,
     listeners: Sequence[Listener] = (),
     notes: Callable[[str], None] = lambda note: None,
 ) -> Result:
     """Run a recipe in a run folder; a run that was killed and is continued with `resume` gives the same result.
 
+    `task`, `method` and `model` are objects of the caller, which replace those that the recipe names.
+
     Without `report` it ends when the prompt is found: no evaluation on test, no comparison with hand-written prompts,
-    no report.html. Calling it again with `resume` and `report` adds them.
+    no report.html. Calling it again with `resume` and `report` adds them. `reporter` writes report.html.
     """
     threads = build.set_threads(threads)
     device = build.choose_device(device)
@@ -168,25 +173,25 @@ def run(
             notes(f"the run in {record.path} is already finished")
             return result_of(record.path)
         # A run that is resumed from another folder keeps its recipe; only its files are searched for.
-        here = near(recipe, record.path) if resume else recipe
-        task = complete(task or build.build_task(here, device))
+        here = with_found_files(recipe, record.path) if resume else recipe
+        task = task or build.build_task(here, device, model=model)
         recipe = build.with_label_words(recipe, task)
-        for note in (*task.notes, *build.language_notes(recipe, task)):
+        for note in (*task.info.notes, *build.language_notes(recipe, task)):
             notes(note)
-        task.check_window(recipe.policy.length)
-        check_race(recipe, task)
-        few = check_budget(recipe, task)
-        if few:
+        if isinstance(task, Windowed):
+            task.check_window(recipe.policy.length)
+        searched_by = build.load_method(recipe) if method is None else method
+        cost = cost_of(recipe, task, searched_by if recipe.method not in METHODS else None)
+        if few := check_budget(recipe, cost):
             notes(few)
         # The user gave the recipe or consented to it, so its run folder needs no consent.
         consent.vouch(recipe)
         # The run is only created now: if building failed, the folder can be used again.
-        record.begin(recipes.to_toml(recipe), task.fingerprint)
-        rows = {} if recipe.private else task.shown_rows()
-        if rows:
+        record.begin(recipes.to_toml(recipe), task.info.fingerprint)
+        if isinstance(task, Shown) and not recipe.private and (rows := task.shown_rows()):
             record.save_json("rows.json", rows)
-        judges = {} if recipe.private else task.kept_judges()  # a style judge contains words of the data
-        if judges:
+        # A style judge contains words of the data.
+        if isinstance(task, Judged) and not recipe.private and (judges := task.kept_judges()):
             record.save_json("judges.json", judges)
         _keep_environment(record, build.environment(device, threads), notes)
         evaluator = build.build_evaluator(recipe, task, record, device, threads, notes)
@@ -210,13 +215,13 @@ def run(
             open_reserve, recipe.scoring,
         )  # fmt: skip
         if record.checkpoint.size("events") == 0:
-            emit(Event("start", 0, {"method": recipe.method, "task": task.name, "seed": recipe.seed,
-                                    "length": recipe.policy.length, "primary": task.primary}))  # fmt: skip
-        method = build.build_method(recipe)
-        for_report = hold_for_report(recipe, task, evaluator.budget)
+            emit(Event("start", 0, {"method": recipe.method, "task": task.info.name, "seed": recipe.seed,
+                                    "length": recipe.policy.length, "primary": task.info.primary}))  # fmt: skip
+        run_method = build.build_method(recipe, searched_by)
+        for_report = hold_for_report(recipe, task, evaluator.budget, cost)
         if (for_dev := build.hold_for_dev(recipe, task, evaluator.budget)) is not None:
             held.append(for_dev)
-        outcome = _search(method, search, told) if resume else method(search)
+        outcome = _search(run_method, search, told) if resume else run_method(search)
         open_reserve()
         if outcome.finalists is None:
             finalists = select(search, outcome.candidates, outcome.steps)
@@ -233,10 +238,8 @@ def run(
         evaluator.close()
         record.save_prompts(evaluator.prompts_table())
         record.save_json("result.json", result)
-        if report:
-            from pinprompt.records.report import write_report
-
-            write_report(record.path)
+        if report and reporter is not None:
+            reporter(record.path)
         record.finish()
         return result_of(record.path)
 
@@ -259,8 +262,8 @@ def _keep_environment(record: RunFolder, here: dict[str, Any], notes: Callable[[
     if changed:
         told = ", ".join(f"{name} {_said(last.get(name), value)}" for name, value in changed.items())
         notes(
-            f"this run is resumed where something is different ({told}); numbers may differ in their last digits, and "
-            "the run may go another way than it would have gone"
+            f"the environment has changed since this run started ({told}); numbers may differ in their last digits, so "
+            "the resumed run may find other prompts than an uninterrupted one"
         )
         record.save_json("environment.json", {**kept, "resumed_on": [*later, changed]})
 
@@ -275,14 +278,14 @@ def _said(before: Any, now: Any) -> str:
 
 def _search(method: Callable[[Search], Outcome], search: Search, told: Sequence[str]) -> Outcome:
     """Run the method; a failure before it scores or reports anything is attributed to the folder, not to the method."""
-    evaluator: Any = search.evaluator
-    asked, heard = evaluator.requests, len(told)
+    evaluator = search.evaluator
+    asked, heard = evaluator.requests_made, len(told)
     try:
         return method(search)
     except PinpromptError:
         raise
     except Exception as error:
-        if (evaluator.requests, len(told)) != (asked, heard):
+        if (evaluator.requests_made, len(told)) != (asked, heard):
             raise
         raise RunError(
             f"the run in {search.folder} cannot be resumed ({type(error).__name__}: {str(error)[:200]}): its "
@@ -312,12 +315,8 @@ def _finished(recipe: Recipe, record: RunFolder, notes: Callable[[str], None], r
             f"{folder} was made with other settings ({', '.join(changed)}); resume it with its own recipe, "
             "change only the budget, or start again with --force"
         )
-    if recipe.budget != earlier.budget:
+    if recipe.budget != earlier.budget or (report and _unreported(folder)) or known.files is None:
         return False
-    if report and _unreported(folder):
-        return False
-    if known.files is None:
-        return record.earlier and (folder / "result.json").exists()
     damage = changed_files(folder, known.files)
     if damage:
         notes(f"{folder} was finished, but {', '.join(damage)}; what is damaged is made again")
@@ -339,7 +338,7 @@ def _computed(recipe: Recipe) -> dict[str, Any]:
     return sections | {"remote": {name: value for name, value in sections["remote"].items() if name not in MANNERS}}
 
 
-SHOWN = 20
+MAX_FINALISTS_SHOWN = 20
 """Number of finalists in result.json."""
 
 
@@ -355,13 +354,15 @@ def conclude(
     """The content of result.json; without `report`, without test, hand-written prompts and single words."""
     evaluator, task = search.evaluator, search.task
     skipped = ("train",) if report else ("train", "test")
-    splits: list[str] = [split for split in task.splits if split not in skipped] or ["train"]
+    splits: list[str] = [split for split in search.splits if split not in skipped] or ["train"]
     best = finalists[0] if finalists else None
-    compared = {name: Prompt(text) for name, text in hand_written(recipe, task).items()} if report else {}
+    compared = {name: Prompt(text) for name, text in rivals(recipe, task).items()} if report else {}
     prompts = ({"found": best.candidate.prompt} if best else {}) | compared
     evaluations = _evaluate(search, prompts, splits, outcome.steps)
     found = evaluations.get("found", {})
     shown = found.get("test") or found.get("dev") or found.get("train")
+    hidden = WITH_TEXTS if recipe.private else ()
+    tables = {name: table for name, table in (shown.tables if shown else {}).items() if name not in hidden}
     result: dict[str, Any] = {
         "method": recipe.method,
         "prompt": best.candidate.prompt.text if best else "",
@@ -369,33 +370,32 @@ def conclude(
         "dev": found["dev"].facts() if "dev" in found else None,
         "test": found["test"].facts() if "test" in found else None,
         "train": found["train"].facts() if "train" in found else None,
-        "primary": task.primary,
-        "task": task.name,
+        "primary": task.info.primary,
+        "task": task.info.name,
         "dataset": getattr(recipe.task, "dataset", None),
         "task_model": getattr(recipe.task, "model", None),
         "policy_model": recipe.policy.model,
         "split": getattr(recipe.task, "split", None),
         "seed": recipe.seed,
-        "fingerprint": task.fingerprint,
-        **({"data_fingerprint": task.data_fingerprint} if task.data_fingerprint else {}),
+        "fingerprint": task.info.fingerprint,
+        **({"data_fingerprint": task.info.comparable} if task.info.comparable else {}),
         "recipe": recipe.hash,
         "stopped": outcome.stopped,
         "steps": outcome.steps,
-        "top": [facts_of(finalist) for finalist in finalists[:SHOWN]],
+        "top": [facts_of(finalist) for finalist in finalists[:MAX_FINALISTS_SHOWN]],
         **calibration_of(shown),
         "baselines": {name: _compared(prompt, evaluations[name]) for name, prompt in compared.items()},
-        "tables": dict(shown.tables) if shown else {},
+        "tables": tables,
         "private": recipe.private,
-        "judges": task.judges(),
-        **({} if recipe.private else task.exhibits()),
+        "judges": task.judges() if isinstance(task, Judged) else {},
+        **(task.exhibits() if isinstance(task, Shown) and not recipe.private else {}),
         **outcome.extras,
     }
     result["reported"] = report
     if best and best.candidate.prompt.text:
-        known = tuple(result.get("calibration", {}).get("offsets", {}).values())
-        result["sent"] = task.sent(replace(best.candidate.prompt, offsets=known))
+        result["sent"] = task.sent(best.candidate.prompt, shown) if isinstance(task, Shown) else {}
     if best and report:
-        result["tokens"] = _tokens(recipe, search, best.candidate, writer)
+        result["tokens"] = _tokens(recipe, search, best.candidate, outcome, writer)
         prompt, tokenizer = best.candidate.prompt, writer().backbone.tokenizer
         fluency = _fluency(list(dict.fromkeys([prompt.text, *(row["prompt"] for row in result["top"])])), writer)
         result["readability"] = readability(
@@ -409,24 +409,24 @@ def conclude(
     )
     result |= {"calls": evaluator.charged_calls, "paid_calls": evaluator.paid_calls, "prompts": evaluator.distinct}
     result |= {"report_calls": evaluator.report_calls, "spent": evaluator.totals()}
-    result["found_by"] = found_by(recipe, outcome, best, evaluator.distinct)
+    result["found_by"] = found_by(recipe, outcome, best, evaluator.distinct, hand_written(task))
     result["verdict"] = asdict(judged) if (judged := judge_result(result)) else None
     result["seconds"] = round(record.seconds(), 3)
     return result
 
 
-def found_by(recipe: Recipe, outcome: Outcome, best: Finalist | None, prompts: int) -> str:
+def found_by(recipe: Recipe, outcome: Outcome, best: Finalist | None, prompts: int, by_hand: Collection[str]) -> str:
     """How the answer was found: by hand, by a policy that has learned, or by one that has not yet."""
     if best is None:
         return (
-            f"trained by gradient ({recipe.method})" if METHODS[recipe.method].output != "text" else "nothing was found"
+            f"trained by gradient ({recipe.method})" if row_of(recipe.method).output != "text" else "nothing was found"
         )
     source = best.candidate.source
-    if METHODS[recipe.method].kind == "handwritten":
+    if row_of(recipe.method).kind == "handwritten":
         return f"written by hand ({source}); nothing was searched"
-    if source in ("manual", "instructions"):
+    if source in by_hand:
         return f"written by hand ({source}): none of {prompts:,} prompts scored better"
-    if METHODS[recipe.method].kind == "rl":
+    if row_of(recipe.method).kind == "rl":
         updates = int(outcome.extras.get("updates", 0))
         way = "the greedy prompt" if source == "greedy" else "a prompt sampled"
         if not updates:
@@ -451,7 +451,7 @@ def _evaluate(
     found: dict[str, dict[str, Evaluation]] = {name: {} for name in prompts}
     for split in splits if prompts else []:
         search.emit(Event("evaluating", step, {"name": ", ".join(prompts), "split": split}))
-        evaluations = search.evaluator.evaluate_all(list(prompts.values()), split)
+        evaluations = search.evaluator.evaluate(list(prompts.values()), split)
         for (name, prompt), evaluation in zip(prompts.items(), evaluations, strict=True):
             found[name][split] = evaluation
             facts: Mapping[str, Any] = {
@@ -472,21 +472,25 @@ def _compared(prompt: Prompt, evaluations: Mapping[str, Evaluation]) -> dict[str
     return {"prompt": prompt.text, **facts, **calibration_of(next(iter(evaluations.values())))}
 
 
-def _tokens(recipe: Recipe, search: Search, found: Candidate, writer: Callable[[], Any]) -> list[dict[str, Any]]:
+def _tokens(
+    recipe: Recipe, search: Search, found: Candidate, outcome: Outcome, writer: Callable[[], Any]
+) -> list[dict[str, Any]]:
     """What each part of the prompt is worth: the score on train with and without it, and its Q where it was written."""
     prompt, evaluator = found.prompt, search.evaluator
-    if METHODS[recipe.method].kind == "rl" and 1 <= len(prompt.ids) <= PARTS:
+    if row_of(recipe.method).kind == "rl" and 1 <= len(prompt.ids) <= PARTS:
         parts = writer().explain(prompt, recipe.q_learning.entropy)
         rest = [writer().prompt(prompt.ids[:place] + prompt.ids[place + 1 :]).text for place in range(len(prompt.ids))]
     else:
         words = prompt.text.split()
         parts = [{"token": word} for word in words[:PARTS]]
         rest = ["" if part["token"] == "{text}" else without(words, place) for place, part in enumerate(parts)]
-    other_rows = recipe.method == "race" or recipe.scoring.choose == "rows"  # not chosen by train alone
+    other_rows = bool(outcome.blocks) or recipe.scoring.choose == "rows"  # not chosen by train alone
     asked = [prompt] * other_rows + [Prompt(text) for text in rest if text]
     new = [one for one in asked if evaluator.known(one, "train") is None]
-    if new and search.task.blocks and (recipe.method == "race" or recipe.scoring.race):
-        score_whole(search.task, evaluator, new, report=True)  # the search has asked some of these rows
+    train = set(search.rows())
+    blocks = [block for block in outcome.blocks if set(block.rows) <= train]
+    if new and blocks:
+        ask_blocks(evaluator, new, blocks, report=True)  # the search has asked some of these rows
     elif new:
         evaluator.score(new, report=True)
     worth = {one.text: score.value for one in asked if (score := evaluator.known(one, "train"))}

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import io
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pinprompt.answers.budget import Budget
+from pinprompt.answers.evaluator import Evaluator
 from pinprompt.errors import DataError, RunError, SettingError
+from pinprompt.folder import reading
+from pinprompt.folder.folder import opened
 from pinprompt.recipe.recipe import Recipe
-from pinprompt.records import reading
-from pinprompt.records.identity import refresh
+from pinprompt.recipe.sections import BudgetSettings
 from pinprompt.run import build, consent, running
-from pinprompt.run.folder import opened
-from pinprompt.run.running import Result, recipe_of
+from pinprompt.run.running import recipe_of
 from pinprompt.tasks.protocol import Task
 from pinprompt.values import Evaluation, Prompt
 
@@ -58,41 +59,37 @@ def evaluate(
     build.set_threads(threads)
     device = build.choose_device(device)
     with opened(run) as folder:
-        recipe, found = running.near(recipe_of(folder), Path(run)), running.result_of(folder).data
-        # Offsets are valid for one model: another one measures its own, on the same training rows.
-        asked = Prompt(prompt) if prompt is not None else found_prompt(folder)
-    asked = replace(asked, offsets=()) if task_models else asked
+        recipe, found = running.with_found_files(recipe_of(folder), Path(run)), running.result_of(folder).data
+        asked = Prompt(found["prompt"] if prompt is None else prompt)
+        # Offsets are valid for one prompt and one model: others are measured on the same training rows.
+        offsets = () if prompt is not None or task_models else offsets_of(folder)
     evaluations = {}
     for model in task_models or (getattr(recipe.task, "model", recipe.task.kind),):
         changed = recipe
         if task_models:
             if "model" not in type(recipe.task).model_fields:
                 raise SettingError(f"a {recipe.task.kind} task has no model to replace; remove --task-model")
-            # A template for one kind of model may not fit another, so it is chosen again.
-            update = {"model": model, **({"model_kind": "auto"} if hasattr(recipe.task, "model_kind") else {})}
-            changed = recipe.model_copy(update={"task": recipe.task.model_copy(update=update)})
-        measures = getattr(changed.task, "calibrate", "none") == "batch" and not asked.offsets
+            changed = recipe.model_copy(update={"task": recipe.task.model_copy(update={"model": model})})
+        measures = getattr(changed.task, "calibrate", "none") == "batch" and not offsets
         consent.agree(changed, run, reads=test is None or measures)
         if test is not None:
-            task = _with_notes(_task_on(changed, test, text_column, label_column, asked, device))
+            task = _with_notes(_task_on(changed, test, text_column, label_column, offsets, device))
         else:
             try:
-                task = _with_notes(build.build_task(changed, device))
+                task = _with_notes(build.build_task(changed, device, offsets=offsets))
             except DataError as error:
                 if recipe.task.kind != "classification":
                     raise
                 raise DataError(
-                    f"{error}; without a file, `evaluate` reads the run's own data again: restore them back, or name "
+                    f"{error}; without a file, `evaluate` reads the run's own data again: restore the files, or name "
                     "labelled rows with --test FILE (test= in Python)"
                 ) from None
-            if not task_models and found.get("fingerprint") not in (None, task.fingerprint):
+            if not task_models and found.get("fingerprint") not in (None, task.info.fingerprint):
                 notes(
                     "the data or the model has changed since the run: these numbers are not those of its report "
-                    f"({_data_of(recipe)})"
+                    f"({data_of(recipe)})"
                 )
-        if split not in task.splits:
-            raise SettingError(f"the task has no {split} split; it has: {', '.join(task.splits)}")
-        evaluations[str(model)] = task.evaluate(asked, split)
+        [evaluations[str(model)]] = Evaluator(task, Budget(BudgetSettings())).evaluate([asked], split)
     return evaluations
 
 
@@ -106,11 +103,11 @@ def predict(
     texts = _texts_of(texts, "predict_table")
     build.set_threads(threads)
     with opened(run) as folder:
-        recipe, found = recipe_of(folder), found_prompt(folder)
+        recipe, found, offsets = recipe_of(folder), found_prompt(folder), offsets_of(folder)
     if recipe.task.kind != "classification":
         raise SettingError(f"{run} is a {recipe.task.kind} run; predict labels texts with a classification run")
     consent.agree(recipe, run, reads=False)
-    task: Any = _with_notes(build.build_labeller(recipe, build.choose_device(device)))
+    task: Any = _with_notes(build.build_labeller(recipe, build.choose_device(device), offsets=offsets))
     said = task.predict(found, texts)
     return [
         {"text": text, "label": label, "probabilities": probabilities}
@@ -189,89 +186,21 @@ def rewrite(
     ]
 
 
-def use(run: Path | str, text: str = "some text") -> dict[str, Any]:
-    """A run's prompt for use elsewhere: the exact text (or chat) for one input, and code snippets that send it."""
-    from pinprompt.records.usage import sent_of, snippets
-
-    with opened(run) as folder:
-        sent = sent_of(running.result_of(folder).data, run)
-    return {
-        "text": sent.text_for(text),
-        "messages": sent.messages_for(text),
-        "words": dict(sent.words),
-        "offsets": dict(sent.offsets),
-        "model": sent.model,
-        "snippets": snippets(sent, text),
-    }
-
-
-def export(run: Path | str, to: str, output: Path | str | None = None) -> Path:
-    """Export a run's prompt to a file for another tool: promptfoo, dspy, langchain, openai or json."""
-    from pinprompt.files import write_atomically
-    from pinprompt.records.usage import export as exported
-    from pinprompt.records.usage import sent_of
-
-    with opened(run) as folder:
-        name, content = exported(sent_of(running.result_of(folder).data, run), to)
-    path = Path(name) if output is None else Path(output)
-    write_atomically(path, content)
-    return path
-
-
-def draw(
-    run: Path | str, *, model: str | None = None, device: str | None = None, threads: int | None = None, seed: int = 0,
-    notes: Callable[[str], None] = silent,
-) -> Result:  # fmt: skip
-    """Draw pictures from the prompt of an inversion run (extra `diffusion`) and add them to its result and report."""
-    from pinprompt.files import write_atomically, write_json
-    from pinprompt.models.images import data_uri, load_painter
-    from pinprompt.records.report import write_report
-
-    build.set_threads(threads)
-    recipe, found = recipe_of(run), running.result_of(Path(run))
-    if recipe.task.kind != "inversion":
-        raise SettingError(f"{run} is a {recipe.task.kind} run; pictures can only be drawn for an inversion run")
-    consent.agree(recipe, run)
-    folder = Path(run) / "drawings"
-    if folder.is_symlink():
-        raise RunError(f"{folder} is a link, and links are not followed; remove it, then draw again")
-    device, settings = build.choose_device(device), recipe.task.drawing
-    painter = load_painter(model or settings.model, device, settings.scheduler)
-    pictures = painter.draw(
-        found.prompt,
-        images=settings.images,
-        seed=seed,
-        steps=settings.steps,
-        guidance=settings.guidance,
-        size=settings.size,
-    )
-    task: Any = build.build_task(recipe, device)
-    if found.data.get("fingerprint") not in (None, task.fingerprint):
-        notes(f"the pictures or the model have changed since the run ({_data_of(recipe)})")
-    folder.mkdir(exist_ok=True)
-    drawings = []
-    for number, (picture, similarity) in enumerate(zip(pictures, task.image_similarities(pictures), strict=True)):
-        content = io.BytesIO()
-        picture.save(content, "PNG")
-        write_atomically(folder / f"{number}.png", content.getvalue())
-        drawings.append({"name": f"{number}.png", "data_uri": data_uri(picture), "similarity": similarity})
-    write_json(Path(run) / "result.json", {**found.data, "drawings": drawings})
-    refresh(Path(run), "result.json")
-    write_report(Path(run))
-    return running.result_of(Path(run))
-
-
 def found_prompt(run: Path | str) -> Prompt:
-    """The prompt that a run found, with its label offsets."""
-    result = running.result_of(Path(run))
-    offsets = reading.mapping(reading.inside(result.data, "calibration", "offsets"))
+    """The prompt that a run found."""
+    return Prompt(running.result_of(Path(run)).prompt)
+
+
+def offsets_of(run: Path | str) -> tuple[float, ...]:
+    """The label offsets of the prompt that a run found; () if its labels are not calibrated."""
+    offsets = reading.mapping(reading.inside(running.result_of(Path(run)).data, "calibration", "offsets"))
     values = [reading.number(offset) for offset in offsets.values()]
     if None in values:
         raise RunError(f"{Path(run) / 'result.json'} has label offsets that are not numbers: {offsets}")
-    return Prompt(result.prompt, offsets=tuple(value for value in values if value is not None))
+    return tuple(value for value in values if value is not None)
 
 
-def _data_of(recipe: Recipe) -> str:
+def data_of(recipe: Recipe) -> str:
     """The name of a run's data: the dataset, or the files."""
     named = [getattr(recipe.task, name, None) for name in ("dataset", *running.DATA)]
     pictures = getattr(recipe.task, "images", ())
@@ -279,7 +208,7 @@ def _data_of(recipe: Recipe) -> str:
 
 
 def _task_on(
-    recipe: Recipe, test: Any, text_column: str | None, label_column: str | None, asked: Prompt, device: str
+    recipe: Recipe, test: Any, text_column: str | None, label_column: str | None, offsets: Sequence[float], device: str
 ) -> Task:
     """The task of a classification recipe with a file or a data frame as its test split."""
     from pinprompt.data import tables
@@ -288,11 +217,11 @@ def _task_on(
     settings = recipe.task
     if settings.kind != "classification":
         raise SettingError(f"a {settings.kind} run has no labelled test file; --test needs a classification run")
-    measures = settings.calibrate == "batch" and not asked.offsets
+    measures = settings.calibrate == "batch" and not offsets
     data = load_data(settings) if measures else without_rows(settings)
     path = str(tables.plain_settings({"test": test})["test"])
     data = with_test(data, path, text_column or settings.text_column, label_column or settings.label_column)
-    found: Task = build.build_labeller(recipe, device, data)
+    found: Task = build.build_labeller(recipe, device, data, offsets)
     return found
 
 
@@ -314,6 +243,6 @@ def _texts_of(texts: Any, tables: str | None = None) -> list[str]:
 
 def _with_notes(task: Any) -> Any:
     """Pass on the task's notes, such as how a remote model is called."""
-    for note in task.notes:
+    for note in task.info.notes if hasattr(task, "info") else task.notes:
         logging.getLogger("pinprompt.models").info(note)
     return task

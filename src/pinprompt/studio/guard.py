@@ -109,17 +109,16 @@ class Guard:
 
 async def bounded_body(request: Request, most: int) -> bytes:
     """The body of a request, rejected as soon as it is longer than `most` bytes."""
+    too_long = Refused(413, f"That is more than {most / 1e6:.0f} MB. A few hundred rows are plenty: give a part of it.")
     said = request.headers.get("content-length", "")
     if said.isdecimal() and int(said) > most:
-        raise Refused(413, f"That is more than {most / 1e6:.0f} MB. A few hundred rows are plenty: give a part of it.")
-    parts: list[bytes] = []
-    size = 0
+        raise too_long
+    body = bytearray()
     async for part in request.stream():
-        size += len(part)
-        if size > most:
-            raise Refused(413, f"That is more than {most / 1e6:.0f} MB. A few hundred rows are plenty: give a part.")
-        parts.append(part)
-    return b"".join(parts)
+        body += part
+        if len(body) > most:
+            raise too_long
+    return bytes(body)
 
 
 def shown_host(host: str) -> str:

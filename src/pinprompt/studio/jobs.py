@@ -10,17 +10,20 @@ import re
 import signal
 import time
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pinprompt.records.wording import text
+from pinprompt.studio.forms import SearchCommand
 from pinprompt.studio.guard import Refused
-from pinprompt.studio.intake import Order
+from pinprompt.wording import text
 
 PATIENCE = 20.0
 """Seconds that a search has to stop by itself before it is killed; it can be resumed either way."""
-KEPT = 50
+MAX_ENDED_JOBS = 50
 LAST_WORDS = 16 * 1024
+PARENT_PIPE = "PINPROMPT_PARENT_PIPE"
+"""The environment variable that names the pipe by which a child notices that the studio has ended."""
 ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "false", "NO_COLOR": "1", "PYTHONUNBUFFERED": "1"}
 
 
@@ -29,7 +32,7 @@ class Job:
     """One search, queued, running or ended."""
 
     number: int
-    order: Order
+    search: SearchCommand
     run: str
     state: str = "waiting"
     """waiting, running, stopping, finished, stopped, failed or withdrawn."""
@@ -44,35 +47,29 @@ class Job:
 
     def data(self) -> dict[str, Any]:
         """As JSON values for the page."""
-        return {
-            "number": self.number,
-            "run": self.run,
-            "title": self.order.title,
-            "state": self.state,
-            "message": self.message,
-            "command": self.order.command,
-        }
+        search = {"title": self.search.title, "command": self.search.command}
+        return {"number": self.number, "run": self.run, "state": self.state, "message": self.message, **search}
 
 
 class Jobs:
     """The queue of searches, with listeners."""
 
-    def __init__(self, root: Path, at_once: int = 1) -> None:
-        self.root, self.at_once = root, at_once
+    def __init__(self, root: Path) -> None:
+        self.root = root
         self.all: list[Job] = []
         self.version = 0
         self._numbers = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
 
-    def add(self, order: Order) -> Job:
+    def add(self, search: SearchCommand) -> Job:
         """Queue a search."""
-        run = order.folder.relative_to(self.root).as_posix()
+        run = search.folder.relative_to(self.root).as_posix()
         if any(job.run == run and not job.over for job in self.all):
             raise Refused(409, "That run is already running or queued.")
-        job = Job(next(self._numbers), order, run)
+        job = Job(next(self._numbers), search, run)
         done = [old for old in self.all if old.over]
-        self.all = [old for old in self.all if not old.over or old in done[-KEPT:]] + [job]
+        self.all = [old for old in self.all if not old.over or old in done[-MAX_ENDED_JOBS:]] + [job]
         self._next()
         self.tell()
         return job
@@ -127,8 +124,9 @@ class Jobs:
             await asyncio.wait_for(self._changed.wait(), seconds)
 
     def _next(self) -> None:
-        active = sum(job.state in ("running", "stopping") for job in self.all)
-        for job in [job for job in self.all if job.state == "waiting"][: max(0, self.at_once - active)]:
+        if any(job.state in ("running", "stopping") for job in self.all):
+            return
+        for job in [job for job in self.all if job.state == "waiting"][:1]:
             job.state = "running"
             self._spawn(self._run(job))
 
@@ -139,7 +137,7 @@ class Jobs:
 
     async def _run(self, job: Job) -> None:
         try:
-            job.process = await start(job.order.process("--quiet", "--json"))
+            job.process = await start(job.search.process("--quiet", "--json"))
             if job.state == "stopping":
                 _interrupt(job.process)
             self.tell()
@@ -159,8 +157,7 @@ class Jobs:
 
     async def _end(self, job: Job) -> None:
         process = job.process
-        if process is None:
-            return
+        assert process is not None
         try:
             await asyncio.wait_for(process.wait(), PATIENCE)
         except TimeoutError:
@@ -169,17 +166,23 @@ class Jobs:
 
 
 async def start(command: list[str], *, listen: bool = False) -> asyncio.subprocess.Process:
-    """A child in its own session, so that Ctrl-C in the terminal does not reach it directly."""
-    pipe = asyncio.subprocess.PIPE
+    """A child in its own session, so that Ctrl-C in the terminal does not reach it directly.
+
+    It holds one end of a pipe of ours and stops when we are gone, however we ended (`cli.watch_parent`).
+    """
+    pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+    watched, _ = _lifeline()
     return await asyncio.create_subprocess_exec(
-        *command,
-        stdin=pipe if listen else asyncio.subprocess.DEVNULL,
-        stdout=pipe if listen else asyncio.subprocess.DEVNULL,
-        stderr=pipe,
-        env={**os.environ, **ENVIRONMENT},
-        start_new_session=True,
+        *command, stdin=pipe if listen else nothing, stdout=pipe if listen else nothing, stderr=pipe,
+        env={**os.environ, **ENVIRONMENT, PARENT_PIPE: str(watched)}, pass_fds=(watched,), start_new_session=True,
         limit=1 << 24,
-    )
+    )  # fmt: skip
+
+
+@cache
+def _lifeline() -> tuple[int, int]:
+    """A pipe whose writing end only this process has: children read its end of file when this process ends."""
+    return os.pipe()
 
 
 async def ask_once(command: list[str], seconds: float) -> tuple[int, bytes, str]:

@@ -12,17 +12,17 @@ from urllib.parse import quote
 
 from pinprompt.errors import PinpromptError, RunError
 from pinprompt.files import is_held
+from pinprompt.folder.reading import RunRecord, inside, mapping, number, read_run
 from pinprompt.maths.bootstrap import compare_rows, mcnemar
-from pinprompt.records import report, report_parts
-from pinprompt.records.charts import Series, line_chart, scatter
-from pinprompt.records.compare import compare
-from pinprompt.records.figures import progress
-from pinprompt.records.reading import RunRecord, inside, mapping, number, read_run
-from pinprompt.records.report_parts import pareto
-from pinprompt.records.usage import TOOLS
-from pinprompt.records.verdict import outcomes_of, reported_split, shown_p
-from pinprompt.records.wording import LOWER_IS_BETTER, digits, metric, plain, text, title
-from pinprompt.studio.shelf import Card, Library, Place, ScoredPrompts, Shelf, readable_points, what_happened
+from pinprompt.reports import report, report_parts
+from pinprompt.reports.charts import Series, line_chart, scatter
+from pinprompt.reports.compare import compare
+from pinprompt.reports.figures import progress
+from pinprompt.reports.report_parts import pareto
+from pinprompt.reports.usage import TOOLS
+from pinprompt.run.verdict import outcomes_of, reported_split, shown_p
+from pinprompt.studio.runs import Card, Library, Place, RunList, ScoredPrompts, readable_points, what_happened
+from pinprompt.wording import LOWER_IS_BETTER, digits, metric, plain, text, title
 
 PAGE = 60
 SORTS = {"when": "latest first", "figure": "best metric first", "name": "by name"}
@@ -34,19 +34,11 @@ ROWS = ("kind", "dataset", "data", "train", "dev", "test", "source", "target", "
 
 @cache
 def _engine() -> Any:
-    from jinja2 import ChoiceLoader, Environment, FunctionLoader, StrictUndefined
-
-    def own(name: str) -> str | None:
+    def own(name: str) -> str:
         file = resources.files("pinprompt.studio").joinpath("templates", name)
-        return file.read_text(encoding="utf-8") if file.is_file() else None
+        return file.read_text(encoding="utf-8") if file.is_file() else report.template(name)
 
-    engine = Environment(
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        loader=ChoiceLoader([FunctionLoader(own), FunctionLoader(report.template)]),
-    )
+    engine = report.engine(own)
     engine.filters["address"] = lambda value: quote(str(value), safe="/")
     engine.filters["ago"] = ago
     return engine
@@ -57,33 +49,27 @@ def page(name: str, root: str, opened: Path, **values: Any) -> str:
     return str(_engine().get_template(name).render(root=root, folder_name=text(opened.name, 80), **values))
 
 
-def runs_page(shelf: Shelf, root: str, query: Mapping[str, str]) -> str:
+def runs_page(run_list: RunList, root: str, query: Mapping[str, str]) -> str:
     """The cards of a folder's runs, and of the sweeps in it."""
     group, sought, sort = query.get("group", ""), query.get("q", "").strip().lower(), query.get("sort", "when")
     state = query.get("state", "")
-    places = shelf.places()
+    places = run_list.places()
     inside_group = [place for place in places if not group or place.group == group or place.id.startswith(group + "/")]
     groups = [] if group or sought or state else _groups(places)
     grouped = {place.id for one in groups for place in one["places"]}
     shown = [place for place in inside_group if place.id not in grouped]
     if sought or state or sort == "figure":
-        cards = [shelf.card(place) for place in shown]
-        cards = [card for card in cards if _matches(card, sought, state)]
+        every = {place: run_list.card(place) for place in shown}
+        shown = [place for place in shown if _matches(every[place], sought, state)]
         if sort == "figure":
-            cards.sort(key=lambda card: (card.value is None, -(card.value or 0.0)))
-        elif sort == "name":
-            cards.sort(key=lambda card: card.id)
-        total = len(cards)
-        first = _first(query, total)
-        cards = cards[first : first + PAGE]
-    else:
-        if sort == "name":
-            shown.sort(key=lambda place: place.id)
-        total = len(shown)
-        first = _first(query, total)
-        cards = [shelf.card(place) for place in shown[first : first + PAGE]]
+            shown.sort(key=lambda place: (every[place].value is None, -(every[place].value or 0.0)))
+    if sort == "name":
+        shown.sort(key=lambda place: place.id)
+    total = len(shown)
+    first = _first(query, total)
+    cards = [run_list.card(place) for place in shown[first : first + PAGE]]
     return page(
-        "runs.html.j2", root, shelf.root, where="runs", cards=cards, groups=groups, group=group,
+        "runs.html.j2", root, run_list.root, where="runs", cards=cards, groups=groups, group=group,
         sought=query.get("q", ""), sort=sort if sort in SORTS else "when", sorts=SORTS, state=state, states=STATES,
         total=total, first=first, size=PAGE, any_runs=bool(places),
     )  # fmt: skip
@@ -117,9 +103,9 @@ def _matches(card: Card, sought: str, state: str) -> bool:
     return all(word in said for word in sought.split())
 
 
-def run_page(shelf: Shelf, root: str, run: str, library: Library, job: dict[str, Any] | None) -> str:
+def run_page(run_list: RunList, root: str, run: str, library: Library, job: dict[str, Any] | None) -> str:
     """A run's page: its report, actions, and the matrix of prompts and rows."""
-    folder = shelf.path(run)
+    folder = run_list.path(run)
     try:
         # Read before the record: what is written in between is sent twice rather than lost.
         events_size = (folder / "events.jsonl").lstat().st_size
@@ -127,22 +113,15 @@ def run_page(shelf: Shelf, root: str, run: str, library: Library, job: dict[str,
         events_size = 0
     record = _record(folder)
     return page(
-        "run.html.j2",
-        root,
-        shelf.root,
-        where="run",
-        run=run,
-        job=job,
-        events_size=events_size,
-        kind=text(inside(record.recipe, "task", "kind") or "", 40),
+        "run.html.j2", root, run_list.root, where="run", run=run, job=job, events_size=events_size,
         **_alive(folder, record, library),
-    )
+    )  # fmt: skip
 
 
-def live_part(shelf: Shelf, root: str, run: str, library: Library, job: dict[str, Any] | None) -> str:
+def live_part(run_list: RunList, root: str, run: str, library: Library, job: dict[str, Any] | None) -> str:
     """The part of a run's page that changes while it runs."""
-    folder = shelf.path(run)
-    return page("run_body.html.j2", root, shelf.root, run=run, job=job, **_alive(folder, _record(folder), library))
+    folder = run_list.path(run)
+    return page("run_body.html.j2", root, run_list.root, run=run, job=job, **_alive(folder, _record(folder), library))
 
 
 def _record(folder: Path) -> RunRecord:
@@ -156,18 +135,18 @@ def _record(folder: Path) -> RunRecord:
 def _alive(folder: Path, record: RunRecord, library: Library) -> dict[str, Any]:
     from markupsafe import Markup
 
-    book, busy = library.book(folder), is_held(folder)
+    scored, busy = library.prompts_of(folder), is_held(folder)
     contents = report.contents(record)
     header = contents["header"]
     if not record.result:
-        best = book.best()
+        best = scored.best()
         if best and not header["prompt"]:
             header["prompt"] = best[0].prompt.strip()
         contents["top"] = _best_so_far(best)
     writer = text(inside(record.recipe, "policy", "model") or "", 200)
     # Only SVG written by charts.py is marked as safe; all text in it is escaped.
-    front = _front(record, book, writer, library)
-    if front and _has_accuracy(book):
+    front = _front(record, scored, writer, library)
+    if front and _has_accuracy(scored):
         contents["front_title"] = "Accuracy against readability"
     contents["front"] = Markup(front or report_parts.front(record))  # nosec B704
     return {
@@ -177,7 +156,7 @@ def _alive(folder: Path, record: RunRecord, library: Library) -> dict[str, Any]:
         "busy": busy,
         "state": "running" if busy else "finished" if record.result else "stopped",
         "happened": "" if record.result else what_happened(folder, busy),
-        "prompts": len(book.columns),
+        "prompts": len(scored.columns),
         "budget": {
             name: "no limit" if (value := number(inside(record.recipe, "budget", name))) is None else plain(value)
             for name in ("calls", "minutes")
@@ -200,14 +179,13 @@ def _best_so_far(best: Sequence[Any]) -> dict[str, Any] | None:
     return {"names": ["dev score" if name == "dev" else name for name in names], "rows": rows, "sources": False}
 
 
-def _has_accuracy(book: ScoredPrompts) -> bool:
-    return any(column.accuracy is not None for column in book.columns[:50])
+def _has_accuracy(scored: ScoredPrompts) -> bool:
+    return any(column.accuracy is not None for column in scored.columns[:50])
 
 
-def _front(record: RunRecord, book: ScoredPrompts, writer: str, library: Library) -> str:
-    points = readable_points(record.result.get("top"), book, writer, library.perplexities)
-    pairs = sorted({(point["perplexity"], point["value"]) for point in points})
-    shares = _has_accuracy(book)
+def _front(record: RunRecord, scored: ScoredPrompts, writer: str, library: Library) -> str:
+    pairs = readable_points(record.result.get("top"), scored, writer, library.perplexities)
+    shares = _has_accuracy(scored)
     return scatter(
         pairs,
         pareto(pairs),
@@ -218,71 +196,41 @@ def _front(record: RunRecord, book: ScoredPrompts, writer: str, library: Library
     )
 
 
-def try_page(shelf: Shelf, root: str, run: str) -> str:
+def try_page(run_list: RunList, root: str, run: str) -> str:
     """The page to try a run's prompts."""
-    folder = shelf.path(run)
+    folder = run_list.path(run)
     record = _record(folder)
     prompts = [("found", record.result.get("prompt"))]
-    baselines = record.result.get("baselines")
-    for name, baseline in list(baselines.items())[:4] if isinstance(baselines, dict) else []:
+    for name, baseline in list(mapping(record.result.get("baselines")).items())[:4]:
         prompts.append((text(name, 40), inside(baseline, "prompt")))
     known = [{"name": name, "prompt": prompt} for name, prompt in prompts if isinstance(prompt, str) and prompt]
     kind = inside(record.recipe, "task", "kind")
-    return page(
-        "try.html.j2",
-        root,
-        shelf.root,
-        where="run",
-        run=run,
-        kind=kind if isinstance(kind, str) else "",
-        prompts=known,
-        header=report.contents(record)["header"],
-    )
+    kind = kind if isinstance(kind, str) else ""
+    return page("try.html.j2", root, run_list.root, where="run", run=run, kind=kind, prompts=known)
 
 
-def new_page(
-    shelf: Shelf,
-    root: str,
-    models: Sequence[Mapping[str, Any]],
-    methods: Sequence[str],
-    datasets: Sequence[Mapping[str, Any]],
-    defaults: Mapping[str, Mapping[str, Any]],
-) -> str:
-    """The form for a new search; `defaults` are the values of empty fields, by kind of search."""
-    offered = {"models": models, "methods": methods, "datasets": datasets}
-    return page("new.html.j2", root, shelf.root, where="new", defaults=defaults, **offered)
-
-
-def compare_page(shelf: Shelf, root: str, runs: Sequence[str], folder: str) -> str:
+def compare_page(run_list: RunList, root: str, runs: Sequence[str], folder: str) -> str:
     """Comparison of runs: metrics with intervals, the tables of `pinprompt compare`, prompts, cost and curves."""
-    places = shelf.places()
+    places = run_list.places()
     chosen = [place for place in places if place.id in runs]
     if folder:
         chosen = [place for place in places if place.group == folder or place.id.startswith(folder + "/")]
-    cards = [shelf.card(place) for place in chosen]
+    cards = [run_list.card(place) for place in chosen]
     tables: list[dict[str, Any]] = []
     notes: list[str] = []
     if chosen:
         try:
             found = compare([place.path for place in chosen])
-            tables, notes = _tables(found), [text(note.replace(str(shelf.root) + "/", ""), 300) for note in found.notes]
+            tables = _tables(found)
+            notes = [text(note.replace(str(run_list.root) + "/", ""), 300) for note in found.notes]
         except PinpromptError as error:
-            notes = [text(str(error).replace(str(shelf.root) + "/", ""), 600)]
-    offered = [] if chosen else [shelf.card(place) for place in places[:200]]
+            notes = [text(str(error).replace(str(run_list.root) + "/", ""), 600)]
+    offered = [] if chosen else [run_list.card(place) for place in places[:200]]
     return page(
-        "compare.html.j2",
-        root,
-        shelf.root,
-        where="compare",
-        cards=cards[:100],
-        offered=[card for card in offered if card.state == "finished"],
-        tables=tables,
-        pairs=_row_by_row(chosen[:COMPARED]),
-        notes=notes,
-        chart=_curves(chosen[:COMPARED]),
-        runs=[place.id for place in chosen] if not folder else [],
-        folder=folder,
-    )
+        "compare.html.j2", root, run_list.root, where="compare", cards=cards[:100], tables=tables, notes=notes,
+        offered=[card for card in offered if card.state == "finished"], pairs=_row_by_row(chosen[:COMPARED]),
+        chart=_curves(chosen[:COMPARED]), runs=[place.id for place in chosen] if not folder else [], folder=folder,
+    )  # fmt: skip
 
 
 def _row_by_row(places: Sequence[Place]) -> list[dict[str, str]]:
@@ -340,24 +288,12 @@ def _tables(comparison: Any) -> list[dict[str, Any]]:
             cells = []
             for column in table.columns:
                 cell = table.cells.get((row, column))
-                error = None if cell is None else cell.error
-                cells.append(
-                    {
-                        "value": metric(table.metric, None if cell is None else cell.mean),
-                        "error": "" if error is None else f"± {metric(table.metric, error)}",
-                        "rank": table.rank(row, column),
-                    }
-                )
+                value, error = (None, None) if cell is None else (cell.mean, cell.error)
+                said = "" if error is None else f"± {metric(table.metric, error)}"
+                cells.append({"value": metric(table.metric, value), "error": said, "rank": table.rank(row, column)})
             rows.append({"name": row, "cells": cells})
-        found.append(
-            {
-                "title": table.title,
-                "metric": title(table.metric),
-                "columns": list(table.columns),
-                "rows": rows,
-                "contrasts": [_contrast(one, table.metric) for one in table.contrasts],
-            }
-        )
+        contrasts = [_contrast(one, table.metric) for one in table.contrasts]
+        found.append({"title": table.title, "columns": list(table.columns), "rows": rows, "contrasts": contrasts})
     return found
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinprompt.errors import MissingExtra, PinpromptError, SettingError
-from pinprompt.records.wording import text
 from pinprompt.studio import pages
 from pinprompt.studio.guard import Guard, Refused, shown_host
 from pinprompt.studio.jobs import Jobs
-from pinprompt.studio.shelf import Shelf
+from pinprompt.studio.runs import RunList
 from pinprompt.studio.views import ACTIONS, PAGES, Studio
+from pinprompt.wording import text
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -37,7 +37,7 @@ def application(studio: Studio, host: str) -> Any:
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
-        studio.left = [job.order.command for job in await studio.jobs.close()]
+        studio.left = [job.search.command for job in await studio.jobs.close()]
         await studio.worker.close()
         await studio.reader.close()
 
@@ -84,14 +84,14 @@ def serve(
         raise SettingError(f"the folder {folder} cannot be created: {error.strerror}; choose another one") from None
     listening = _listen(host, port)
     root = folder.resolve()
-    studio = Studio(root, secrets.token_urlsafe(18), Shelf(root), Jobs(root))
+    studio = Studio(root, secrets.token_urlsafe(18), RunList(root), Jobs(root))
     app = application(studio, host)
     config = uvicorn.Config(
         app, log_level="error", access_log=False, server_header=False, proxy_headers=False, timeout_graceful_shutdown=5
     )
     server = uvicorn.Server(config)
     studio.closing = lambda: server.should_exit
-    pages.runs_page(studio.shelf, studio.address, {})  # prepare templates and cards before the first request
+    pages.runs_page(studio.run_list, studio.address, {})  # prepare templates and cards before the first request
     with listening:
         ready(f"http://{shown_host(host)}:{listening.getsockname()[1]}{studio.address}/")
         try:

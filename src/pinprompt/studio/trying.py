@@ -1,7 +1,7 @@
 """The studio's "Try it": a separate process holds the task of a run and answers questions.
 
 It is a separate process so that a slow model never blocks the page and a crash only gives a message. `TryWorker` is the
-studio's side: it starts the process and ends it when idle. `Bench` runs in the process. Questions come on stdin,
+studio's side: it starts the process and ends it when idle. `TriedRun` runs in the process. Questions come on stdin,
 answers go to stdout, one JSON object per line.
 """
 
@@ -15,16 +15,19 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pinprompt import api
 from pinprompt.errors import PinpromptError, RunError, SettingError
 from pinprompt.run import consent
 from pinprompt.run.running import recipe_of
+from pinprompt.studio.forms import shown
 from pinprompt.studio.guard import Refused
-from pinprompt.studio.intake import shown
 from pinprompt.studio.jobs import reason, start
-from pinprompt.values import Prompt
+from pinprompt.values import Answers, Prompt
+
+if TYPE_CHECKING:
+    from pinprompt.answers.evaluator import Evaluator
 
 SECONDS = 300.0
 """Timeout of a question in seconds."""
@@ -66,7 +69,9 @@ class TryWorker:
     async def _asked(self, folder: Path, question: dict[str, Any]) -> dict[str, Any]:
         if self._folder != folder or self._process is None or self._process.returncode is not None:
             await self._end()
-            self._process = await start([sys.executable, "-m", "pinprompt.studio.trying", str(folder)], listen=True)
+            self._process = await start(
+                [sys.executable, "-P", "-m", "pinprompt.studio.trying", str(folder)], listen=True
+            )
             self._folder = folder
         process = self._process
         assert process.stdin is not None
@@ -117,11 +122,11 @@ def main() -> None:
     if hasattr(os, "nice"):
         os.nice(5)  # a running search has priority
     os.dup2(2, 1)  # output of libraries must not mix with the answers
-    bench = Bench(folder)
+    run = TriedRun(folder)
     for line in sys.stdin:
         answer: dict[str, Any]
         try:
-            answer = {"ok": bench.answer(json.loads(line))}
+            answer = {"ok": run.answer(json.loads(line))}
         except PinpromptError as error:
             answer = {"error": str(error)}
         except Exception as error:  # the process keeps running; the page shows what happened
@@ -130,15 +135,13 @@ def main() -> None:
         channel.flush()
 
 
-class Bench:
+class TriedRun:
     """A run's task and writer, loaded on first use."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.recipe = folder, api.recipe_of(folder)
         consent.agree(self.recipe, folder)
-        self._task: Any = None
-        self._prompts: dict[str, Prompt] = {}
-        """Prompts with their label offsets, so that these are measured once."""
+        self._evaluator: Evaluator | None = None
         self._backbone: Any = None
 
     def answer(self, question: dict[str, Any]) -> dict[str, Any]:
@@ -159,52 +162,73 @@ class Bench:
         raise SettingError(f"unknown question '{kind}'")
 
     @property
-    def task(self) -> Any:
-        """The run's task, built once."""
-        if self._task is None:
+    def evaluator(self) -> Evaluator:
+        """The run's task with the run's answers, so that no question is asked twice; built once."""
+        if self._evaluator is None:
+            from pinprompt.answers.budget import Budget
+            from pinprompt.answers.evaluator import Evaluator
+            from pinprompt.recipe.sections import BudgetSettings
             from pinprompt.run import build
 
-            self._task = build.build_task(self.recipe, build.choose_device(None))
-        return self._task
+            task = build.build_task(self.recipe, build.choose_device(None))
+            self._evaluator = Evaluator(task, Budget(BudgetSettings()), table=self._answers(task))
+        return self._evaluator
+
+    def _answers(self, task: Any) -> Any:
+        """The answers in the run's folder; none if its data or model have changed since."""
+        from pinprompt.answers.log import Log
+        from pinprompt.answers.table import Table, unpack_answers
+        from pinprompt.folder import identity
+        from pinprompt.folder.folder import ANSWERS
+
+        table, known = Table(), identity.read(self.folder)[0]
+        if known is None or known.fingerprint != task.info.fingerprint:
+            return table
+        for line in Log(self.folder / ANSWERS, known.run).lines:
+            answers = Answers() if line is None else unpack_answers(line)
+            if line is not None and table.get(line["text"], line["draw"]).missing(answers.rows) == answers.rows:
+                table.add(Prompt(line["text"]), answers, line["draw"], 0, True, {})
+        return table
+
+    @property
+    def task(self) -> Any:
+        """The run's task."""
+        return self.evaluator.task
 
     def predict(self, prompts: list[str], text: str) -> dict[str, Any]:
         """Label and probabilities of one text with each prompt."""
         if self.recipe.task.kind != "classification":
             raise SettingError("only a classification run labels texts")
-        answers, calls = [], 0
+        before, answers = self.evaluator.report_calls, []
         for prompt in prompts:
-            asked, measured = self.prompt(prompt)
-            [(label, probabilities)] = self.task.predict(asked, [text])
-            calls += 1 + measured
+            [(label, probabilities)] = self.task.predict(Prompt(prompt), [text], self.offsets(prompt))
             answers.append({"prompt": prompt, "label": label, "probabilities": probabilities})
+        calls = len(prompts) + self.evaluator.report_calls - before
         return {"answers": answers, "words": dict(self.task.data.words), "calls": calls}
 
     def score(self, prompts: list[str], split: str) -> dict[str, Any]:
         """The metrics of each prompt on a split, with their cost."""
-        split = split if split in self.task.splits else self.task.splits[-1]
-        answers, calls = [], 0
+        split = split if split in self.evaluator.splits else self.evaluator.splits[-1]
+        before, answers = self.evaluator.report_calls, []
         for prompt in prompts:
-            asked, measured = self.prompt(prompt)
-            found = self.task.evaluate(asked, split)
-            calls += found.calls + measured
+            [found] = self.evaluator.evaluate([Prompt(prompt)], split)
             intervals = {name: list(ends) for name, ends in found.intervals.items()}
             answers.append(
                 {"prompt": prompt, "metrics": dict(found.metrics), "intervals": intervals, "rows": found.rows}
             )
-        return {"answers": answers, "split": split, "primary": self.task.primary, "calls": calls}
+        calls = self.evaluator.report_calls - before
+        return {"answers": answers, "split": split, "primary": self.task.info.primary, "calls": calls}
 
-    def prompt(self, text: str) -> tuple[Prompt, int]:
-        """A calibrated prompt, and the calls used for measuring its label offsets."""
-        if text in self._prompts or not self.task.calibrates:
-            return self._prompts.get(text, Prompt(text)), 0
+    def offsets(self, prompt: str) -> tuple[float, ...]:
+        """A prompt's label offsets: the run's own, or measured on the training rows."""
+        if not self.task.fit_rows:
+            return ()
         with contextlib.suppress(RunError):  # an unfinished run has no answer yet
-            known = api.found_prompt(self.folder)
-            if known.text == text and known.offsets:
-                self._prompts[text] = known
-                return known, 0
-        [score] = self.task.score([Prompt(text)], [0])
-        self._prompts[text] = Prompt(text, offsets=score.offsets)
-        return self._prompts[text], score.calls
+            if api.found_prompt(self.folder).text == prompt:
+                return api.offsets_of(self.folder)
+        [answers] = self.evaluator.ask([Prompt(prompt)], self.task.fit_rows, report=True)
+        offsets: tuple[float, ...] = self.task.measured_offsets(answers)
+        return offsets
 
     def rewrite(self, prompts: list[str], text: str) -> dict[str, Any]:
         """The best rewrites of one text with each prompt."""

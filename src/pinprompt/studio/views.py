@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from pinprompt.files import is_held
-from pinprompt.records import report
-from pinprompt.records.reading import inside, number, read_result, read_run, read_text
-from pinprompt.records.usage import TOOLS, export, sent_of
-from pinprompt.records.wording import text
-from pinprompt.studio import intake, pages, trying
+from pinprompt.folder.reading import MARKS, inside, number, read_result, read_run, read_text
+from pinprompt.reports import report
+from pinprompt.reports.usage import TOOLS, export, sent_of
+from pinprompt.studio import forms, pages, trying
 from pinprompt.studio.guard import Refused, bounded_body
 from pinprompt.studio.jobs import Jobs, ask_once
-from pinprompt.studio.shelf import Library, Shelf, Tail
+from pinprompt.studio.runs import Library, RunList, Tail
+from pinprompt.wording import text
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -32,10 +32,7 @@ BEAT = 0.4
 """Seconds between two checks of a run folder."""
 COLUMNS = 2000
 """Maximum number of prompts of the matrix in one response."""
-STATIC = {
-    "studio.js": "text/javascript", "run.js": "text/javascript", "matrix.js": "text/javascript",
-    "new.js": "text/javascript", "try.js": "text/javascript", "runs.js": "text/javascript", "studio.css": "text/css",
-}  # fmt: skip
+STATIC = ("studio.js", "run.js", "matrix.js", "new.js", "try.js", "runs.js", "studio.css")
 EVENT_FIELDS = (
     "event", "step", "calls", "score_best", "score_mean", "best_prompt", "distinct", "name", "split", "reason",
     "stopped",
@@ -49,7 +46,7 @@ class Studio:
 
     root: Path
     token: str
-    shelf: Shelf
+    run_list: RunList
     jobs: Jobs
     library: Library = field(default_factory=Library)
     worker: trying.TryWorker = field(default_factory=trying.TryWorker)
@@ -71,14 +68,13 @@ class Studio:
 
 
 async def _html(render: Callable[..., str], *values: Any) -> Response:
-    from starlette.concurrency import run_in_threadpool
     from starlette.responses import HTMLResponse
 
-    return HTMLResponse(await run_in_threadpool(render, *values))
+    return HTMLResponse(await asyncio.to_thread(render, *values))
 
 
 async def _runs(studio: Studio, request: Request) -> Response:
-    return await _html(pages.runs_page, studio.shelf, studio.address, dict(request.query_params))
+    return await _html(pages.runs_page, studio.run_list, studio.address, dict(request.query_params))
 
 
 async def _run(studio: Studio, request: Request) -> Response:
@@ -86,21 +82,21 @@ async def _run(studio: Studio, request: Request) -> Response:
     job = studio.job(run)
     if job is not None and job["state"] in ("waiting", "running", "failed", "withdrawn", "stopping"):
         folder = studio.root / run
-        if not any((folder / name).is_file() for name in ("recipe.toml", "result.json", "events.jsonl")):
+        if not any((folder / name).is_file() for name in MARKS):
             # The search has not written anything yet, so its page waits.
             return await _html(
                 lambda: pages.page("waiting.html.j2", studio.address, studio.root, where="run", run=run, job=job)
             )
-    return await _html(pages.run_page, studio.shelf, studio.address, run, studio.library, job)
+    return await _html(pages.run_page, studio.run_list, studio.address, run, studio.library, job)
 
 
 async def _live(studio: Studio, request: Request) -> Response:
     run = request.path_params["run"]
-    return await _html(pages.live_part, studio.shelf, studio.address, run, studio.library, studio.job(run))
+    return await _html(pages.live_part, studio.run_list, studio.address, run, studio.library, studio.job(run))
 
 
 async def _try(studio: Studio, request: Request) -> Response:
-    return await _html(pages.try_page, studio.shelf, studio.address, request.path_params["run"])
+    return await _html(pages.try_page, studio.run_list, studio.address, request.path_params["run"])
 
 
 async def _new(studio: Studio, request: Request) -> Response:
@@ -111,28 +107,31 @@ async def _new(studio: Studio, request: Request) -> Response:
         from pinprompt.models.sources import catalogue_of_models
 
         models = [{"name": row["name"], "purpose": row.get("purpose", "")} for row in catalogue_of_models()]
-        methods = list(METHODS)
         datasets = [{"name": name, "words": list(lookup(name).words.values())} for name in PILES]
-        return pages.new_page(studio.shelf, studio.address, models, methods, datasets, intake.defaults())
+        return pages.page(
+            "new.html.j2", studio.address, studio.root, where="new", models=models, methods=list(METHODS),
+            datasets=datasets, defaults=forms.defaults(),
+        )  # fmt: skip
 
     return await _html(render)
 
 
 async def _compare(studio: Studio, request: Request) -> Response:
     runs, folder = request.query_params.getlist("run"), request.query_params.get("folder", "")
-    return await _html(pages.compare_page, studio.shelf, studio.address, runs, folder)
+    return await _html(pages.compare_page, studio.run_list, studio.address, runs, folder)
 
 
 async def _static(studio: Studio, request: Request) -> Response:
     from starlette.responses import Response
 
     name = request.path_params["name"]
+    kind = "text/css" if name.endswith("css") else "text/javascript"
     if name in ("report.css", "report.js"):
-        return Response(report.template(name), media_type="text/css" if name.endswith("css") else "text/javascript")
+        return Response(report.template(name), media_type=kind)
     if name not in STATIC:
         raise Refused(404, "There is no such file.")
     content = resources.files("pinprompt.studio").joinpath("static", name).read_bytes()
-    return Response(content, media_type=STATIC[name])
+    return Response(content, media_type=kind)
 
 
 async def _stream(studio: Studio, request: Request) -> Response:
@@ -155,7 +154,7 @@ async def _events(studio: Studio, run: str | None, offset: int) -> AsyncIterator
         if run is not None:
             if tail is None:
                 with contextlib.suppress(Refused):
-                    tail = Tail(studio.shelf.path(run) / "events.jsonl", offset)
+                    tail = Tail(studio.run_list.path(run) / "events.jsonl", offset)
             if tail is not None:
                 cuts = tail.cuts
                 new = tail.new()
@@ -198,58 +197,53 @@ def _shown_event(event: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _matrix(studio: Studio, request: Request) -> Response:
-    from starlette.concurrency import run_in_threadpool
-    from starlette.responses import JSONResponse
-
-    folder = studio.shelf.path(request.path_params["run"])
+    folder = studio.run_list.path(request.path_params["run"])
     since, edition = request.query_params.get("since", "0"), request.query_params.get("edition", "0")
     seen = int(since) if since.isdecimal() and len(since) < 16 else 0
 
     def read() -> dict[str, Any]:
-        book = studio.library.book(folder)
-        clock = seen if str(book.edition) == edition else 0
-        changed = book.since(clock, COLUMNS)
-        found: dict[str, Any] = {"edition": book.edition, "columns": [column.data(at) for at, column in changed]}
+        scored = studio.library.prompts_of(folder)
+        clock = seen if str(scored.edition) == edition else 0
+        changed = scored.since(clock, COLUMNS)
+        found: dict[str, Any] = {"edition": scored.edition, "columns": [column.data(at) for at, column in changed]}
         found["clock"] = changed[-1][1].changed if changed else clock
-        found["more"] = found["clock"] < book.clock
-        return found | ({"labels": book.rows["labels"], "rows": book.rows["rows"]} if clock == 0 else {})
+        found["more"] = found["clock"] < scored.clock
+        return found | ({"labels": scored.rows.labels, "rows": scored.rows.rows} if clock == 0 else {})
 
-    return JSONResponse(await run_in_threadpool(read))
+    return _json(await asyncio.to_thread(read))
 
 
 async def _take(studio: Studio, request: Request) -> Response:
-    from starlette.concurrency import run_in_threadpool
-
     what, run = request.path_params["what"], request.path_params["run"]
-    folder = studio.shelf.path(run)
+    folder = studio.run_list.path(run)
     name = "run" if run == "." else folder.name
     if what == "report":
         # Generated again: an HTML file in a run folder may be untrusted.
-        content = (await run_in_threadpool(lambda: report.render(read_run(folder)))).encode()
+        content = (await asyncio.to_thread(lambda: report.render(read_run(folder)))).encode()
         return _download(content, f"{name}-report.html", "text/html; charset=utf-8")
     if what in TOOLS:
-        file, exported = export(sent_of(await run_in_threadpool(read_result, folder), name), what)
+        file, exported = export(sent_of(await asyncio.to_thread(read_result, folder), name), what)
         return _download(exported.encode(), f"{name}-{file}", "application/octet-stream")
     if what not in TAKEN:
         raise Refused(404, "There is no download of that name.")
-    found = await run_in_threadpool(read_text, folder, TAKEN[what])
+    found = await asyncio.to_thread(read_text, folder, TAKEN[what])
     if found is None:
         raise Refused(404, f"The run has no {TAKEN[what]} yet.")
     return _download(found.encode(), f"{name}-{TAKEN[what]}", "application/octet-stream")
 
 
 async def _take_compare(studio: Studio, request: Request) -> Response:
-    from pinprompt.records.compare import compare
-    from pinprompt.records.tables import write_as
+    from pinprompt.reports.compare import compare
+    from pinprompt.reports.tables import write_as
 
     form = request.query_params.get("format", "markdown")
     endings = {"markdown": "md", "csv": "csv", "latex": "tex"}
     if form not in endings:
         raise Refused(400, f"A comparison is available as: {', '.join(endings)}.")
     folder = request.query_params.get("folder", "")
-    paths = [studio.shelf.path(run) for run in request.query_params.getlist("run")]
+    paths = [studio.run_list.path(run) for run in request.query_params.getlist("run")]
     if folder:
-        paths = [studio.shelf.folder(folder)]
+        paths = [studio.run_list.folder(folder)]
     return _download(write_as(compare(paths), form).encode(), f"comparison.{endings[form]}", "application/octet-stream")
 
 
@@ -270,6 +264,13 @@ async def _form(request: Request) -> dict[str, Any]:
     return found
 
 
+def _agreed(studio: Studio, form: dict[str, Any]) -> Path:
+    """The folder of the run that a form names, if its code, server and files may be used."""
+    folder = studio.run_list.path(str(form.get("run")))
+    trying.check_agreed(folder)
+    return folder
+
+
 def _json(value: Any) -> Response:
     from starlette.responses import JSONResponse
 
@@ -277,36 +278,28 @@ def _json(value: Any) -> Response:
 
 
 async def _upload(studio: Studio, request: Request) -> Response:
-    from starlette.concurrency import run_in_threadpool
-
     kind, name = request.query_params.get("kind", ""), request.query_params.get("name", "")
-    data = await bounded_body(request, intake.LARGEST.get(kind, 0))
-    path = await run_in_threadpool(intake.keep, studio.root, kind, name, data)
-    describe = {
-        "table": intake.describe_table,
-        "lines": intake.describe_lines,
-        "picture": intake.describe_picture,
-    }[kind]
-    return _json(await run_in_threadpool(describe, path))
+    data = await bounded_body(request, forms.MAX_UPLOAD_BYTES.get(kind, 0))
+    path = await asyncio.to_thread(forms.keep, studio.root, kind, name, data)
+    describe = {"table": forms.describe_table, "lines": forms.describe_lines, "picture": forms.describe_picture}[kind]
+    return _json(await asyncio.to_thread(describe, path))
 
 
 async def _describe(studio: Studio, request: Request) -> Response:
-    from starlette.concurrency import run_in_threadpool
-
     form = await _form(request)
-    path = intake.kept(studio.root, form.get("file"))
+    path = forms.kept(studio.root, form.get("file"))
     columns = [str(form[name]) if form.get(name) else None for name in ("text_column", "label_column")]
-    return _json(await run_in_threadpool(intake.describe_table, path, *columns))
+    return _json(await asyncio.to_thread(forms.describe_table, path, *columns))
 
 
 async def _plan(studio: Studio, request: Request) -> Response:
-    return _json({"command": intake.order(studio.root, await _form(request)).command})
+    return _json({"command": forms.search_command(studio.root, await _form(request)).command})
 
 
 async def _estimate(studio: Studio, request: Request) -> Response:
     """The command line's estimate of the search's cost."""
-    order = intake.order(studio.root, await _form(request))
-    estimating = asyncio.ensure_future(ask_once(order.process("--estimate", "--json", "--quiet"), ESTIMATE_SECONDS))
+    search = forms.search_command(studio.root, await _form(request))
+    estimating = asyncio.ensure_future(ask_once(search.process("--estimate", "--json", "--quiet"), ESTIMATE_SECONDS))
     while not estimating.done():
         # A form that has changed again sends a new request, so this answer is not needed.
         if await request.is_disconnected():
@@ -324,11 +317,11 @@ async def _estimate(studio: Studio, request: Request) -> Response:
         figures = json.loads(out)
     except ValueError:
         raise Refused(500, "The estimate could not be read.") from None
-    return _json({"command": order.command, "figures": figures})
+    return _json({"command": search.command, "figures": figures})
 
 
 async def _search(studio: Studio, request: Request) -> Response:
-    return _json(studio.jobs.add(intake.order(studio.root, await _form(request))).data())
+    return _json(studio.jobs.add(forms.search_command(studio.root, await _form(request))).data())
 
 
 async def _stop(studio: Studio, request: Request) -> Response:
@@ -337,31 +330,27 @@ async def _stop(studio: Studio, request: Request) -> Response:
 
 async def _resume(studio: Studio, request: Request) -> Response:
     form = await _form(request)
-    folder = studio.shelf.path(str(form.get("run")))
+    folder = studio.run_list.path(str(form.get("run")))
     if is_held(folder):
         raise Refused(409, "That run is already running.")
     trying.check_agreed(folder)
-    return _json(studio.jobs.add(intake.resumption(studio.root, folder, form)).data())
+    return _json(studio.jobs.add(forms.resumption(studio.root, folder, form)).data())
 
 
 async def _vary(studio: Studio, request: Request) -> Response:
     form = await _form(request)
-    run = str(form.get("run"))
-    folder = studio.shelf.path(run)
-    trying.check_agreed(folder)
+    run, folder = str(form.get("run")), _agreed(studio, form)
     record = read_run(folder, prompts=False, events=False)
-    order = intake.variation(studio.root, folder, record.recipe, form)
+    search = forms.variation(studio.root, folder, record.recipe, form)
     job = studio.jobs.of(run)
     if job is not None and not job.over:
         studio.jobs.stop(run)
-    return _json(studio.jobs.add(order).data())
+    return _json(studio.jobs.add(search).data())
 
 
 async def _ask(studio: Studio, request: Request) -> Response:
     form = await _form(request)
-    run = str(form.get("run"))
-    folder = studio.shelf.path(run)
-    trying.check_agreed(folder)
+    folder = _agreed(studio, form)
     asked = ("do", "text", "prompts", "split")
     question: dict[str, Any] = {name: form[name] for name in asked if name in form}
     if question.get("do") not in ("predict", "score", "rewrite", "picture"):
@@ -371,19 +360,19 @@ async def _ask(studio: Studio, request: Request) -> Response:
     if not isinstance(question.get("prompts"), list) or not question["prompts"]:
         raise Refused(400, "Give a prompt to try.")
     if question["do"] == "picture":
-        question["file"] = str(intake.kept(studio.root, form.get("file")))
+        question["file"] = str(forms.kept(studio.root, form.get("file")))
     return _json(await studio.worker.ask(folder, question))
 
 
 async def _perplexity(studio: Studio, request: Request) -> Response:
     """Compute the perplexity of the run's best prompts, so that readability is shown before the run ends."""
-    run = str((await _form(request)).get("run"))
-    folder = studio.shelf.path(run)
+    folder = _agreed(studio, await _form(request))
     record = read_run(folder, prompts=False, events=False)
-    trying.check_agreed(folder)
     writer = text(inside(record.recipe, "policy", "model") or "", 200)
     known = studio.library.perplexities
-    best = [column.prompt for column in studio.library.book(folder).best(60) if (writer, column.prompt) not in known]
+    best = [
+        column.prompt for column in studio.library.prompts_of(folder).best(60) if (writer, column.prompt) not in known
+    ]
     asked = best[:20]
     if asked:
         answer = await studio.reader.ask(folder, {"do": "perplexity", "prompts": asked})

@@ -1,4 +1,8 @@
-"""Words for a picture: a prompt's score is the cosine of its embedding and the picture's, in an image-text model."""
+"""Words for a picture: an answer is the cosine of the prompt's embedding and the picture's, in an image-text model.
+
+There is one row, the target: one picture, or what several have in common. The cosine with each of several pictures is
+part of the answer, for the report.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,14 @@ import hashlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from pinprompt.errors import SettingError
 from pinprompt.models.clip import EMOJI_CLIP, Clip, load_clip
 from pinprompt.models.images import Picture, data_uri, load_pictures, looks_photographed
 from pinprompt.recipe.task_sections import InversionSettings
-from pinprompt.tasks.protocol import Task
-from pinprompt.values import Evaluation, Prompt, Score
+from pinprompt.tasks.protocol import Draft, Shown, TaskInfo
+from pinprompt.values import Answers, Draw, Evaluation, Floats, Prompt, Row
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -52,24 +58,24 @@ LEAST = -1.0
 """The score of a prompt that cannot be scored: the lowest cosine."""
 
 
-class InversionTask(Task):
+class InversionTask(Shown):
     """Finds words for one picture, or for what several have in common."""
-
-    name = "inversion"
-    stochastic = False
-    splits: tuple[str, ...] = ("train",)
-    primary = "similarity"
 
     def __init__(self, settings: InversionSettings, clip: Clip, pictures: Sequence[Picture]) -> None:
         self.settings, self.clip, self.pictures = settings, clip, list(pictures)
-        self.chunk = 4 * clip.rows  # the text tower processes several prompts at a time
         if not self.pictures:
             raise SettingError("the inversion task has no picture; name a file, several files, or a folder (images).")
         images = [picture.image for picture in self.pictures]
-        self._each = clip.image_features(images)
-        self._target = clip.target(images)
-        self.notes = _notes(clip, self.pictures)
-        self.fingerprint = _fingerprint(settings, clip, self.pictures)
+        self.each = clip.image_features(images)
+        self.target = clip.target(images)
+        self.rows = (Row("train", 0, key="target"),)
+        self.info = TaskInfo(
+            name="inversion",
+            fingerprint=_fingerprint(settings, clip, self.pictures),
+            primary="similarity",
+            chunk=4 * clip.rows,  # the text tower processes several prompts at a time
+            notes=_notes(clip, self.pictures),
+        )
 
     @classmethod
     def build(cls, settings: InversionSettings, device: str = "cpu") -> InversionTask:
@@ -82,75 +88,68 @@ class InversionTask(Task):
         if self.settings.overlong == "refuse":
             self.clip.check_length(length)
 
-    def score(self, prompts: Sequence[Prompt], seeds: Sequence[int] = (), split: str = "train") -> list[Score]:
-        """The cosine of each prompt with the target; one that does not fit into the text window is a failure."""
-        self._check_split(split)
+    def ask(self, prompts: Sequence[Prompt], rows: Sequence[int], draws: Sequence[Draw] = ()) -> list[Answers]:
+        """The cosine of each prompt with the target and with each picture; one that is too long is a failure."""
         texts = list(dict.fromkeys(prompt.text for prompt in prompts))
         refused: dict[str, str] = {}
         if self.settings.overlong == "refuse":
             refused = self.clip.too_long(texts)
         fitting = [text for text in texts if text not in refused]
-        cosines = dict(zip(fitting, self.similarities(fitting), strict=True))
+        cosines = dict(zip(fitting, self._cosines(fitting), strict=True))
+        nothing = [LEAST] * (1 + len(self.pictures))
         return [
-            Score(LEAST, calls=0, failures=(refused[prompt.text],))
-            if prompt.text in refused
-            else Score(cosines[prompt.text], calls=1)
+            Answers(
+                tuple(rows),
+                np.array([cosines.get(prompt.text, nothing)] * len(rows)).reshape(len(rows), -1),
+                dict.fromkeys(rows, refused[prompt.text]) if prompt.text in refused else {},
+            )
             for prompt in prompts
         ]
 
-    def similarities(self, texts: Sequence[str]) -> list[float]:
-        """Cosines of texts with the target."""
-        if not texts:
-            return []
+    def _cosines(self, texts: Sequence[str]) -> list[list[float]]:
+        """The cosines of each text with the target and with each picture."""
         # Multiplied and summed text by text: a matrix product could round differently for another number of texts.
-        return [float((vector * self._target).sum()) for vector in self.clip.text_features(texts)]
+        return [
+            [float((vector * seen).sum()) for seen in (self.target, *self.each)]
+            for vector in (self.clip.text_features(texts) if texts else ())
+        ]
 
-    def image_similarities(self, images: Sequence[Image]) -> list[float]:
-        """Cosines of other pictures (such as drawings) with the target."""
-        return [float((vector * self._target).sum()) for vector in self.clip.image_features(images)]
+    def values(self, answers: Answers, rows: Sequence[int], fit: Sequence[int] = ()) -> Floats:
+        """The cosine with the target."""
+        return np.asarray(answers.on(rows), dtype=np.float64)[:, 0]
 
-    def evaluate(self, prompt: Prompt, split: str = "train", seed: int = 0) -> Evaluation:
+    def metrics(self, answers: Answers, rows: Sequence[int], fit: Sequence[int] = (), seed: int = 0) -> Evaluation:
         """The cosine with the target and, if there are several pictures, with each of them."""
-        [score] = self.score([prompt], [seed], split)
-        metrics = {"similarity": score.value}
-        rows: list[dict[str, Any]] = []
-        if not score.failures:
-            [vector] = self.clip.text_features([prompt.text])
-            each = [float((vector * image).sum()) for image in self._each]
-            rows = [
+        similarity, *each = (float(value) for value in answers.on(rows)[0])
+        metrics, failures = {"similarity": similarity}, answers.failed(rows)
+        shown: list[dict[str, Any]] = []
+        if not failures:
+            shown = [
                 {"file": str(picture.path), "similarity": value}
                 for picture, value in zip(self.pictures, each, strict=True)
             ]
             if len(each) > 1:
                 metrics |= {"mean_image_similarity": sum(each) / len(each), "least_image_similarity": min(each)}
-        tables: dict[str, Any] = {"pictures": rows, **({"notes": list(self.notes)} if self.notes else {})}
-        if score.failures:
-            tables["failures"] = list(score.failures)
-        return Evaluation(split, metrics, rows=len(self.pictures), calls=score.calls, tables=tables)
+        tables: dict[str, Any] = {"pictures": shown, **({"notes": list(self.info.notes)} if self.info.notes else {})}
+        if failures:
+            tables["failures"] = list(failures)
+        return Evaluation("train", metrics, rows=len(self.pictures), tables=tables)
 
-    def without(self, text: str) -> list[dict[str, Any]]:
-        """The contribution of each word: the score without it, and the difference (one call per word and one more)."""
-        words = text.split()
-        shorter = [" ".join(words[:at] + words[at + 1 :]) for at in range(len(words))]
-        whole, *rest = self.similarities([text, *shorter])
-        return [
-            {"word": word, "score_without": value, "contribution": whole - value}
-            for word, value in zip(words, rest, strict=True)
-        ]
+    def similarities(self, texts: Sequence[str]) -> list[float]:
+        """Cosines of texts with the target."""
+        return [cosines[0] for cosines in self._cosines(texts)]
 
-    def calls(self, split: str = "train") -> int:
-        """One call per text; the pictures' vectors are already known."""
-        self._check_split(split)
-        return 1
+    def image_similarities(self, images: Sequence[Image]) -> list[float]:
+        """Cosines of other pictures (such as drawings) with the target."""
+        return [float((vector * self.target).sum()) for vector in self.clip.image_features(images)]
 
     def context(self) -> str:
         """A context after which a description of a picture in the chosen style is likely."""
-        given = self.settings.context
-        return CONTEXTS[self.settings.style] if given is None else given
+        return CONTEXTS[self.settings.style]
 
-    def baselines(self) -> dict[str, str]:
+    def drafts(self) -> list[Draft]:
         """The user's own prompt, if there is one."""
-        return {"manual": self.settings.manual} if self.settings.manual else {}
+        return [Draft(self.settings.manual, "manual")] if self.settings.manual else []
 
     def exhibits(self) -> dict[str, Any]:
         """For the report: the pictures, scaled down, and the nearest known words."""
@@ -165,19 +164,11 @@ class InversionTask(Task):
     def hints(self) -> dict[str, float]:
         """The cosines of all single words of the model; their vectors are the same for every picture."""
         words, vectors = self.clip.known_words
-        return dict(zip(words, (vectors @ self._target).tolist(), strict=True)) if words else {}
+        return dict(zip(words, (vectors @ self.target).tolist(), strict=True)) if words else {}
 
     def differentiable(self) -> VectorView:
         """The differentiable view, for white-box methods such as PEZ."""
         return VectorView(self)
-
-    def loss_of(self, vectors: Any) -> Any:
-        """One minus the cosine of prompt vectors with the target; differentiable."""
-        return 1 - (self.clip.vector_features(vectors) * self._target).sum()
-
-    def _check_split(self, split: str) -> None:
-        if split not in self.splits:
-            raise SettingError(f"the inversion task has only the split 'train' (its pictures), not '{split}'.")
 
 
 class VectorView:
@@ -190,23 +181,17 @@ class VectorView:
 
     def loss(self, vectors: Any, rows: Sequence[int] = (0,)) -> Any:
         """One minus the cosine with the target; there is only one row."""
-        return self._task.loss_of(vectors)
+        return 1 - (self._task.clip.vector_features(vectors) * self._task.target).sum()
 
-    def score_vectors(self, vectors: Any, split: str = "train") -> Score:
-        """The cosine, without a gradient."""
+    def answers(self, vectors: Any, rows: Sequence[int] = (0,)) -> Answers:
+        """The cosine with the target, without a gradient."""
         import torch
 
         with torch.no_grad():
-            return Score(1.0 - float(self.loss(vectors)), calls=1)
-
-    def evaluate_vectors(self, vectors: Any, split: str = "train", seed: int = 0) -> Evaluation:
-        """The task's metric of prompt vectors."""
-        value = self.score_vectors(vectors, split).value
-        return Evaluation(split, {"similarity": value}, rows=len(self._task.pictures), calls=1)
-
-    def rows(self, split: str = "train") -> int:
-        """One: the target."""
-        return 1
+            features = self._task.clip.vector_features(vectors)
+            each = [float((features * seen).sum()) for seen in self._task.each]
+            cosines = [1.0 - float(self.loss(vectors)), *each]
+        return Answers(tuple(rows), np.array([cosines] * len(rows)))
 
 
 def _notes(clip: Clip, pictures: Sequence[Picture]) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,12 +17,12 @@ from pinprompt.remote.labels import open_classifier
 from pinprompt.tasks import labelled_data, prompts
 from pinprompt.tasks.labelled_data import LabelledData
 from pinprompt.tasks.prompts import Template, parse
-from pinprompt.values import Prompt
+from pinprompt.values import Evaluation, Prompt
 
 if TYPE_CHECKING:  # the models import torch and transformers, which are only needed when a task is built
+    from pinprompt.maths.labels import Floats, Ints
     from pinprompt.models.labels import CausalLabels, MaskedLabels
     from pinprompt.tasks.classification import ClassificationTask
-    from pinprompt.tasks.label_scores import Floats, Ints
 
     LabelModel = CausalLabels | MaskedLabels
 
@@ -33,15 +34,24 @@ def open_label_model(
     remote: RemoteSettings,
     contact: bool,
     models: ModelSettings,
+    function: Callable[..., Any] | None = None,
 ) -> tuple[LabelledData, Any, Template, str]:
     """The data with their label words, the model, its template, and its revision, on which its answers depend.
 
-    Without `contact` nothing is sent to a remote model.
+    Without `contact` nothing is sent to a remote model. `function` is the user's own model.
     """
-    if is_remote(settings.model):
-        model, template, revision = _open_server(settings, data, remote, contact)
-    else:
+    model: Any
+    if function is None and not is_remote(settings.model):
         model, template, revision = _open_model(settings, data, device, models)
+    else:
+        template = parse(settings.template or prompts.default_template(data.card, "causal"), "causal")
+        if function is None:
+            model = open_classifier(settings.model, remote, data.words, contact)
+        else:
+            from pinprompt.remote.callables import CallableLabels
+
+            model = CallableLabels(function, data.words)
+        revision = model.revision
     if data.proposed:
         data = _with_words(settings, data, model, template)
     return data, model, template, revision
@@ -60,10 +70,10 @@ def manual_of(
 def _with_words(settings: ClassificationSettings, data: LabelledData, model: Any, template: Template) -> LabelledData:
     """The data with the best of the proposed label words, chosen with the hand-written prompt on the training rows.
 
-    A remote model is not called for this: the first proposal is used.
+    A remote model or a callable is not called for this: the first proposal is used.
     """
     words, tried = dict(data.words), ""
-    if model.billed is None:
+    if not hasattr(model, "answers"):
         rows = data.splits["train"]
         candidates = list(dict.fromkeys(word for own in data.proposed.values() for word in own))
         frame = manual_of(settings, data, template, model.kind)[0]
@@ -79,29 +89,20 @@ def _with_words(settings: ClassificationSettings, data: LabelledData, model: Any
     return replace(data, words=words, notes=(*data.notes, note), proposed={})
 
 
-def _open_server(
-    settings: ClassificationSettings, data: LabelledData, remote: RemoteSettings, contact: bool
-) -> tuple[Any, Template, str]:
-    """A remote task model, with its template and revision."""
-    template = parse(settings.template or prompts.default_template(data.card, "causal"), "causal", settings.spacing)
-    server = open_classifier(settings.model, remote, data.words, contact)
-    return server, template, server.revision
-
-
 def _open_model(
     settings: ClassificationSettings, data: LabelledData, device: str, models: ModelSettings
 ) -> tuple[Any, Template, str]:
     """A local task model, with its template and revision."""
     from pinprompt.models import loading, sources
 
-    kind = settings.model_kind if settings.model_kind != "auto" else sources.kind_of(settings.model)
+    kind = sources.kind_of(settings.model)
     if kind not in ("masked", "causal"):
         raise ModelError(
             f"the task model '{settings.model}' is of the kind '{kind}': classification needs a masked or a causal "
-            "language model (with its head). If you know better, set model_kind."
+            "language model (with its head)"
         )
     source = settings.template or prompts.default_template(data.card, kind)
-    template = parse(source, kind, settings.spacing)
+    template = parse(source, kind)
     probe = template.frame("it")
     model: LabelModel
     if kind == "masked":
@@ -111,25 +112,23 @@ def _open_model(
         published = data.card is not None and not settings.words and source == data.card.template(kind)
         spaced = data.card.spaced if published and data.card is not None else None
         lm, tokenizer = loading.load_masked_lm(settings.model, device, precision=models.precision)
-        model = MaskedLabels(lm, tokenizer, data.words, probe, strict=settings.strict_words, spaced=spaced)
+        model = MaskedLabels(lm, tokenizer, data.words, probe, spaced=spaced)
     else:
         from pinprompt.models.labels import CausalLabels
 
         lm, tokenizer = loading.load_causal_lm(settings.model, device, precision=models.precision)
         names = [name for name, _ in template.parts]
         ahead = names.index("text") < names.index("prompt")
-        model = CausalLabels(
-            lm, tokenizer, data.words, probe, strict=settings.strict_words, share=ahead, read=models.read,
-            tokens=models.tokens,
-        )  # fmt: skip
+        model = CausalLabels(lm, tokenizer, data.words, probe, share=ahead, read=models.read)
     return model, template, sources.resolve(settings.model).revision
 
 
 _SHOWN = 5  # number of correct, and of wrong, examples in a report
 
 
-def sent(task: ClassificationTask, prompt: Prompt) -> dict[str, Any]:
+def sent(task: ClassificationTask, prompt: Prompt, evaluation: Evaluation | None) -> dict[str, Any]:
     """The exact text around an input, the label words with their tokens, the offsets, and the model."""
+    calibration = {} if evaluation is None else evaluation.tables.get("calibration", {})
     frame, template = task.framed(prompt.text)
     sides, mask = {"before": frame.before, "after": frame.after}, task.model.mask_token
     if frame.mask is not None:
@@ -150,7 +149,7 @@ def sent(task: ClassificationTask, prompt: Prompt) -> dict[str, Any]:
         "mask": mask,
         "words": dict(task.data.words),
         "word_ids": {label: list(ids) for label, ids in zip(task.labels, words.ids, strict=True)},
-        "offsets": dict(zip(task.labels, prompt.offsets, strict=True)) if prompt.offsets else {},
+        "offsets": dict(calibration.get("offsets", {})),
         "model": name,
         "revision": task.revision,
         "kind": task.model.kind,
@@ -160,34 +159,32 @@ def sent(task: ClassificationTask, prompt: Prompt) -> dict[str, Any]:
 
 
 def shown_rows(task: ClassificationTask) -> dict[str, Any]:
-    """The examples and the rows of each block, for the studio's matrix."""
-    splits: list[str] = [split for split in ("train", "dev") if split in task.splits]
-    places = [(split, row) for split in splits for row in range(len(task.targets(split)))]
-    at = {place: number for number, place in enumerate(places)}
-    rows = [(task.data.splits[split][row].text, int(task.targets(split)[row])) for split, row in places]
+    """The training and dev examples, for the studio's matrix; their positions are those of the task's rows."""
+    rows = [row for row in task.rows if row.split != "test"]
     return {
         "labels": displayed(task),
-        "rows": [{"text": text, "label": label} for text, label in rows],
-        "splits": {
-            **{split: [number for (own, _), number in at.items() if own == split] for split in splits},
-            **{name: [at[place] for place in block] for name, block in task.block_rows.items()},
-        },
+        "calibrated": task.calibration != "none",
+        "prior": [float(share) for share in task.prior],
+        "reward": list(task.reward),
+        "rows": [{"text": row.input, "label": row.target, "split": row.split} for row in rows],
     }
 
 
-def examples(task: ClassificationTask, probabilities: Floats, predicted: Ints, split: str) -> list[dict[str, Any]]:
-    """A few rows of a split with correct labels, then a few with wrong ones."""
-    rows, targets = task.data.splits[split], task.targets(split)
-    right = [row for row in range(len(rows)) if predicted[row] == targets[row]]
-    wrong = [row for row in range(len(rows)) if predicted[row] != targets[row]]
+def examples(
+    task: ClassificationTask, probabilities: Floats, predicted: Ints, rows: Sequence[int]
+) -> list[dict[str, Any]]:
+    """A few rows with correct labels, then a few with wrong ones."""
+    targets = task.targets(rows)
+    right = [at for at in range(len(rows)) if predicted[at] == targets[at]]
+    wrong = [at for at in range(len(rows)) if predicted[at] != targets[at]]
     return [
         {
-            "text": rows[row].text,
-            "label": _display(task, rows[row].label),
-            "predicted": _display(task, task.labels[int(predicted[row])]),
-            "probability": float(probabilities[row][int(predicted[row])]),
+            "text": task.rows[rows[at]].input,
+            "label": _display(task, task.labels[int(targets[at])]),
+            "predicted": _display(task, task.labels[int(predicted[at])]),
+            "probability": float(probabilities[at][int(predicted[at])]),
         }
-        for row in (*right[:_SHOWN], *wrong[:_SHOWN])
+        for at in (*right[:_SHOWN], *wrong[:_SHOWN])
     ]
 
 

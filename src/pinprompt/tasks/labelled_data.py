@@ -21,10 +21,9 @@ from pinprompt.data.datasets import DatasetCard, lookup
 from pinprompt.data.examples import Example, check_labels, k_shot, read_examples
 from pinprompt.data.language import LANGUAGES, guess
 from pinprompt.errors import DataError, SettingError, did_you_mean
+from pinprompt.maths import labels as maths
+from pinprompt.maths.labels import Floats, Ints
 from pinprompt.recipe.task_sections import ClassificationSettings
-from pinprompt.tasks import label_scores
-from pinprompt.tasks.label_scores import Floats, Ints
-from pinprompt.tasks.protocol import spans
 from pinprompt.values import derive
 
 
@@ -168,8 +167,7 @@ def _proposed(settings: ClassificationSettings) -> dict[str, tuple[str, ...]]:
     if not found:
         raise SettingError(
             f"no label words: '{settings.train}' has the labels {', '.join(labels[:8])}; give a word that the model "
-            "would "
-            f'say for each, such as words = {{"{labels[0]}": "terrible", ...}} (--word {labels[0]}=terrible).'
+            f'would say for each, such as words = {{"{labels[0]}": "terrible", ...}} (--word {labels[0]}=terrible).'
         )
     return found
 
@@ -197,38 +195,14 @@ def _check_known(examples: Sequence[Example], labels: Sequence[str], path: objec
             )
 
 
-def blocks_of_rows(targets: Mapping[str, Ints], classes: int, first: int) -> dict[str, list[tuple[str, int]]]:
-    """Blocks by name: rows of train, then of dev, alternating between classes; sizes double within a split."""
-    size = -(-first // classes) * classes
-    blocks: dict[str, list[tuple[str, int]]] = {}
-    for split in ("train", "dev"):
-        seen = [0] * classes
-        turns = []
-        for row, label in enumerate(targets.get(split, np.zeros(0, np.int64))):
-            turns.append((seen[label], int(label), row))
-            seen[label] += 1
-        rows = [(split, row) for _, _, row in sorted(turns)]
-        blocks |= {f"{split}-{begin + 1}-{end}": rows[begin:end] for begin, end in spans(len(rows), size)}
-        size = max(size, len(rows))
-    return blocks
-
-
 STARS = {
-    "1": ("terrible", "awful"),
-    "2": ("bad", "poor"),
-    "3": ("okay", "average"),
-    "4": ("good", "nice"),
+    "1": ("terrible", "awful"), "2": ("bad", "poor"), "3": ("okay", "average"), "4": ("good", "nice"),
     "5": ("great", "excellent"),
-}
+}  # fmt: skip
 _SHORT = {
-    "pos": "positive",
-    "neg": "negative",
-    "neu": "neutral",
-    "sci": "science",
-    "tech": "technology",
-    "biz": "business",
+    "pos": "positive", "neg": "negative", "neu": "neutral", "sci": "science", "tech": "technology", "biz": "business",
     "sport": "sports",
-}
+}  # fmt: skip
 _FILLERS = frozenset((
     "a", "an", "and", "or", "of", "the", "for", "to", "in", "on", "with", "other", "misc", "not", "no", "is", "label",
     "class", "category", "type", "issue", "issues", "problem", "problems", "question", "questions", "request",
@@ -302,8 +276,8 @@ def chosen(
     def worth(choice: Mapping[str, str]) -> float:
         own = logs[:, [place[choice[label]] for label in labels]]
         own = own - np.logaddexp.reduce(own, axis=1, keepdims=True)
-        offsets = label_scores.batch_offsets(own, targets, np.full(len(labels), 1 / len(labels)))
-        chances = label_scores.calibrated(own, offsets)[np.arange(len(targets)), targets]
+        offsets = maths.batch_offsets(own, targets, np.full(len(labels), 1 / len(labels)))
+        chances = maths.calibrated(own, offsets)[np.arange(len(targets)), targets]
         return float(np.log(np.maximum(chances, np.finfo(np.float64).tiny)).mean())
 
     value, improved = worth(best), True

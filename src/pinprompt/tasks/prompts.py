@@ -10,7 +10,6 @@ import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from pinprompt.data.datasets import CAUSAL, MASKED, DatasetCard
 from pinprompt.data.examples import Example
@@ -21,7 +20,6 @@ from pinprompt.models.label_text import Frame
 
 FIELDS = ("text", "prompt", "mask")
 _FIELD = re.compile(r"\{(\w*)\}")
-Spacing = Literal["single", "literal"]
 
 
 @dataclass(frozen=True)
@@ -30,13 +28,12 @@ class Template:
 
     source: str
     parts: tuple[tuple[str, str], ...]
-    spacing: Spacing = "single"
 
     def frame(self, prompt: str) -> Frame:
         """The text before and after the input for this prompt, and the position of the mask.
 
-        With single spacing a prompt's outer spaces are dropped, and an empty prompt leaves no gap: a written prompt
-        usually starts with a space, which the template already has. Literal spacing inserts it unchanged.
+        A prompt's outer spaces are dropped, and an empty prompt leaves no gap: a written prompt usually starts with a
+        space, which the template already has.
         """
         sides = {"before": "", "after": ""}
         side, mask, pending = "before", None, False
@@ -46,18 +43,15 @@ class Template:
             elif name == "mask":
                 mask = (side, len(sides[side]))
             else:
-                piece = prompt if name == "prompt" else literal
-                if self.spacing == "single":
-                    if name == "prompt":
-                        piece = prompt.strip()
-                        if not piece:
-                            pending = True
-                            continue
-                    if pending and piece.startswith(" "):
-                        # The spaces on both sides of an empty prompt become one, or none at the start.
-                        sides[side] = sides[side].rstrip(" ")
-                        piece = piece if sides[side] or side == "after" or mask else piece.lstrip(" ")
-                    pending = False
+                piece = prompt.strip() if name == "prompt" else literal
+                if not piece and name == "prompt":
+                    pending = True
+                    continue
+                if pending and piece.startswith(" "):
+                    # The spaces on both sides of an empty prompt become one, or none at the start.
+                    sides[side] = sides[side].rstrip(" ")
+                    piece = piece if sides[side] or side == "after" or mask else piece.lstrip(" ")
+                pending = False
                 sides[side] += piece
         if pending and mask is None:
             sides[side] = sides[side].rstrip(" ")
@@ -83,9 +77,9 @@ class Template:
         return sides[0].rstrip(" "), sides[1]
 
 
-def parse(source: str, kind: str, spacing: Spacing = "single") -> Template:
+def parse(source: str, kind: str) -> Template:
     """A template for a 'masked' or a 'causal' model; a SettingError if it is invalid."""
-    template = _parse(source, spacing)
+    template = _parse(source)
     names = [name for name, _ in template.parts if name]
     for name in ("text", "prompt"):
         if names.count(name) != 1:
@@ -103,13 +97,13 @@ def whole(prompt: str, kind: str) -> Template | None:
     if prompt.count("{text}") != 1 or "{prompt}" in prompt:
         return None
     try:
-        template = _parse(prompt, "literal", others=True)
+        template = _parse(prompt, others=True)
         return _for_kind(template, [name for name, _ in template.parts if name], kind)
     except SettingError:
         return None
 
 
-def _parse(source: str, spacing: Spacing, *, others: bool = False) -> Template:
+def _parse(source: str, *, others: bool = False) -> Template:
     """The parts of a template; `others` keeps unknown words in braces, which a text may contain."""
     parts: list[tuple[str, str]] = []
     end = 0
@@ -127,7 +121,7 @@ def _parse(source: str, spacing: Spacing, *, others: bool = False) -> Template:
         end = found.end()
     if end < len(source):
         parts.append(("", source[end:]))
-    return Template(source, tuple(parts), spacing)
+    return Template(source, tuple(parts))
 
 
 def _for_kind(template: Template, names: list[str], kind: str) -> Template:
@@ -148,7 +142,7 @@ def _for_kind(template: Template, names: list[str], kind: str) -> Template:
             "comes next: put the text and the prompt first and leave the {mask} out, as in '{text} {prompt}', or use a "
             "masked model."
         )
-    return _ending_bare(Template(template.source, template.parts[:-1], template.spacing))
+    return _ending_bare(Template(template.source, template.parts[:-1]))
 
 
 def _ending_bare(template: Template) -> Template:
@@ -157,9 +151,11 @@ def _ending_bare(template: Template) -> Template:
     bare = literal.rstrip(" ")
     if name or literal == bare:
         return template
-    return Template(template.source, (*template.parts[:-1], *([("", bare)] if bare else [])), template.spacing)
+    return Template(template.source, (*template.parts[:-1], *([("", bare)] if bare else [])))
 
 
+PER_CLASS = 2
+"""Examples per class in the context for the writer."""
 _CONTEXT_WORDS = 60  # maximum characters of each example's text
 
 
@@ -225,15 +221,13 @@ def in_context_text(
 
 
 def context_text(
-    examples: Sequence[Example], words: Mapping[str, str], prompt: str, template: Template, per_class: int, seed: int
+    examples: Sequence[Example], words: Mapping[str, str], prompt: str, template: Template, seed: int
 ) -> str:
     """Labelled examples in the template with the hand-written prompt in the prompt's place, then one more example that
     stops right where a prompt would be written."""
-    if per_class == 0:
-        return ""
     chooser = random.Random(seed)
     shuffled = chooser.sample(list(examples), len(examples))
-    drawn = [example for label in words for example in [e for e in shuffled if e.label == label][:per_class]]
+    drawn = [example for label in words for example in [e for e in shuffled if e.label == label][:PER_CLASS]]
     chooser.shuffle(drawn)
     last = next((example for example in shuffled if example not in drawn), drawn[-1])
     lines = [template.fill(_short(e.text), prompt, words[e.label]) + _stop(template) for e in drawn]

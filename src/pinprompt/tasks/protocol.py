@@ -1,113 +1,144 @@
-"""The task protocol and its checker."""
+"""The task contract and its checker.
+
+A task has rows (examples) and can be asked: what does the model answer to these prompts on these rows? That is all that
+costs calls. Everything else (values, metrics) is arithmetic on answers. What only some tasks have is in small protocols
+of its own below.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial
-from types import MappingProxyType
-from typing import Any, Protocol, cast, runtime_checkable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from pinprompt.errors import TaskError
-from pinprompt.values import Evaluation, Meter, Prompt, Score
+import numpy as np
+from numpy.typing import NDArray
 
-# The protocol. A task turns prompt texts into scores; it does not see how a prompt was written.
+from pinprompt.errors import SettingError, TaskError, did_you_mean
+from pinprompt.values import Answers, Draw, Evaluation, Floats, Meter, Prompt, Row
 
 SPLITS = ("train", "dev", "test")
+IN_CONTEXT = "in-context"
+"""The name of the draft that consists of labelled examples; it is a method of its own, not a rival of every search."""
+
+
+@dataclass(frozen=True)
+class TaskInfo:
+    """Facts about a task."""
+
+    name: str
+    fingerprint: str
+    """Changes whenever a score could: model and revision, template, data, reward."""
+    primary: str = "score"
+    """The primary metric of `metrics`."""
+    answered_by: str = ""
+    """Changes whenever an answer could, besides prompt and row: what the memo keeps answers by. '': the fingerprint."""
+    comparable: str = ""
+    """What runs must share to be compared, if less than `fingerprint`: data and model, but not how it computes."""
+    stochastic: bool = False
+    """Whether the same prompt may get different answers; such answers are not kept across runs."""
+    together: bool = False
+    """Whether the last bits of an answer depend on the rows that are asked together, as with a local model."""
+    chunk: int = 1
+    """Number of prompts to ask about together. With 1, the clock is checked after every prompt."""
+    language: str = "en"
+    """The language of prompts: a code of `data/language.py`, or a language's name."""
+    notes: tuple[str, ...] = ()
+    """Notes about data and model, one sentence each."""
+
+
+class Draft(NamedTuple):
+    """A prompt that people wrote: a rival of the search if it has a name, otherwise only a place to start from."""
+
+    text: str
+    name: str = ""
+    """'manual', 'instructions' or 'in-context'."""
 
 
 @runtime_checkable
-class BareTask(Protocol):
-    """The required members of a task; `check_task` checks them."""
+class Task(Protocol):
+    """What every task has; `check_task` checks it."""
 
-    name: str
-    stochastic: bool
-    """Whether the same prompt may get different scores; such scores are not kept across runs by default."""
-    fingerprint: str
-    """Changes whenever a score could: model and revision, template, label words, data, reward."""
-    splits: tuple[str, ...]
-    """The splits that can be scored: always 'train', and 'dev' and 'test' if there is data for them."""
-    primary: str
-    """The primary metric of `evaluate`."""
+    @property
+    def info(self) -> TaskInfo:
+        """Facts about the task."""
 
-    def score(self, prompts: Sequence[Prompt], seeds: Sequence[int], split: str = "train") -> list[Score]:
-        """One score per prompt, in order, higher is better.
+    @property
+    def rows(self) -> Sequence[Row]:
+        """Every row; those of a split are in order. There is at least one of 'train'."""
 
-        A prompt's score never depends on the other prompts of the call. `seeds` has one seed per prompt, for
-        stochastic tasks. Failures of single examples are recorded in `Score.failures`; an exception means that
-        nothing can be scored.
+    def ask(self, prompts: Sequence[Prompt], rows: Sequence[int], draws: Sequence[Draw]) -> list[Answers]:
+        """The model's answers to each prompt on these rows (by their position in `rows`), with one draw per prompt.
+
+        An answer never depends on the other prompts or rows of the call. A row without a usable answer is recorded in
+        `Answers.failures`; an exception means that nothing can be asked.
         """
 
-    def evaluate(self, prompt: Prompt, split: str, seed: int = 0) -> Evaluation:
-        """The metrics of a prompt on one split."""
+    def values(self, answers: Answers, rows: Sequence[int], fit: Sequence[int] = ()) -> Floats:
+        """A prompt's value on each of these rows, [N] or [N, D] with several draws; their mean is its score.
 
-    def calls(self, split: str = "train") -> int:
-        """The maximum number of model calls of one prompt on a split, which a budget reserves."""
+        NaN if the prompt could not be answered. `fit` are the rows whose answers may be learnt from (calibration).
+        """
+
+    def metrics(self, answers: Answers, rows: Sequence[int], fit: Sequence[int] = (), seed: int = 0) -> Evaluation:
+        """The metrics of a prompt on these rows, with intervals (resampled by `seed`) and what a report shows."""
 
     def context(self) -> str:
         """A context for the writer (template, examples), after which useful tokens are likely; '' if there is none."""
 
-    def baselines(self) -> dict[str, str]:
-        """Hand-written prompts to compare with: 'manual', 'instructions', 'in-context', if they exist."""
+    def drafts(self) -> Sequence[Draft]:
+        """Prompts that people wrote."""
+
+
+# What only some tasks have.
 
 
 @runtime_checkable
-class Task(BareTask, Protocol):
-    """The full task protocol: required members, and optional members with defaults.
+class Fitted(Protocol):
+    """A task whose values on any row depend on a prompt's answers on certain rows (calibration on train)."""
 
-    Subclass it to inherit the defaults. `complete` adds them to a task that only has the members of `BareTask`.
-    """
+    @property
+    def fit_rows(self) -> tuple[int, ...]:
+        """The rows whose answers are needed; () if none are."""
 
-    notes: Sequence[str] = ()
-    """Notes about data and model, one sentence each."""
-    chunk: int = 1
-    """Number of prompts to score together. With 1, the score is stored and the clock checked after every prompt."""
-    billed: str | None = None
-    """The model's name in `budget.prices`; None if the model is not billed."""
-    fingerprints: Mapping[str, str] = MappingProxyType({})
-    """A fingerprint per split, if a score on it depends on less than the whole task; otherwise `fingerprint`."""
-    data_fingerprint: str = ""
-    """What runs must share to be compared, if less than `fingerprint`: data and model, but not how it computes."""
-    calibrates: bool = False
-    """Whether scores on dev and test need the prompt's `offsets`, which come from its score on train."""
 
-    language: str = "en"
-    """The language of prompts: a code of `data/language.py`, or a language's name."""
+@runtime_checkable
+class Billed(Protocol):
+    """A task whose model is behind an API; `billed` is None if it is not."""
 
-    def check_window(self, length: int) -> None:
-        """Raise a SettingError if prompts of `length` tokens cannot be scored; called before the search."""
-        return
+    @property
+    def billed(self) -> str | None:
+        """The model's name in `budget.prices`."""
 
-    def tokens(self, prompt: Prompt, split: str = "train") -> tuple[int, int]:
-        """The maximum tokens in and out of a score; (0, 0) if tokens are not counted.
+    def most_tokens(self, prompt: Prompt, rows: Sequence[int], report: bool = False) -> tuple[int, int]:
+        """The maximum tokens in and out of a prompt's answers on these rows."""
 
-        The actual numbers go to `Score.details` (`tokens_in`, `tokens_out`) and `Evaluation.tables["usage"]`.
-        """
-        return 0, 0
-
-    def likely_tokens(self, prompt: Prompt, split: str = "train") -> tuple[int, int]:
-        """The expected tokens in and out of a score, for estimates."""
-        return self.tokens(prompt, split)
-
-    def evaluation_cost(self, prompt: Prompt, split: str) -> tuple[int, int, int]:
-        """Maximum calls, tokens in and tokens out of an evaluation, which a budget reserves."""
-        return self.calls(split), *self.tokens(prompt, split)
+    def likely_tokens(self, prompt: Prompt, rows: Sequence[int], report: bool = False) -> tuple[int, int]:
+        """The expected tokens in and out, for estimates."""
 
     def attach(self, meter: Meter) -> bool:
         """Report every request to the meter from now on; returns False if requests are not counted individually."""
-        return False
 
-    def judges(self) -> dict[str, str]:
-        """The judges, for results and comparisons: runs with different judges are not comparable."""
-        return {}
+
+@runtime_checkable
+class DrawsRows(Protocol):
+    """A task that draws new rows at each step of a search."""
+
+    def rows_of_step(self, step: int, place: int) -> tuple[int, ...]:
+        """The rows for the prompt at a place of a step; () if every prompt is asked on all of train."""
+
+
+@runtime_checkable
+class Shown(Protocol):
+    """A task with more to show in a report or in the studio."""
 
     def exhibits(self) -> dict[str, Any]:
         """Further entries of result.json, such as the target pictures."""
         return {}
 
-    def sent(self, prompt: Prompt) -> dict[str, Any]:
+    def sent(self, prompt: Prompt, evaluation: Evaluation | None) -> dict[str, Any]:
         """What is sent to the model for a text, as `sent` in result.json; {} if not known."""
         return {}
 
@@ -115,112 +146,52 @@ class Task(BareTask, Protocol):
         """The content of rows.json (the training examples), for the studio; {} if there is none."""
         return {}
 
+
+@runtime_checkable
+class Judged(Protocol):
+    """A task whose answers are rated by judges."""
+
+    def judges(self) -> dict[str, str]:
+        """The judges, for results and comparisons: runs with different judges are not comparable."""
+
     def kept_judges(self) -> dict[str, Any]:
         """The content of judges.json, which replaces the data when the prompt is used; {} if not needed."""
-        return {}
 
-    def differentiable(self) -> Differentiable | None:
-        """The differentiable view for white-box methods; None for a black box."""
-        return None
 
-    def evaluate_many(self, prompts: Sequence[Prompt], split: str, seed: int = 0) -> list[Evaluation]:
-        """`evaluate` for several prompts, for tasks that do this faster; the results are the same as one by one."""
-        return [self.evaluate(prompt, split, seed) for prompt in prompts]
+@runtime_checkable
+class Windowed(Protocol):
+    """A task whose prompts have a maximum length."""
 
-    def evaluation_from(self, score: Score, split: str, seed: int = 0) -> Evaluation | None:
-        """The evaluation that follows from a score on the same split, without further calls; None if there is none."""
-        return None
+    def check_window(self, length: int) -> None:
+        """Raise a SettingError if prompts of `length` tokens cannot be asked; called before the search."""
 
-    def row_values(self, score: Score, split: str) -> list[float]:
-        """The value of each example in a score (their mean is the score); [] if unknown."""
-        return []
 
-    blocks: tuple[str, ...] = ()
-    """Names of blocks of train and dev that can be scored separately; () if only whole splits can.
+@runtime_checkable
+class LabelWords(Protocol):
+    """A task whose model says certain words right after a prompt."""
 
-    They are disjoint, those of train come first, and together they are train and dev."""
+    def label_words(self) -> tuple[str, ...]:
+        """These words."""
 
-    def pooled(self, scores: Sequence[Score]) -> list[float]:
-        """The value of each row, from the scores of a prompt on the first blocks; their mean ranks prompts."""
-        return [score.value for score in scores]
 
-    def whole_splits(self, scores: Sequence[Score]) -> dict[str, Score]:
-        """The scores on train and dev that follow from those on the first blocks, without further calls."""
-        return {}
+@runtime_checkable
+class Labelling(Protocol):
+    """A task whose model predicts one of several labels."""
 
-    def answers(self) -> tuple[str, ...]:
-        """Words that the task model may say right after a prompt; () if there are none."""
-        return ()
+    def confusion(self, answers: Answers, rows: Sequence[int], fit: Sequence[int] = ()) -> NDArray[np.int64]:
+        """Counts [true, predicted] on these rows."""
 
-    def drafts(self) -> tuple[str, ...]:
-        """Common prompts for this task, for a search to start from; () if there are none."""
-        return ()
+
+@runtime_checkable
+class Hinting(Protocol):
+    """A task that can value many single words at once; each counts as one call for the method that uses them."""
 
     def hints(self) -> Mapping[str, float]:
-        """The scores of single words, if many can be computed at once; {} otherwise.
-
-        Each word counts as one call for the method that uses them."""
-        return {}
-
-
-def spans(count: int, size: int) -> list[tuple[int, int]]:
-    """Rows 0 to `count` in blocks (begin, end): first `size` rows, then blocks that double the total."""
-    found, begin = [], 0
-    while begin < count:
-        end = min(begin + max(size, begin), count)
-        found.append((begin, end))
-        begin = end
-    return found
-
-
-def blocks_of(task: Task) -> tuple[str, ...]:
-    """The blocks of a task, or its train and dev splits if it has none."""
-    return task.blocks or tuple(split for split in ("train", "dev") if split in task.splits)
-
-
-OPTIONAL = (
-    *("notes", "chunk", "billed", "fingerprints", "data_fingerprint", "calibrates", "blocks", "language"),
-    *("check_window", "tokens", "judges", "exhibits", "sent", "shown_rows", "kept_judges", "differentiable"),
-    *("row_values", "pooled", "whole_splits", "answers", "drafts", "hints", "evaluate_many", "evaluation_from"),
-    *("evaluation_cost", "attach", "likely_tokens"),
-)
-"""The members with defaults."""
-
-
-class _Defaults(Task):
-    """The defaults themselves."""
-
-
-class _Completed:
-    """A user's task with defaults for missing members."""
-
-    def __init__(self, task: BareTask) -> None:
-        self._task = task
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return getattr(self._task, name)
-        except AttributeError:
-            if name not in OPTIONAL:
-                raise
-            if name in ("evaluate_many", "evaluation_cost", "likely_tokens"):  # their defaults call the task itself
-                return partial(getattr(Task, name), self)
-            return getattr(_DEFAULTS, name)
-
-
-_DEFAULTS = _Defaults()  # type: ignore[abstract]  # only the members with defaults are asked of it
-
-
-def complete(task: Any) -> Task:
-    """The task itself if it has every member, otherwise a wrapper with defaults for the missing ones."""
-    return cast(Task, task if isinstance(task, Task | _Completed) else _Completed(task))
+        """The values of single words; {} if there are none."""
 
 
 class Differentiable(Protocol):
-    """The view returned by `task.differentiable()`, for white-box methods; a black box has none.
-
-    Prompts are vectors at the prompt's position in the task model's own input space.
-    """
+    """The view for white-box methods: prompts are vectors at the prompt's position in the task model's input space."""
 
     embeddings: Any
     """[V, d] input embeddings of the task model (a frozen tensor)."""
@@ -229,186 +200,243 @@ class Differentiable(Protocol):
     def loss(self, vectors: Any, rows: Sequence[int]) -> Any:
         """Mean loss over the given training rows for prompt vectors [n, d]; differentiable in `vectors`."""
 
-    def score_vectors(self, vectors: Any, split: str) -> Score:
-        """The task's own score of prompt vectors, without a gradient."""
-
-    def rows(self, split: str) -> int:
-        """How many examples a split has."""
+    def answers(self, vectors: Any, rows: Sequence[int]) -> Answers:
+        """The task model's answers to prompt vectors on rows, without a gradient."""
 
 
-_ATTRIBUTES = {"name": str, "stochastic": bool, "fingerprint": str, "splits": tuple, "primary": str}
+@runtime_checkable
+class WhiteBox(Protocol):
+    """A task whose model gives gradients."""
+
+    def differentiable(self) -> Differentiable | None:
+        """The differentiable view; None if this model can only be called."""
+
+
+# Questions that many rooms ask of a task.
+
+
+def split_rows(task: Task, split: str) -> tuple[int, ...]:
+    """The rows of a split, in order; a SettingError if there are none."""
+    found = tuple(number for number, row in enumerate(task.rows) if row.split == split)
+    if not found:
+        raise SettingError(f"the task '{task.info.name}' has no split '{split}'; {did_you_mean(split, splits(task))}")
+    return found
+
+
+def splits(task: Task) -> tuple[str, ...]:
+    """The splits that have rows: train, and dev and test if there is data for them."""
+    there = {row.split for row in task.rows}
+    return tuple(split for split in SPLITS if split in there)
+
+
+def calls(task: Task, rows: Sequence[int], report: bool = False) -> int:
+    """The most calls that one prompt costs on these rows."""
+    return sum(calls_of(task.rows[row], report) for row in rows)
+
+
+def calls_of(row: Row, report: bool = False) -> int:
+    """The most calls that one answer on a row costs."""
+    return row.report_calls if report and row.report_calls is not None else row.calls
+
+
+def fit_rows(task: Task) -> tuple[int, ...]:
+    """The rows whose answers are needed for a value on any other row."""
+    return task.fit_rows if isinstance(task, Fitted) else ()
+
+
+def billed(task: Task) -> str | None:
+    """The model's name in `budget.prices`; None if the model is not behind an API."""
+    return task.billed if isinstance(task, Billed) else None
+
+
+def hand_written(task: Task) -> dict[str, str]:
+    """The hand-written prompts that a search competes with, by name."""
+    return {draft.name: draft.text for draft in task.drafts() if draft.name and draft.name != IN_CONTEXT}
+
+
+def draft_named(task: Task, name: str) -> str | None:
+    """The text of a draft; None if there is none of that name."""
+    return next((draft.text for draft in task.drafts() if draft.name == name), None)
+
+
+# The contract as code.
+
 _PROMPTS = ("It was", "The answer is", "In one word:")
+_ROWS = 8
 
 
 def check_task(task: Any, prompts: Sequence[str] = _PROMPTS, *, seed: int = 0, raise_error: bool = True) -> list[str]:
-    """Check on a few prompts that a task satisfies the protocol.
+    """Check on a few prompts that a task keeps the contract.
 
-    Scores each prompt a few times and evaluates one per split, so it costs model calls. With `raise_error` (the
+    Asks about each prompt a few times on some rows of each split, so it costs model calls. With `raise_error` (the
     default) violations are raised as one TaskError; otherwise they are returned as a list of sentences.
     """
     findings = _shape(task)
     if not findings:
-        task = complete(task)
         given = [Prompt(text) for text in dict.fromkeys(prompts)]
-        findings = [
-            *_scores(task, given, seed),
-            *_evaluations(task, given[0], seed),
-            *_words(task),
-            *_extras(task, given[0]),
-        ]
+        findings = [*_words(task), *_extras(task)]
+        for split in splits(task):
+            findings += _answers(task, given, split_rows(task, split)[:_ROWS], seed)
+            if findings:
+                break
     if findings and raise_error:
-        raise TaskError("the task violates its protocol:\n" + "\n".join(f"- {finding}" for finding in findings))
+        raise TaskError("the task violates its contract:\n" + "\n".join(f"- {finding}" for finding in findings))
     return findings
 
 
 def _shape(task: Any) -> list[str]:
-    found = []
-    for name, kind in _ATTRIBUTES.items():
-        if not hasattr(task, name):
-            found.append(f"it has no attribute '{name}' ({kind.__name__})")
-        elif not isinstance(getattr(task, name), kind):
-            found.append(f"'{name}' must be a {kind.__name__}, it is {getattr(task, name)!r:.60}")
-    for name in ("score", "evaluate", "calls", "context", "baselines"):
-        if not callable(getattr(task, name, None)):
-            found.append(f"it has no method '{name}'")
+    found = [f"it has no '{name}'" for name in ("info", "rows") if not hasattr(task, name)]
+    methods = ("ask", "values", "metrics", "context", "drafts")
+    found += [f"it has no method '{name}'" for name in methods if not callable(getattr(task, name, None))]
     if found:
         return found
-    if "train" not in task.splits:
-        found.append(f"'train' must be among its splits, they are {task.splits}")
-    found += [
-        f"the split '{split}' is unknown; use {', '.join(SPLITS)}" for split in task.splits if split not in SPLITS
-    ]
-    if not task.fingerprint:
-        found.append("'fingerprint' is empty; it must change whenever a score could")
+    info = task.info
+    if not isinstance(info, TaskInfo):
+        return [f"'info' must be a pinprompt TaskInfo, it is {info!r:.60}"]
+    if not info.fingerprint:
+        found.append("'info.fingerprint' is empty; it must change whenever a score could")
+    if isinstance(info.notes, str) or not all(isinstance(note, str) for note in info.notes):
+        found.append(f"'info.notes' must be a tuple of sentences, it is {info.notes!r:.80}")
+    if not isinstance(info.chunk, int) or isinstance(info.chunk, bool) or info.chunk < 1:
+        found.append(f"'info.chunk' must be a whole number of at least 1, it is {info.chunk!r}")
+    rows = list(task.rows)
+    if not all(isinstance(row, Row) for row in rows):
+        return [*found, "'rows' must be pinprompt Rows"]
+    if not any(row.split == "train" for row in rows):
+        found.append("no row has the split 'train'")
+    for split in dict.fromkeys(row.split for row in rows):
+        if [row.index for row in rows if row.split == split] != list(range(sum(row.split == split for row in rows))):
+            found.append(f"the rows of '{split}' must have the indices 0, 1, 2, ... in order")
+    bad = next((row for row in rows if not isinstance(row.calls, int) or row.calls < 0), None)
+    if bad is not None:
+        found.append(f"'calls' of a row must be a whole number of at least 0, it is {bad.calls!r}")
     return found
 
 
-def _scores(task: Task, prompts: list[Prompt], seed: int) -> list[str]:
-    seeds = [seed + place for place in range(len(prompts))]
+def _answers(task: Task, prompts: list[Prompt], rows: tuple[int, ...], seed: int) -> list[str]:
+    split = task.rows[rows[0]].split
+    draws = [Draw(seed + place) for place in range(len(prompts))]
+    fit = fit_rows(task)
+    needed = (*rows, *(row for row in fit if row not in rows))
+    try:
+        together = task.ask(prompts, needed, draws)
+    except Exception as error:  # the task may raise anything
+        return [f"ask raised {type(error).__name__} on '{split}': {error}"]
+    if not isinstance(together, list) or len(together) != len(prompts):
+        return [f"ask must give a list of {len(prompts)} Answers for as many prompts, it gave {together!r:.80}"]
     found: list[str] = []
-    ready = prompts
-    """The prompts with the offsets from their scores on train."""
-    for split in sorted(task.splits, key=lambda split: split != "train"):
-        calls: int | None = task.calls(split)
-        if not isinstance(calls, int) or isinstance(calls, bool) or calls < 0:
-            found.append(f"calls('{split}') must be a whole number of at least 0, it is {calls!r}")
-            calls = None
+    for prompt, answers in zip(prompts, together, strict=True):
+        what = f"for {prompt.text!r} on '{split}'"
+        if not isinstance(answers, Answers):
+            return [f"ask gave a {type(answers).__name__} {what}, not pinprompt Answers"]
+        if tuple(answers.rows) != needed or len(answers.contents) != len(needed):
+            return [f"ask must answer all {len(needed)} rows in order; it has {len(answers.contents)} answers {what}"]
+        if rows[0] in answers.failures:
+            found.append(f"the first row could not be answered {what}: {answers.failures[rows[0]]}")
+    return found or [
+        *_values(task, prompts, together, rows, fit, seed),
+        *_independent(task, prompts, together, rows, draws),
+    ]
+
+
+def _values(
+    task: Task, prompts: list[Prompt], together: list[Answers], rows: tuple[int, ...], fit: tuple[int, ...], seed: int
+) -> list[str]:
+    split = task.rows[rows[0]].split
+    for prompt, answers in zip(prompts, together, strict=True):
+        what = f"of {prompt.text!r} on '{split}'"
         try:
-            scores = task.score(prompts if split == "train" else ready, seeds, split)
+            values = np.asarray(task.values(answers, rows, fit))
+            if task.info.stochastic:  # a report has its own draw
+                [answers] = task.ask([prompt], (*rows, *(row for row in fit if row not in rows)), [Draw(seed, True)])
+            evaluation = task.metrics(answers, rows, fit)
         except Exception as error:  # the task may raise anything
-            found.append(f"score raised {type(error).__name__} on '{split}': {error}")
-            continue
-        if not isinstance(scores, list) or len(scores) != len(prompts):
-            found.append(f"score must give a list of {len(prompts)} scores for as many prompts, it gave {scores!r:.80}")
-            continue
-        found += [problem for p, s in zip(prompts, scores, strict=True) for problem in _score(p, s, calls, split)]
-        if found:
-            break
-        if split == "train" and task.calibrates:
-            ready = [replace(p, offsets=s.offsets) for p, s in zip(prompts, scores, strict=True)]
-        for prompt, score in zip(prompts, scores, strict=True):
-            rows = task.row_values(score, split)
-            if rows and not math.isclose(sum(rows) / len(rows), score.value, rel_tol=1e-4, abs_tol=1e-4):
-                found.append(
-                    f"row_values() of {prompt.text!r} on '{split}' have a mean other than its score {score.value}"
-                )
-    if found:
-        return found
-    return _independence(task, prompts, seeds)
+            return [f"values or metrics {what} raised {type(error).__name__}: {error}"]
+        if values.shape[:1] != (len(rows),) or values.ndim > 2:
+            return [f"values {what} must have one value per row ({len(rows)}), the shape is {values.shape}"]
+        if not np.isfinite(values).all():
+            return [f"values {what} are not finite numbers: {values.tolist()!r:.80}"]
+        if not isinstance(evaluation, Evaluation):
+            return [f"metrics {what} gave a {type(evaluation).__name__}, not a pinprompt Evaluation"]
+        if task.info.primary not in evaluation.metrics:
+            known = ", ".join(evaluation.metrics) or "none"
+            return [f"metrics {what} have no '{task.info.primary}' (the primary metric); they have: {known}"]
+        if not all(math.isfinite(value) for value in evaluation.metrics.values()):
+            return [f"metrics {what} are not finite: {dict(evaluation.metrics)}"]
+        try:
+            json.dumps(dict(evaluation.tables), allow_nan=False)
+        except (TypeError, ValueError) as error:
+            return [f"the tables of metrics {what} are not plain JSON values: {error}"]
+    return []
 
 
-def _score(prompt: Prompt, score: Any, calls: int | None, split: str) -> list[str]:
-    what = f"the score of {prompt.text!r} on '{split}'"
-    if not isinstance(score, Score):
-        return [f"{what} is a {type(score).__name__}, not a pinprompt Score"]
-    found = []
-    if isinstance(score.value, float) and math.isnan(score.value) and score.failures:
-        found.append(f"{what} failed: {score.failures[0]}")
-    elif not isinstance(score.value, int | float) or not math.isfinite(score.value):
-        found.append(f"{what} is {score.value!r}, which is not a finite number")
-    if calls is not None and score.calls > calls:
-        found.append(f"{what} says {score.calls} calls, more than the {calls} that calls('{split}') declares")
-    return found
+def _independent(
+    task: Task, prompts: list[Prompt], together: list[Answers], rows: tuple[int, ...], draws: list[Draw]
+) -> list[str]:
+    """A prompt must get the same answers alone, in another order, on single rows and a second time.
 
-
-def _independence(task: Task, prompts: list[Prompt], seeds: list[int]) -> list[str]:
-    """A prompt must get the same score alone, in another order and a second time, given the same seeds."""
-    together = task.score(prompts, seeds, "train")
-    again = task.score(prompts, seeds, "train")
-    turned = task.score(prompts[::-1], seeds[::-1], "train")[::-1]
-    alone = [task.score([prompt], [seed], "train")[0] for prompt, seed in zip(prompts, seeds, strict=True)]
+    On other rows they may differ a little: a model that computes several texts at once rounds differently.
+    """
+    again, second = task.ask(prompts, rows, draws), task.ask(prompts, rows, draws)
+    turned = task.ask(prompts[::-1], rows, draws[::-1])[::-1]
+    alone = [task.ask([prompt], rows, [draw])[0] for prompt, draw in zip(prompts, draws, strict=True)]
+    single = [task.ask([prompt], rows[:1], [draw])[0] for prompt, draw in zip(prompts, draws, strict=True)]
     found = []
     for place, prompt in enumerate(prompts):
-        first = together[place].value
-        if first != again[place].value:
-            if not task.stochastic:
+        first = _plain(again[place].contents)
+        if first != _plain(second[place].contents):
+            if not task.info.stochastic:
                 found.append(
-                    f"{prompt.text!r} scored {first} and then {again[place].value}: set stochastic to True, or make "
-                    "the task deterministic"
+                    f"{prompt.text!r} was answered differently a second time: set info.stochastic to True, or make the "
+                    "task deterministic"
                 )
-        elif first != turned[place].value or first != alone[place].value:
+        elif (
+            first != _plain(turned[place].contents)
+            or first != _plain(alone[place].contents)
+            or not _close(first, _plain(together[place].on(rows)))
+            or not _close(first[:1], _plain(single[place].contents))
+        ):
             found.append(
-                f"{prompt.text!r} scored {first} among others, {turned[place].value} in another order and "
-                f"{alone[place].value} alone: a score must not depend on the other prompts of the call"
+                f"{prompt.text!r} was answered differently alone or in another order: an answer must not depend on the "
+                "other prompts and rows of the call"
             )
     return found
 
 
-def _evaluations(task: Task, prompt: Prompt, seed: int) -> list[str]:
-    found = []
-    for split in task.splits:
-        try:
-            answer = task.evaluate(prompt, split, seed)
-        except Exception as error:  # the task may raise anything
-            found.append(f"evaluate raised {type(error).__name__} on '{split}': {error}")
-            continue
-        if not isinstance(answer, Evaluation):
-            found.append(f"evaluate gave a {type(answer).__name__} on '{split}', not a pinprompt Evaluation")
-        elif task.primary not in answer.metrics:
-            known = ", ".join(answer.metrics) or "none"
-            found.append(f"evaluate has no metric '{task.primary}' (its primary) on '{split}'; it has: {known}")
-        elif not all(math.isfinite(value) for value in answer.metrics.values()):
-            found.append(f"evaluate has a metric on '{split}' that is not finite: {dict(answer.metrics)}")
-    return found
+def _plain(contents: Any) -> list[Any]:
+    return list(contents.tolist()) if isinstance(contents, np.ndarray) else list(contents)
+
+
+def _close(one: Any, other: Any) -> bool:
+    """Whether two answers are the same but for rounding."""
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_close, one, other))
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_close(one[name], other[name]) for name in one)
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-3, abs_tol=1e-3) or (math.isnan(one) and math.isnan(other))
+    return bool(one == other)
 
 
 def _words(task: Task) -> list[str]:
     found = []
     if not isinstance(task.context(), str):
         found.append(f"context() must give a text, it gave {task.context()!r:.60}")
-    baselines = task.baselines()
-    if not isinstance(baselines, dict) or not all(isinstance(v, str) for pair in baselines.items() for v in pair):
-        found.append(f"baselines() must give a dict of name to prompt, it gave {baselines!r:.80}")
+    if not all(isinstance(draft, Draft) for draft in task.drafts()):
+        found.append(f"drafts() must give pinprompt Drafts, it gave {list(task.drafts())!r:.80}")
     return found
 
 
-def _extras(task: Task, prompt: Prompt) -> list[str]:
-    """Check the optional members that a task has."""
+def _extras(task: Task) -> list[str]:
+    """Check what only some tasks have."""
     found = []
-    if isinstance(task.notes, str) or not all(isinstance(note, str) for note in task.notes):
-        found.append(f"'notes' must be a list of sentences, it is {task.notes!r:.80}")
-    if not isinstance(task.chunk, int) or isinstance(task.chunk, bool) or task.chunk < 1:
-        found.append(f"'chunk' must be a whole number of at least 1, it is {task.chunk!r}")
-    if task.billed is not None and not isinstance(task.billed, str):
-        found.append(f"'billed' must be a model's name or None, it is {task.billed!r:.60}")
-    if not isinstance(task.calibrates, bool):
-        found.append(f"'calibrates' must be True or False, it is {task.calibrates!r:.60}")
-    if not isinstance(task.blocks, tuple) or not all(isinstance(block, str) for block in task.blocks):
-        found.append(f"'blocks' must be a tuple of names, it is {task.blocks!r:.80}")
-    elif task.blocks and sum(map(task.calls, task.blocks)) < task.calls("train"):
-        found.append("the 'blocks' together must cost at least what 'train' costs: they hold all of its rows")
-    if not isinstance(task.data_fingerprint, str):
-        found.append(f"'data_fingerprint' must be a text, it is {task.data_fingerprint!r:.60}")
-    if not _texts(task.fingerprints) or not set(task.fingerprints) <= {*task.splits, *task.blocks}:
-        found.append(f"'fingerprints' must map splits and blocks to texts, it is {task.fingerprints!r:.80}")
-    for split in task.splits:
-        most: Any = task.tokens(prompt, split)
-        pair = isinstance(most, tuple) and len(most) == 2
-        if not pair or not all(isinstance(count, int) and count >= 0 for count in most):
-            found.append(f"tokens() on '{split}' must give two whole numbers, in and out, it gave {most!r:.60}")
-    if not _texts(task.judges()):
-        found.append(f"judges() must give a dict of what to who, it gave {task.judges()!r:.80}")
-    offered = {name: getattr(task, name)() for name in ("exhibits", "shown_rows", "kept_judges")}
+    if isinstance(task, Fitted) and not all(row in range(len(task.rows)) for row in task.fit_rows):
+        found.append(f"'fit_rows' must be positions in 'rows', they are {task.fit_rows!r:.80}")
+    offered: dict[str, Any] = {}
+    if isinstance(task, Shown):
+        offered |= {"exhibits": task.exhibits(), "shown_rows": task.shown_rows()}
+    if isinstance(task, Judged):
+        offered |= {"judges": task.judges(), "kept_judges": task.kept_judges()}
     for name, given in offered.items():
         try:
             fits = isinstance(given, dict) and bool(json.dumps(given, allow_nan=False))
@@ -416,13 +444,9 @@ def _extras(task: Task, prompt: Prompt) -> list[str]:
             fits = False
         if not fits:
             found.append(f"{name}() must give a dict of plain JSON values, it gave {given!r:.80}")
-    view = task.differentiable()
-    members = ("embeddings", "tokenizer", "loss", "score_vectors", "rows")
+    view = task.differentiable() if isinstance(task, WhiteBox) else None
+    members = ("embeddings", "tokenizer", "loss", "answers")
     missing = [] if view is None else [name for name in members if not hasattr(view, name)]
     if missing:
         found.append(f"differentiable() must give None or a view; its view has no {', '.join(missing)}")
     return found
-
-
-def _texts(given: Any) -> bool:
-    return isinstance(given, Mapping) and all(isinstance(text, str) for pair in given.items() for text in pair)

@@ -41,7 +41,7 @@ from pinprompt.judges.style import (
 from pinprompt.models.generator import Generator, Request
 from pinprompt.models.loading import load_causal_lm, load_encoder, load_sequence_classifier
 from pinprompt.models.sources import resolve
-from pinprompt.recipe.task_sections import RemoteSettings, StyleTransferSettings
+from pinprompt.recipe.task_sections import RemoteSettings, StyleTransferSettings, model_and_part
 from pinprompt.remote.client import is_remote, open_client
 from pinprompt.remote.generator import RemoteGenerator
 from pinprompt.tasks.style_data import StyleData
@@ -98,30 +98,9 @@ def _words(text: str) -> list[str]:
     return re.findall(r"\w+", text.lower()) or text.split()
 
 
-def local_generator(settings: StyleTransferSettings, model: Any, tokenizer: Any, lower: bool) -> Generator:
-    """A local task model as a generator of rewrites."""
-    return Generator(
-        model,
-        tokenizer,
-        template=settings.template,
-        top_k=settings.top_k,
-        temperature=settings.temperature,
-        lower=lower,
-        max_new_tokens=settings.max_new_tokens,
-        rows=settings.rows,
-    )
-
-
 def open_server(settings: StyleTransferSettings, lower: bool, remote: RemoteSettings, contact: bool) -> RemoteGenerator:
     """A remote model with the interface of `Generator`; with `contact` the server is probed."""
-    server = RemoteGenerator(
-        open_client(settings.model, remote),
-        template=settings.template,
-        top_k=settings.top_k,
-        temperature=settings.temperature,
-        lower=lower,
-        max_new_tokens=settings.max_new_tokens,
-    )
+    server = RemoteGenerator(open_client(settings.model, remote), template=settings.template, lower=lower)
     if contact:
         server.probe(max(settings.samples * settings.bootstraps, settings.test_samples))
     return server
@@ -137,7 +116,7 @@ def kept_rewriter(
         server: Any = open_server(settings, lower, remote, contact=True)
         return Rewriter(server, content, style, settings.test_samples, settings.reward, tuple(server.notes))
     model, tokenizer = load_causal_lm(settings.model, device)
-    generator = local_generator(settings, model, tokenizer, lower)
+    generator = Generator(model, tokenizer, template=settings.template, lower=lower)
     return Rewriter(generator, content, style, settings.test_samples, settings.reward)
 
 
@@ -182,32 +161,36 @@ class StyleJudges:
 
 
 def build_judges(
-    settings: StyleTransferSettings, data: StyleData, device: str, task_lm: LanguageModel | None
+    settings: StyleTransferSettings,
+    data: StyleData,
+    device: str,
+    task_lm: LanguageModel | None,
+    writer: str | None = None,
 ) -> StyleJudges:
     """Load and train the judges, including the report's style judge, so that an error comes before the search.
 
-    If the task model gives no probabilities (`task_lm` is None), perplexity is computed by `settings.fluency_model`.
+    If the task model gives no probabilities (`task_lm` is None), perplexity is computed by the `writer`.
     """
     encoder = _encoder(settings, device)
     first, second = data.halves
     known: dict[str, Classifier] = {}
-    lm = task_lm
-    if settings.fluency_model is not None:
-        lm = LanguageModel(*load_causal_lm(settings.fluency_model, device), name=_named(settings.fluency_model))
+    fluency, part = model_and_part(settings.fluency)
+    other = part if fluency == PERPLEXITY and part else writer if task_lm is None else None
+    lm = task_lm if other is None else LanguageModel(*load_causal_lm(other, device), name=_named(other))
     if lm is None:
-        raise SettingError("a remote model gives no perplexity; set task.fluency_model to a local model")
-    read = Embedding(_layer(encoder, settings.style_layer))
-    search = _style(settings, data, settings.style, settings.style_label, known, read, first, device)
-    wide = Together([read, Words()])
-    label = settings.test_style_label if settings.test_style_label is not None else settings.style_label
-    report = _style(settings, data, settings.test_style, label, known, wide, second, device)
-    layered = _layer(encoder, settings.encoder_layer)
-    bertscore = BertScore(layered, _baseline(settings, data, layered))
-    acceptability = None
-    if settings.fluency != PERPLEXITY:
-        acceptability = Acceptability(_classifier(settings.fluency, device, known), settings.fluency_label)
+        raise SettingError("a remote model gives no perplexity; set task.fluency to perplexity#model, a local model")
+    read = Embedding(encoder)
+    search = _style(settings, data, settings.style, known, read, first, device)
+    report = _style(settings, data, settings.test_style, known, Together([read, Words()]), second, device)
+    baseline = settings.baseline
+    if baseline is None:
+        texts = [*data.halves[0][0], *data.sources["train"], *data.sources["dev"]][:400]
+        baseline = baseline_of(encoder, texts, settings.split)
+    bertscore = BertScore(encoder, baseline)
+    judged = fluency != PERPLEXITY
+    acceptability = Acceptability(_classifier(fluency, device, known), part or "0") if judged else None
     return StyleJudges(
-        content=Alignment(layered) if settings.content == "alignment" else bertscore,
+        content=Alignment(encoder) if settings.content == "alignment" else bertscore,
         reference=bertscore,
         style=search,
         test_style=report,
@@ -229,13 +212,13 @@ def keep_judges(judges: StyleJudges) -> dict[str, Any]:
 
 def kept_content(settings: StyleTransferSettings, kept: Mapping[str, Any], device: str) -> ContentJudge:
     """The content judge of a finished run."""
-    layered = _layer(_encoder(settings, device), settings.encoder_layer)
+    encoder = _encoder(settings, device)
     if settings.content == "alignment":
-        return Alignment(layered)
+        return Alignment(encoder)
     baseline = kept.get("baseline")
     if not isinstance(baseline, int | float) or not 0 <= baseline < 1:
         raise RunError(f"judges.json has no baseline of the content judge between 0 and 1: {baseline!r:.40}")
-    return BertScore(layered, float(baseline))
+    return BertScore(encoder, float(baseline))
 
 
 def kept_style(settings: StyleTransferSettings, kept: Mapping[str, Any], device: str) -> StyleJudge:
@@ -244,41 +227,32 @@ def kept_style(settings: StyleTransferSettings, kept: Mapping[str, Any], device:
     if not isinstance(values, Mapping):
         raise RunError("judges.json has no style judge; run the search again with --force")
     if settings.test_style != TRAINED:
-        return NamedStyle(_classifier(settings.test_style, device, {}), str(values.get("label")))
-    read = Embedding(_layer(_encoder(settings, device), settings.style_layer))
-    return trained_from(values, read)
+        name, _ = model_and_part(settings.test_style)
+        return NamedStyle(_classifier(name, device, {}), str(values.get("label")))
+    return trained_from(values, Embedding(_encoder(settings, device)))
 
 
 def _encoder(settings: StyleTransferSettings, device: str) -> Encoder:
-    return Encoder(*load_encoder(settings.encoder, device), name=_named(settings.encoder))
-
-
-def _layer(encoder: Encoder, layer: int) -> Encoder:
-    """The same encoder with another layer; vectors of the last layer are shared by all judges."""
-    if layer == -1:
-        return encoder
-    return Encoder(encoder.model, encoder.tokenizer, name=f"{encoder.name} layer {layer}", layer=layer)
-
-
-def _baseline(settings: StyleTransferSettings, data: StyleData, encoder: Encoder) -> float:
-    if settings.baseline is not None:
-        return settings.baseline
-    texts = [*data.halves[0][0], *data.sources["train"], *data.sources["dev"]][:400]
-    return baseline_of(encoder, texts, settings.split)
+    name, layer = model_and_part(settings.encoder)
+    if layer is None:
+        return Encoder(*load_encoder(name, device), name=_named(name))
+    if not re.fullmatch(r"-?\d{1,4}", layer):
+        raise SettingError(f"the layer of the encoder must be a number, as in '{name}#17'; given: '{layer}'")
+    return Encoder(*load_encoder(name, device), name=f"{_named(name)} layer {layer}", layer=int(layer))
 
 
 def _style(
     settings: StyleTransferSettings,
     data: StyleData,
-    name: str,
-    label: str | None,
+    judge: str,
     known: dict[str, Classifier],
     features: Features,
     texts: tuple[list[str], list[str]],
     device: str,
 ) -> StyleJudge:
-    if name == TRAINED:
+    if judge == TRAINED:
         return train_style(*texts, features, settings.split, force=settings.force_judge)
+    name, label = model_and_part(judge)
     classifier = _classifier(name, device, known)
     if label is not None:
         return NamedStyle(classifier, label)
@@ -289,7 +263,7 @@ def _style(
             continue
     raise SettingError(
         f"which label of the style judge '{name}' is the target style '{data.styles[1]}'? Its labels: "
-        f"{', '.join(classifier.labels)}; name one as style_label"
+        f"{', '.join(classifier.labels)}; name one, as in '{name}#{classifier.labels[0]}'"
     )
 
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from pinprompt.errors import SettingError
-from pinprompt.values import Evaluation, Score
+from pinprompt.values import Answers
 
 if TYPE_CHECKING:
     from pinprompt.tasks.classification import ClassificationTask
-    from pinprompt.tasks.label_scores import Floats
 
 _BATCH = 32
 
@@ -23,10 +21,7 @@ class SoftView:
 
     def __init__(self, task: ClassificationTask) -> None:
         if not task.model.words.single:
-            raise SettingError(
-                "methods that use gradients need label words of one token each; choose other words (strict_words "
-                "lists longer ones)."
-            )
+            raise SettingError("methods that use gradients need label words of one token each; choose other words")
         self.task, self.model = task, task.model
         self.tokenizer = task.model.tokenizer
         self.label_words = tuple(task.data.words.values())
@@ -38,36 +33,24 @@ class SoftView:
             every = torch.arange(embed.weight.shape[0], device=embed.weight.device)
             self.embeddings: torch.Tensor = embed.weight.detach() if plain else embed(every)
 
-    def rows(self, split: str) -> int:
-        """How many examples a split has."""
-        return len(self.task.targets(split))
-
     def loss(self, vectors: Any, rows: Sequence[int]) -> torch.Tensor:
-        """Mean cross-entropy among the label words over training rows; differentiable in the vectors."""
-        targets = torch.as_tensor(self.task.targets("train")[list(rows)], device=vectors.device)
-        return torch.nn.functional.cross_entropy(self._logits(vectors, "train", rows), targets)
+        """Mean cross-entropy among the label words over rows; differentiable in the vectors."""
+        targets = torch.as_tensor(self.task.targets(rows), device=vectors.device)
+        return torch.nn.functional.cross_entropy(self._logits(vectors, rows), targets)
 
-    def score_vectors(self, vectors: Any, split: str) -> Score:
-        """The task's own score of prompt vectors, without a gradient (and without calibration)."""
-        return self.task.score_of(self._probabilities(vectors, split), split)
-
-    def evaluate_vectors(self, vectors: Any, split: str, seed: int = 0) -> Evaluation:
-        """The task's metrics of prompt vectors (without calibration)."""
-        return self.task.evaluation_of(self._probabilities(vectors, split), split, seed)
-
-    def _probabilities(self, vectors: Any, split: str) -> Floats:
+    def answers(self, vectors: Any, rows: Sequence[int]) -> Answers:
+        """The label log-probabilities after prompt vectors, without a gradient."""
         with torch.no_grad():
             parts = [
-                torch.softmax(self._logits(vectors, split, range(start, min(start + _BATCH, self.rows(split)))), -1)
-                for start in range(0, self.rows(split), _BATCH)
+                torch.softmax(self._logits(vectors, rows[start : start + _BATCH]), -1)
+                for start in range(0, len(rows), _BATCH)
             ]
-        return np.asarray(torch.cat(parts).double().cpu().numpy())
+        return Answers(tuple(rows), torch.cat(parts).double().log().cpu().numpy())
 
-    def _logits(self, vectors: torch.Tensor, split: str, rows: Sequence[int]) -> torch.Tensor:
-        texts = self.task.inputs(split).texts
+    def _logits(self, vectors: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
         sides, skips = [], []
-        for row in rows:
-            left, right, skip = self._sides(texts[row], len(vectors))
+        for text in self.task.inputs(tuple(rows)).texts:
+            left, right, skip = self._sides(text, len(vectors))
             sides.append((left, right))
             skips.append(skip)
         return self.model.vector_logits(vectors, sides, skips)

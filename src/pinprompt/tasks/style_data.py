@@ -85,7 +85,7 @@ def _of_catalogue(settings: StyleTransferSettings, name: str) -> StyleData:
         manual=settings.manual or card.manual[direction],
         instruction=settings.instruction
         or f"You are given a sentence of {hints[source]}. Write it anew as {hints[target]}, and keep what it says.",
-        lower=card.lower if settings.lower is None else settings.lower,
+        lower=card.lower,
         notes=tuple(note for part in loaded for note in part.notes),
     )
 
@@ -125,7 +125,7 @@ def _of_files(settings: StyleTransferSettings, source: Path, target: Path) -> St
         manual=settings.manual or f"Change the following sentence from {names[0]} to {names[1]}.",
         instruction=settings.instruction
         or f"You are given a sentence that is {names[0]}. Write it anew to be {names[1]}, and keep what it says.",
-        lower=bool(settings.lower),
+        lower=False,
     )
 
 

@@ -1,24 +1,28 @@
-"""Unsupervised style transfer: a prompt's score is the content and style of the best rewrites that it produces."""
+"""Unsupervised style transfer: a prompt is worth the content and style of the best rewrites that it produces.
+
+A row is a source text. In a search, an answer has the best of each group of outputs, as [score, content, style], since
+only these count. In a report, it is the best of all outputs with the judgements of the report's judges.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 
-from pinprompt.errors import DataError, SettingError, did_you_mean
+from pinprompt.errors import DataError
 from pinprompt.judges.frozen import LanguageModel
 from pinprompt.models.generator import Generator, Request
 from pinprompt.models.loading import load_causal_lm
 from pinprompt.models.sources import resolve
 from pinprompt.recipe.task_sections import RemoteSettings, StyleTransferSettings
 from pinprompt.remote.client import is_remote
-from pinprompt.tasks.protocol import Task, spans
+from pinprompt.tasks.protocol import Draft, Shown, TaskInfo, calls_of
 from pinprompt.tasks.rewriting import (
     Rewrite,
     Rewriter,
@@ -30,16 +34,15 @@ from pinprompt.tasks.rewriting import (
     gain,
     joint,
     keep_judges,
-    local_generator,
     mean_intervals,
     open_server,
     sentence_bleu,
     unchanged,
 )
 from pinprompt.tasks.style_data import StyleData, style_data
-from pinprompt.values import Evaluation, Meter, Prompt, Score, derive
+from pinprompt.values import Answers, Draw, Evaluation, Floats, Meter, Prompt, Row, derive
 
-SHOWN = 100
+MAX_REWRITES_SHOWN = 100
 """The most rewrites in an evaluation's table."""
 DRAFTS = (
     "Rewrite the sentence so that it is {target}:",
@@ -68,18 +71,18 @@ DRAFTS = (
     "I did not mean {text} What I meant was {target}:",
 )
 """Common instructions for a change of style, with the names of both styles; before the text, or around it."""
+CONTEXT_TEXTS = 2
+"""Texts of each style in the context for the writer."""
+CHUNK = 16
+"""Number of prompts asked about together."""
+POOL = "pool"
+"""The split of training texts that are not part of train but may be drawn for a step."""
 ROOM = 64
 """Tokens that a training or dev text must leave for the prompt and the template."""
 
 
-class StyleTransferTask(Task):
+class StyleTransferTask(Shown):
     """The task of `tasks.protocol`, on a generator and judges."""
-
-    name = "style-transfer"
-    stochastic = True
-    primary = "j"
-    chunk = 16
-    """How many prompts to score together: one prompt alone leaves most rows of a pass empty."""
 
     def __init__(
         self,
@@ -88,21 +91,14 @@ class StyleTransferTask(Task):
         generator: Generator,
         judges: StyleJudges,
         revision: str = "",
+        notes: Sequence[str] = (),
     ) -> None:
         self.settings, self.data, self.generator, self._judges = settings, data, generator, judges
         self._revision = revision
         self.billed = generator.billed
         self._server: Any = generator if generator.billed is not None else None
         """The generator, if it is behind an API: it counts tokens."""
-        if self._server is not None:
-            self.chunk = 1  # so that each prompt has its own bill; its requests are still sent in parallel
-        fitting = _fitting(data, generator)
-        self.pool = fitting["train"]
-        """Training texts from which the sources of a step are drawn; the first ones are the split `train`."""
-        self.sources = {**fitting, "train": self.pool[: settings.sources]}
-        self.splits = tuple(self.sources)
-        self._rows = self._block_rows()
-        self.blocks = tuple(self._rows)
+        self.rows = self._rows(_fitting(data, generator))
         facts = {
             "settings": settings.model_dump(mode="json", exclude={"data", "source", "target", "test", "references"}),
             "model": revision,
@@ -110,7 +106,16 @@ class StyleTransferTask(Task):
             "judges": [judges.content.name, judges.style.name, judges.test_style.name, judges.lm.name],
             "copies": "the same words",  # the rule by which an output counts as unchanged, see rewriting.py
         }
-        self.fingerprint = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+        self.info = TaskInfo(
+            name="style-transfer",
+            fingerprint=hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16],
+            primary="j",
+            stochastic=True,
+            # Together, since one prompt alone leaves most rows of a pass empty. With a server one at a time, so that
+            # each prompt has its own bill; its requests are still sent in parallel.
+            chunk=CHUNK if self._server is None else 1,
+            notes=tuple(notes),
+        )
 
     @classmethod
     def build(
@@ -127,164 +132,142 @@ class StyleTransferTask(Task):
 
         The run's seed is not used: texts and judges depend on `settings.split`, so that runs with different seeds are
         measured on the same texts by the same judges. `remote` says how to reach a model behind an API; without
-        `contact`, no request is sent to its server. Such a model gives no perplexity, so that of
-        `settings.fluency_model` is reported, or the `writer`'s if that is not set.
+        `contact`, no request is sent to its server. Such a model gives no perplexity, so the `writer`'s is reported,
+        unless `settings.fluency` names another model.
         """
         data = style_data(settings)
         if is_remote(settings.model):
-            judged = settings.model_copy(update={"fluency_model": settings.fluency_model or writer})
-            judges = build_judges(judged, data, device, None)
+            judges = build_judges(settings, data, device, None, writer)
             server: Any = open_server(settings, data.lower, remote or RemoteSettings(), contact)
-            task = cls(settings, data, server, judges, server.revision)
-            task.notes = [*server.notes, f"perplexity and fluency by {judges.lm.name}"]
-            return task
+            notes = [*server.notes, f"perplexity and fluency by {judges.lm.name}"]
+            return cls(settings, data, server, judges, server.revision, notes)
         model, tokenizer = load_causal_lm(settings.model, device, precision=precision)
         revision = resolve(settings.model).revision + ("" if precision == "float32" else f" {precision}")
-        generator = local_generator(settings, model, tokenizer, data.lower)
+        generator = Generator(model, tokenizer, template=settings.template, lower=data.lower)
         lm = LanguageModel(model, tokenizer, name=f"{settings.model}@{revision[:8]}")
         return cls(settings, data, generator, build_judges(settings, data, device, lm), revision)
 
-    def score(self, prompts: Sequence[Prompt], seeds: Sequence[int], split: str = "train") -> list[Score]:
-        """The score, 0 to 100: the best output of each block, averaged over blocks and then over the sources.
-
-        `details` has the best score of each block by source (`input/<source>/<block>`), for a z-score per source, and
-        the mean content and style of these best outputs. With a server, prompts are scored one by one, so that each has
-        its own bill.
-        """
+    def ask(self, prompts: Sequence[Prompt], rows: Sequence[int], draws: Sequence[Draw]) -> list[Answers]:
+        """Outputs of each prompt for each source, judged; with a server one prompt at a time, for its bill."""
         if self._server is None:
-            return self._scores(prompts, seeds, split)
+            return self._asked(prompts, rows, draws)
         found = []
-        for prompt, seed in zip(prompts, seeds, strict=True):
+        for prompt, draw in zip(prompts, draws, strict=True):
             self._server.take()
-            (score,) = self._scores([prompt], [seed], split)
+            [answers] = self._asked([prompt], rows, [draw])
             usage = self._server.take()
-            details = {**score.details, "tokens_in": float(usage.tokens_in), "tokens_out": float(usage.tokens_out)}
-            found.append(replace(score, details=details))
+            found.append(replace(answers, tokens=(usage.tokens_in, usage.tokens_out)))
         return found
 
-    def _scores(self, prompts: Sequence[Prompt], seeds: Sequence[int], split: str) -> list[Score]:
-        blocks = self._blocks(split)
-        count = self._samples(split) * blocks
-        drawn = [self._drawn(prompt, split) for prompt in prompts]
-        judged = iter(
-            self._judged(
-                [
-                    Request(prompt.text, source, count, derive(seed, self._base(split), place))
-                    for prompt, seed, sources in zip(prompts, seeds, drawn, strict=True)
-                    for place, source in sources.items()
-                ]
-            )
+    def _asked(self, prompts: Sequence[Prompt], rows: Sequence[int], draws: Sequence[Draw]) -> list[Answers]:
+        report = bool(draws) and draws[0].report
+        judged = self._judged(
+            [
+                Request(prompt.text, self.rows[row].input, calls_of(self.rows[row], report), self._seed(draw, row))
+                for prompt, draw in zip(prompts, draws, strict=True)
+                for row in rows
+            ]
         )
-        scores = []
-        for sources in drawn:
-            details: dict[str, float] = {}
-            failures: list[str] = []
-            counted: list[Rewrite] = []
-            for place in sources:
-                rewrites, failure = next(judged)
-                _, best_ones = best_of_blocks([rewrite.score for rewrite in rewrites], blocks)
-                for block, one in enumerate(best_ones):
-                    details[f"input/{place}/{block}"] = rewrites[one].score
-                    counted.append(rewrites[one])
-                failures += [f"{self._base(split)} text {place}: {failure}"] if failure else []
-            details["content"] = sum(rewrite.content for rewrite in counted) / len(counted)
-            details["style"] = sum(rewrite.style for rewrite in counted) / len(counted)
-            mean = sum(rewrite.score for rewrite in counted) / len(counted)
-            group = f"{self._base(split)} {', '.join(map(str, sources))}"
-            scores.append(Score(mean, count * len(sources), group, details, tuple(failures)))
-        return scores
-
-    def _drawn(self, prompt: Prompt, split: str) -> dict[int, str]:
-        """The sources that a prompt is scored on, by index: all of the split, or one of those drawn for its step."""
-        own = self._sources(split)
-        if split != "train" or self.settings.draw == "fixed" or prompt.draw is None:
-            return dict(enumerate(own, self._rows[split][1] if split in self._rows else 0))
-        step, place = prompt.draw
-        random = np.random.Generator(np.random.Philox(derive(self.settings.split, "sources of a step", step)))
-        chosen = int(random.choice(len(self.pool), len(own), replace=False)[place % len(own)])
-        return {chosen: self.pool[chosen]}
-
-    def row_values(self, score: Score, split: str) -> list[float]:
-        """The value of each source in a score, in order: the mean over blocks of the best output."""
-        blocks: dict[int, list[float]] = {}
-        for name, value in score.details.items():
-            kind, _, rest = name.partition("/")
-            if kind == "input":
-                blocks.setdefault(int(rest.partition("/")[0]), []).append(value)
-        return [sum(values) / len(values) for _, values in sorted(blocks.items())]
-
-    def pooled(self, scores: Sequence[Score]) -> list[float]:
-        """The value of each source in the first blocks."""
-        return [
-            value for score, name in zip(scores, self.blocks, strict=False) for value in self.row_values(score, name)
-        ]
-
-    def whole_splits(self, scores: Sequence[Score]) -> dict[str, Score]:
-        """The scores on train and on dev, if all of the split's sources are in the first blocks."""
-        found: dict[str, Score] = {}
-        for split in ("train", "dev"):
-            parts = [score for score, name in zip(scores, self.blocks, strict=False) if self._base(name) == split]
-            rows = [value for score in parts for value in self.row_values(score, split)]
-            if len(rows) != len(self.sources.get(split, ())):
-                break
-            details = {name: value for score in parts for name, value in score.details.items() if "/" in name}
-            for name in ("content", "style"):
-                weighted = (score.details[name] * len(self.row_values(score, split)) for score in parts)
-                details[name] = sum(weighted) / len(rows)
-            failures = tuple(failure for score in parts for failure in score.failures)
-            found[split] = Score(sum(rows) / len(rows), 0, split, details, failures)
+        found = []
+        for place in range(len(prompts)):
+            mine = judged[place * len(rows) : (place + 1) * len(rows)]
+            failures = {
+                row: f"{self._split(row)} text {self.rows[row].index}: {failure}"
+                for row, (_, failure) in zip(rows, mine, strict=True)
+                if failure
+            }
+            rewrites = [one for one, _ in mine]
+            contents = self._reported(rewrites, rows) if report else self._searched(rewrites, rows)
+            found.append(Answers(tuple(rows), contents, failures))
         return found
 
-    def evaluate(self, prompt: Prompt, split: str, seed: int = 0) -> Evaluation:
-        """The search's judges choose the best of `test_samples` outputs per source; the report's judges measure it."""
-        if self._server is None:
-            return self._evaluated(prompt, split, seed)
-        self._server.take()
-        evaluation = self._evaluated(prompt, split, seed)
-        usage = self._server.take()
-        taken = {"tokens_in": usage.tokens_in, "tokens_out": usage.tokens_out}
-        return replace(evaluation, tables={**evaluation.tables, "usage": taken, "notes": list(self.notes)})
+    def _searched(self, rewrites: Sequence[Sequence[Rewrite]], rows: Sequence[int]) -> list[list[list[float]]]:
+        """The best output of each group, as [score, content, style], by row."""
+        found = []
+        for row, outputs in zip(rows, rewrites, strict=True):
+            _, best = best_of_blocks([one.score for one in outputs], self._groups(self._split(row)))
+            found.append([[outputs[at].score, outputs[at].content, outputs[at].style] for at in best])
+        return found
 
-    def _evaluated(self, prompt: Prompt, split: str, seed: int) -> Evaluation:
-        sources, count, judges = self._sources(split), self.settings.test_samples, self._judges
-        asked = [
-            Request(prompt.text, source, count, derive(seed, split, place)) for place, source in enumerate(sources)
+    def _reported(self, rewrites: Sequence[Sequence[Rewrite]], rows: Sequence[int]) -> list[dict[str, Any]]:
+        """The best output by the search's judges, with the values of the report's judges, by row."""
+        judges = self._judges
+        chosen = [_best(self.rows[row].input, outputs) for row, outputs in zip(rows, rewrites, strict=True)]
+        texts = [one.text for one in chosen]
+        found: list[dict[str, Any]] = [
+            {
+                "text": one.text,
+                "score": one.score,
+                "content": one.content,
+                "style": likely,
+                "fluency": fluent,
+                "copy": unchanged(self.rows[row].input, one.text),
+                "nll": list(nll),
+            }
+            for one, row, likely, fluent, nll in zip(
+                chosen, rows, judges.test_style(texts), judges.fluency(texts), judges.lm.nll(texts), strict=True
+            )
         ]
-        judged = self._judged(asked)
-        chosen = [_best(source, rewrites) for source, (rewrites, _) in zip(sources, judged, strict=True)]
-        texts = [rewrite.text for rewrite in chosen]
-        content = [rewrite.content / 100 for rewrite in chosen]
-        likely = judges.test_style(texts)
-        style = [float(value > 0.5) for value in likely]
-        fluent = judges.fluency(texts)
-        metrics = corpus(content, style, fluent)
-        intervals = corpus_intervals(content, style, fluent, seed)
-        per_row: dict[str, list[float]] = {"score": [rewrite.score for rewrite in chosen]}
-        references = self.data.references if split == "test" else ()
-        if references:
+        references = [self.rows[row].target for row in rows]
+        if references and all(reference is not None for reference in references):
             bleu = sentence_bleu(texts, references)
-            per_row |= {"bleu": bleu} if bleu is not None else {}
-            per_row["bertscore"] = [100 * value for value in judges.reference(references, texts)]
+            for at, value in enumerate(judges.reference(references, texts)):
+                found[at] |= {"bertscore": 100 * value, **({} if bleu is None else {"bleu": bleu[at]})}
+        return found
+
+    def values(self, answers: Answers, rows: Sequence[int], fit: Sequence[int] = ()) -> Floats:
+        """The score of the best output of each group, [N, D], 0 to 100; its mean if rows have different groups."""
+        found = [[score for score, _, _ in groups] for groups in answers.on(rows)]
+        if len({len(groups) for groups in found}) > 1:
+            return np.array([sum(groups) / len(groups) for groups in found], dtype=np.float64)
+        return np.array(found, dtype=np.float64)
+
+    def metrics(self, answers: Answers, rows: Sequence[int], fit: Sequence[int] = (), seed: int = 0) -> Evaluation:
+        """Content, style, fluency, J and GM of the best output of each source, by the report's judges."""
+        split, found = self._split(rows[0]), answers.on(rows)
+        content = [one["content"] / 100 for one in found]
+        style = [float(one["style"] > 0.5) for one in found]
+        fluent = [one["fluency"] for one in found]
+        per_row = {name: [one[name] for one in found] for name in ("score", "bleu", "bertscore") if name in found[0]}
+        metrics = corpus(content, style, fluent)
         metrics |= {name: sum(values) / len(values) for name, values in per_row.items()}
-        copies = [unchanged(source, text) for source, text in zip(sources, texts, strict=True)]
-        metrics["copies"] = 100 * sum(copies) / len(copies)
-        perplexity = judges.lm.corpus_perplexity(texts)
-        # If all outputs are empty, there is no perplexity, and the metrics must be finite numbers.
-        metrics |= {"perplexity": perplexity} if math.isfinite(perplexity) else {}
+        metrics["copies"] = 100 * sum(one["copy"] for one in found) / len(found)
+        nll, tokens = (sum(column) for column in zip(*(one["nll"] for one in found), strict=True))
+        if tokens:  # if all outputs are empty, there is no perplexity
+            metrics["perplexity"] = math.exp(min(nll / tokens, 700.0))
         rewrites = [
-            {"source": source, "rewrite": one.text, "content": one.content, "style": 100 * p, "fluency": 100 * f}
-            for source, one, p, f in zip(sources, chosen, likely, fluent, strict=True)
-        ]
-        failures = [f"{split} text {place}: {failure}" for place, (_, failure) in enumerate(judged) if failure]
+            {
+                "source": self.rows[row].input, "rewrite": one.get("text", ""), "content": one["content"],
+                "style": 100 * one["style"], "fluency": 100 * one["fluency"],
+            }
+            for row, one in zip(rows, found, strict=True)
+        ]  # fmt: skip
+        failures = [answers.failures[row] for row in rows if row in answers.failures]
+        tables: dict[str, Any] = {
+            "rewrites": rewrites[:MAX_REWRITES_SHOWN],
+            "failures": failures[:MAX_REWRITES_SHOWN],
+            "judges": self.judges(),
+        }  # fmt: skip
+        if self._server is not None:
+            usage = {"tokens_in": answers.tokens[0], "tokens_out": answers.tokens[1]}
+            tables |= {"usage": usage, "notes": list(self.info.notes)}
         return Evaluation(
             split=split,
             metrics=metrics,
-            rows=len(sources),
-            calls=count * len(sources),
-            intervals=intervals | mean_intervals(per_row, seed),
-            tables={"rewrites": rewrites[:SHOWN], "failures": failures[:SHOWN], "judges": self.judges()},
+            rows=len(rows),
+            intervals=corpus_intervals(content, style, fluent, seed) | mean_intervals(per_row, seed),
+            tables=tables,
             outcomes={"j": tuple(100 * c * s * f for c, s, f in zip(content, style, fluent, strict=True))},
         )
+
+    def rows_of_step(self, step: int, place: int) -> tuple[int, ...]:
+        """One of the sources drawn for a step, for each prompt; () if every prompt has the same sources."""
+        if self.settings.draw == "fixed":
+            return ()
+        count = sum(row.split == "train" for row in self.rows)
+        pool = [number for number, row in enumerate(self.rows) if row.split in ("train", POOL)]
+        random = np.random.Generator(np.random.Philox(derive(self.settings.split, "sources of a step", step)))
+        return (pool[int(random.choice(len(pool), count, replace=False)[place % count])],)
 
     def rewrite(self, prompt: str, text: str, n: int = 1, seed: int = 0) -> list[Rewrite]:
         """The n best distinct rewrites of a text according to the report's judges; an unchanged text comes last."""
@@ -300,35 +283,24 @@ class StyleTransferTask(Task):
         """The contents of judges.json: the report's judges as numbers, so that `rewrite` needs no text of the run."""
         return {"lower": self.data.lower, **keep_judges(self._judges)}
 
-    def calls(self, split: str = "train") -> int:
-        """The number of outputs needed to score a prompt on a split."""
-        return len(self._sources(split)) * self._samples(split) * self._blocks(split)
-
-    def tokens(self, prompt: Prompt, split: str = "train") -> tuple[int, int]:
-        """The most input and output tokens that a score can need; a request's text is read once for all its samples."""
-        sources = list(self._drawn(prompt, split).values())
-        return self._most_tokens(prompt, sources, self._samples(split) * self._blocks(split))
-
-    def likely_tokens(self, prompt: Prompt, split: str = "train") -> tuple[int, int]:
-        """The expected number of input and output tokens of a score."""
-        if self._server is None:
-            return self.tokens(prompt, split)
-        sources, count = self._drawn(prompt, split).values(), self._samples(split) * self._blocks(split)
-        counts = [self._server.likely_tokens(prompt.text, source, count) for source in sources]
-        return sum(one for one, _ in counts), sum(one for _, one in counts)
-
-    def evaluation_cost(self, prompt: Prompt, split: str) -> tuple[int, int, int]:
-        """The outputs of an evaluation, and the most input and output tokens that they can need."""
-        count, sources = self.settings.test_samples, self._sources(split)
-        return count * len(sources), *self._most_tokens(prompt, sources, count)
-
-    def _most_tokens(self, prompt: Prompt, sources: Sequence[str], count: int) -> tuple[int, int]:
-        """The most input and output tokens for `count` outputs of each source."""
+    def most_tokens(self, prompt: Prompt, rows: Sequence[int], report: bool = False) -> tuple[int, int]:
+        """The most input and output tokens of these answers; a request's text is read once for all its samples."""
+        sources = [(self.rows[row].input, calls_of(self.rows[row], report)) for row in rows]
         if self._server is not None:
-            most = [self._server.most_tokens(prompt.text, source, count) for source in sources]
+            most = [self._server.most_tokens(prompt.text, source, count) for source, count in sources]
             return sum(one for one, _ in most), sum(one for _, one in most)
-        read = sum(self.generator.length(prompt.text, source) for source in sources)
-        return read, sum(count * self.generator.limit(source) for source in sources)
+        read = sum(self.generator.length(prompt.text, source) for source, _ in sources)
+        return read, sum(count * self.generator.limit(source) for source, count in sources)
+
+    def likely_tokens(self, prompt: Prompt, rows: Sequence[int], report: bool = False) -> tuple[int, int]:
+        """The expected number of input and output tokens of these answers."""
+        if self._server is None:
+            return self.most_tokens(prompt, rows, report)
+        counts = [
+            self._server.likely_tokens(prompt.text, self.rows[row].input, calls_of(self.rows[row], report))
+            for row in rows
+        ]
+        return sum(one for one, _ in counts), sum(one for _, one in counts)
 
     def attach(self, meter: Meter) -> bool:
         """Report every request to the server to a meter."""
@@ -339,33 +311,28 @@ class StyleTransferTask(Task):
 
     def context(self) -> str:
         """Texts of both styles and the hand-written prompts, as a list of instructions for the writer to continue."""
-        count = self.settings.context_examples
-        if not count:
-            return ""
-        quoted = [" and ".join(f'"{text}"' for text in texts[:count]) for texts in self.data.halves[0]]
+        quoted = [" and ".join(f'"{text}"' for text in texts[:CONTEXT_TEXTS]) for texts in self.data.halves[0]]
         if not all(quoted):
             return ""
-        listed = "\n".join(f"{place}. {text}" for place, text in enumerate(self.baselines().values(), 1))
+        by_hand = [draft.text for draft in self.drafts() if draft.name]
+        listed = "\n".join(f"{place}. {text}" for place, text in enumerate(by_hand, 1))
         head = f"Instructions for rewriting sentences such as {quoted[0]} as sentences such as {quoted[1]}:"
-        return f"{head}\n{listed}\n{len(self.baselines()) + 1}."
+        return f"{head}\n{listed}\n{len(by_hand) + 1}."
 
-    def baselines(self) -> dict[str, str]:
-        """A hand-written prompt and an instruction, by direction."""
-        return {"manual": self.data.manual, "instructions": self.data.instruction}
-
-    def drafts(self) -> tuple[str, ...]:
-        """Common instructions for a change of style."""
+    def drafts(self) -> list[Draft]:
+        """A hand-written prompt and an instruction by direction, and common instructions for a change of style."""
         source, target = self.data.styles
         names = {"source": source, "target": target, "Source": _capital(source), "Target": _capital(target)}
-        return tuple(frame.format(text="{text}", **names) for frame in DRAFTS)
+        common = [Draft(frame.format(text="{text}", **names)) for frame in DRAFTS]
+        return [Draft(self.data.manual, "manual"), Draft(self.data.instruction, "instructions"), *common]
 
-    def sent(self, prompt: Prompt) -> dict[str, Any]:
+    def sent(self, prompt: Prompt, evaluation: Evaluation | None) -> dict[str, Any]:
         """The exact text around an input, and the model; also the messages if its server has only a chat API."""
         before, _, after = self.generator.fill(prompt.text, "\0").partition("\0")
         sent = {"before": before, "after": after, "model": self.settings.model, "kind": "causal"}
         if self._server is None:
             return {**sent, "revision": self._revision}
-        chats = self._server.client.completes is False
+        chats = self._server.completes is False
         messages = [{"role": "user", "content": f"{before}{{text}}{after}"}] if chats else []
         return {**sent, "source": "remote", "messages": messages}
 
@@ -394,34 +361,41 @@ class StyleTransferTask(Task):
             judged.append((rewrites, failure))
         return judged
 
-    def _block_rows(self) -> dict[str, tuple[str, int, int]]:
-        """Blocks of the sources of train, then of dev: split, start and end. Empty if each step draws its sources."""
-        found: dict[str, tuple[str, int, int]] = {}
-        size = self.settings.first_block
-        for split in ("train", "dev") if self.settings.draw == "fixed" else ():
-            count = len(self.sources.get(split, ()))
-            found |= {f"{split}-{begin + 1}-{end}": (split, begin, end) for begin, end in spans(count, size)}
-            size = max(size, count)
-        return found
+    def _rows(self, sources: Mapping[str, Sequence[str]]) -> tuple[Row, ...]:
+        """The sources by split; those of train that only a step may draw come last."""
+        settings, references = self.settings, self.data.references
+        train = list(sources["train"])
+        by_split: dict[str, Sequence[str]] = {**sources, "train": train[: settings.sources]}
+        found = [
+            Row(
+                split, index, text,
+                references[index] if split == "test" and references else None,
+                calls=self._calls(split), report_calls=settings.test_samples,
+            )
+            for split, texts in by_split.items()
+            for index, text in enumerate(texts)
+        ]  # fmt: skip
+        found += [
+            Row(POOL, index, text, calls=self._calls("train"), report_calls=settings.test_samples)
+            for index, text in enumerate(train[settings.sources :])
+        ]
+        return tuple(found)
 
-    def _base(self, split: str) -> str:
-        """The split that a block belongs to; a split's own name otherwise."""
-        return self._rows[split][0] if split in self._rows else split
+    def _split(self, row: int) -> str:
+        """The split that a row belongs to."""
+        split = self.rows[row].split
+        return "train" if split == POOL else split
 
-    def _sources(self, split: str) -> tuple[str, ...]:
-        if split in self._rows:
-            base, begin, end = self._rows[split]
-            return self.sources[base][begin:end]
-        if split not in self.sources:
-            raise SettingError(f"this task has no split '{split}'; {did_you_mean(split, self.sources)}")
-        return self.sources[split]
+    def _seed(self, draw: Draw, row: int) -> int:
+        place = self.rows[row].index + (self.settings.sources if self.rows[row].split == POOL else 0)
+        return derive(draw.seed, self._split(row), place)
 
-    def _samples(self, split: str) -> int:
-        return self.settings.test_samples if split == "test" else self.settings.samples
+    def _groups(self, split: str) -> int:
+        return self.settings.bootstraps if split in ("train", "dev") else 1
 
-    def _blocks(self, split: str) -> int:
-        dev = self.settings.dev_bootstraps
-        return {"train": self.settings.bootstraps, "dev": dev or self.settings.bootstraps}.get(self._base(split), 1)
+    def _calls(self, split: str) -> int:
+        samples = self.settings.test_samples if split == "test" else self.settings.samples
+        return samples * self._groups(split)
 
 
 def _capital(name: str) -> str:

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from baseline_toys import MAGIC, SEEDS, WORDS, WordTask, assert_resumes, planted, run
+from baseline_toys import MAGIC, SEEDS, WORDS, WordTask, assert_resumes, planted, run, worth_of
 from PIL import Image
 
 from pinprompt.errors import ModelError, SettingError
+from pinprompt.methods import gradients
 from pinprompt.methods.baselines.autoprompt import autoprompt, first_order
 from pinprompt.methods.gradients import Gradients
 from pinprompt.methods.protocol import Outcome, Search
@@ -97,8 +98,8 @@ def test_one_position_with_all_words_as_candidates_is_brute_force(tmp_path: Path
     task = planted("causal")
     words = [word for word in task.model.tokenizer.get_vocab() if word.strip("<>/") not in ("s", "pad", "unk")]
     words = [word for word in words if word not in WORDS.values()]
-    everything = {word: task.score([Prompt(word)])[0].value for word in words}
-    outcome, _, _ = run(method(length=1, steps=1, candidates=100, criterion="score"), task, tmp_path / "run")
+    everything = {word: worth_of(task, Prompt(word)) for word in words}
+    outcome, _, _ = run(method(length=1, steps=1, candidates=100), task, tmp_path / "run")
     best = max(outcome.candidates, key=lambda candidate: candidate.score)
     assert best.prompt.text == max(everything, key=lambda word: everything[word])
     assert best.score == pytest.approx(max(everything.values()))
@@ -115,27 +116,20 @@ def test_masks_begin_and_constraints_begin_without(tmp_path: Path) -> None:
 
 def test_filters_and_constraints_hold_for_every_prompt(tmp_path: Path) -> None:
     rules = {"banned": [MAGIC, "overall"], "no_repeats": True}
-    asked = method(rules, length=3, steps=8, candidates=20, skip_capitals=True)
+    asked = method(rules, length=3, steps=8, candidates=20)
     _, _, search = run(asked, planted("causal"), tmp_path / "run")
     texts = [row["prompt"].split() for row in search.evaluator.prompts_table()]
     assert len(texts) > 30
     for words in texts:
         assert len(set(words)) == 3
         assert not {MAGIC, "overall", *WORDS.values()} & set(words)
-    flipped = [words for words in texts if any(word[0].isupper() for word in words)]
-    assert not flipped
-
-
-def test_label_words_may_stand_where_they_are_let(tmp_path: Path) -> None:
-    asked = method(length=1, steps=1, candidates=100, skip_label_words=False)
-    _, _, search = run(asked, planted("causal"), tmp_path / "run")
-    assert set(WORDS.values()) <= {row["prompt"] for row in search.evaluator.prompts_table()}
 
 
 @pytest.mark.parametrize("kind", ["causal", "masked"])
 @pytest.mark.parametrize("die_at", [1, 4])
-def test_it_resumes(tmp_path: Path, kind: str, die_at: int) -> None:
-    assert_resumes(method(steps=6, candidates=4, batch=6), lambda: planted(kind), tmp_path, die_at)
+def test_it_resumes(tmp_path: Path, kind: str, die_at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gradients, "BATCH", 6)
+    assert_resumes(method(steps=6, candidates=4), lambda: planted(kind), tmp_path, die_at)
 
 
 def test_the_budget_is_kept(tmp_path: Path) -> None:
@@ -147,10 +141,12 @@ def test_the_budget_is_kept(tmp_path: Path) -> None:
     assert outcome.candidates
 
 
-def test_gradient_passes_go_over_the_rows_at_most_once(tmp_path: Path) -> None:
-    _, _, search = run(method(steps=1, candidates=1, batch=5, accumulate=99), planted("causal"), tmp_path / "all")
+def test_gradient_passes_go_over_the_rows_at_most_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gradients, "BATCH", 5)
+    _, _, search = run(method(steps=1, candidates=1), planted("causal"), tmp_path / "all")
     assert search.evaluator.charged_calls == 3 * 16 + 2 * 16 + 16
-    _, _, search = run(method(steps=1, candidates=1, batch=5, accumulate=2), planted("causal"), tmp_path / "some")
+    monkeypatch.setattr(gradients, "BATCH", 1)
+    _, _, search = run(method(steps=1, candidates=1), planted("causal"), tmp_path / "some")
     assert search.evaluator.charged_calls == 3 * 10 + 2 * 16 + 16
 
 
@@ -161,15 +157,15 @@ def test_it_finds_words_for_a_picture(tmp_path: Path) -> None:
     outcome, events, search = run(method(length=3, steps=6), task, tmp_path / "run")
     first = search.evaluator.prompts_table()[0]["train"]
     assert outcome.candidates[0].score > first + 0.05
-    assert task.score([outcome.candidates[0].prompt])[0].value == pytest.approx(outcome.candidates[0].score)
+    assert worth_of(task, outcome.candidates[0].prompt) == pytest.approx(outcome.candidates[0].score)
     assert events[-1].data["score_best"] == pytest.approx(outcome.candidates[0].score, abs=1e-5)
 
 
 def test_bad_input(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="60 prompt vectors leave no room"):
-        run(method(tokens=60, steps=1), planted("causal"), tmp_path / "long")
+        run(method(length=60, steps=1), planted("causal"), tmp_path / "long")
     with pytest.raises(SettingError, match="loosen"):
-        run(method({"banned_pattern": "[a-z.]"}, skip_capitals=True), planted("causal"), tmp_path / "none")
+        run(method({"max_chars": 1}), planted("causal"), tmp_path / "none")
     with pytest.raises(ModelError, match="'autoprompt' needs gradients"):
         run(method(steps=1), WordTask(len), tmp_path / "black")
 
@@ -177,7 +173,7 @@ def test_bad_input(tmp_path: Path) -> None:
 def test_the_words_tried_are_those_of_the_greatest_promise(tmp_path: Path) -> None:
     task = planted("causal")
     view = task.differentiable()
-    _, _, search = run(method(length=1, steps=1, candidates=4, init="vocabulary"), task, tmp_path / "run")
+    _, _, search = run(method(length=1, steps=1, candidates=4), task, tmp_path / "run")
     start, *tried = [row["prompt"] for row in search.evaluator.prompts_table()]
     ids = view.tokenizer.convert_tokens_to_ids([start])
     point = view.embeddings[torch.tensor(ids)].clone().requires_grad_(True)

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from baseline_toys import MAGIC, SEEDS, WordTask, assert_resumes, planted, run, writer
 
 from pinprompt.errors import ModelError, SettingError
-from pinprompt.methods.baselines.grips import ByWriter, Draft, TextRules, _Run, grips, merit_of, paraphraser_named
+from pinprompt.methods.baselines import grips as grips_module
+from pinprompt.methods.baselines.grips import ByWriter, Draft, TextRules, _Edits, grips, merit_of, paraphraser_named
 from pinprompt.methods.baselines.grips_phrases import chunker_named, constituents, joined_to, phrases
 from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.recipe.sections import Constraints, GripsSettings, PolicySettings
-from pinprompt.values import Score
+from pinprompt.values import Answers, Row
 
 INSTRUCTION = (
     'In this task, you are given sentences from movie reviews. The task is to classify a sentence as "great" if the '
@@ -31,6 +34,14 @@ def other_words(phrase: str) -> list[str]:
 
 
 OWN = f"{__name__}:other_words"
+
+
+def words_of(text: str) -> list[str]:
+    """A parser into words."""
+    return text.split()
+
+
+WORDS = f"{__name__}:words_of"
 
 
 def method(constraints: dict[str, Any] | None = None, **settings: Any) -> Any:
@@ -48,8 +59,7 @@ def method(constraints: dict[str, Any] | None = None, **settings: Any) -> Any:
 
 @pytest.mark.parametrize("text", [INSTRUCTION, "It was", "one, two; three: (four) five!", "Say it  in\nother words"])
 def test_pieces_are_the_text(text: str) -> None:
-    for level in ("phrase", "word", "sentence"):
-        assert " ".join(chunker_named("chunker", level)(text)).split() == text.split()
+    assert " ".join(chunker_named("chunker")(text)).split() == text.split()
 
 
 def test_phrases_read_like_phrases() -> None:
@@ -114,7 +124,7 @@ def test_every_edit_is_one_of_the_whole_neighbourhood(tmp_path: Path) -> None:
     }
 
     def look(search: Search) -> Any:
-        edits = _Run(search, GripsSettings(paraphraser=OWN))
+        edits = _Edits(search, GripsSettings(paraphraser=OWN))
         return [edits.edited(draft) for _ in range(400)]
 
     found, _, _ = run(look, WordTask(len, "one two three"), tmp_path / "run")
@@ -129,12 +139,14 @@ def test_every_edit_is_one_of_the_whole_neighbourhood(tmp_path: Path) -> None:
 
 
 def test_nothing_is_put_back_before_something_was_deleted(tmp_path: Path) -> None:
+    draft = Draft(("one", "two", "three"))
+
     def look(search: Search) -> Any:
-        edits = _Run(search, GripsSettings(operations=("add",)))
-        return edits.candidates()
+        edits = _Edits(search, GripsSettings(paraphraser=OWN))
+        return [edits.edited(draft) for _ in range(100)]
 
     found, _, _ = run(look, WordTask(len, "one two three"), tmp_path / "run")
-    assert found == []
+    assert max(len(one.pieces) for one in found) == 3
 
 
 # What is climbed
@@ -142,21 +154,40 @@ def test_nothing_is_put_back_before_something_was_deleted(tmp_path: Path) -> Non
 
 def test_the_score_by_hand() -> None:
     # Two classes, 3 of 4 and 1 of 2 right: 62.5; predicted 4 to 2: H = -(2/3 ln 2/3 + 1/3 ln 1/3) = 0.636514.
-    score = Score(7.0, details={"balanced_accuracy": 0.625, "label_entropy": 0.636514168})
-    assert merit_of(score, 10.0) == pytest.approx(62.5 + 6.36514168)
-    assert merit_of(score, 0.0) == 62.5
-    assert merit_of(Score(7.0), 10.0) == 7.0
+    table = np.array([[3, 1], [1, 1]])
+    assert merit_of(table) == pytest.approx(62.5 + 6.36514168)
 
 
-def test_details_of_a_classification_score() -> None:
-    import numpy as np
+class Called(WordTask):
+    """A task whose model calls a row by the first word of the prompt that is a label; it has counts to show."""
 
+    rows = tuple(Row("train", index) for index in range(6))
+
+    def confusion(self, answers: Answers, rows: Sequence[int], fit: Sequence[int] = ()) -> Any:
+        said = int(answers.on(rows)[0])
+        return np.array([[3, 0], [3 - said, said]])
+
+
+def test_it_climbs_by_balanced_accuracy_and_entropy_where_there_are_labels(tmp_path: Path) -> None:
+    """Called by its words, "b" has two of three positives right: (1 + 2/3) / 2, and 4 of 6 are called negative."""
+
+    def look(search: Search) -> Any:
+        edits = _Edits(search, GripsSettings())
+        edits.begin()
+        return edits.base_merit
+
+    task = Called(lambda text: 2.0 if "b" in text else 0.0, "a b c")
+    task.rows = Called.rows
+    merit, _, _ = run(look, task, tmp_path / "run")
+    assert merit == pytest.approx(83.33 - 10 * (4 / 6 * math.log(4 / 6) + 2 / 6 * math.log(2 / 6)), abs=1e-6)
+
+
+def test_counts_of_a_classification_task() -> None:
     task = planted("causal", rows=6)  # neg, pos, neg, pos, neg, pos
     p = np.array([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3], [0.6, 0.4], [0.8, 0.2], [0.9, 0.1]])
-    details = task.score_of(p, "train").details
-    # All three negatives are right, one of three positives is; five rows are called negative.
-    assert details["balanced_accuracy"] == pytest.approx((1 + 1 / 3) / 2)
-    assert details["label_entropy"] == pytest.approx(-(5 / 6 * math.log(5 / 6) + 1 / 6 * math.log(1 / 6)))
+    rows = tuple(range(6))
+    # All three negatives are right, one of three positives is.
+    assert task.confusion(Answers(rows, np.log(p)), rows).tolist() == [[3, 0], [2, 1]]
 
 
 def test_it_finds_the_planted_instruction(tmp_path: Path) -> None:
@@ -166,7 +197,7 @@ def test_it_finds_the_planted_instruction(tmp_path: Path) -> None:
         return -float(sum(word in ("never", "wrong", "bad") for word in words)) + 5.0 * (words[0] == "Decide")
 
     task = WordTask(worth, "never bad Decide wrong")
-    outcome, events, _ = run(method(level="word", patience=10, candidates=8), task, tmp_path / "run", seed=1)
+    outcome, events, _ = run(method(parser=WORDS, patience=10, candidates=8), task, tmp_path / "run", seed=1)
     assert outcome.candidates[0].score == 5.0
     best = outcome.candidates[0].prompt.text.split()
     assert best[0] == "Decide"
@@ -177,9 +208,10 @@ def test_it_finds_the_planted_instruction(tmp_path: Path) -> None:
 
 @pytest.mark.learning
 @pytest.mark.parametrize("kind", ["causal", "masked"])
-def test_it_finds_what_the_model_wants(tmp_path: Path, kind: str) -> None:
+def test_it_finds_what_the_model_wants(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grips_module, "OPERATIONS", ("delete", "swap"))
     # The magic word stands first, where it does nothing. One swap in six, or three deletions in a row, put it last.
-    asked = method(start="manual", level="word", patience=10, operations=("delete", "swap"), candidates=3)
+    asked = method(parser=WORDS, patience=10, candidates=3)
     climbed = 0
     for seed in SEEDS:
         task = planted(kind, seed=seed, manual=f"{MAGIC} river stone table")
@@ -206,21 +238,6 @@ def test_patience_ends_it_after_two_failures_in_a_row(tmp_path: Path) -> None:
     assert len(events) == 3
 
 
-@pytest.mark.parametrize(("loss", "chance"), [(1.0, math.exp(-0.1)), (20.0, math.exp(-2.0)), (1000.0, 0.0)])
-def test_annealing_accepts_worse_prompts_by_chance(tmp_path: Path, loss: float, chance: float) -> None:
-    def look(search: Search) -> Any:
-        at = _Run(search, GripsSettings(annealing=True))
-        taken = 0
-        for _ in range(1000):
-            at.base, at.base_merit = Draft(("a",)), 50.0
-            at.accept(0, [Draft(("b",))], [50.0 - loss])
-            taken += at.base.pieces == ("b",)
-        return taken / 1000
-
-    share, _, _ = run(look, WordTask(len, "one two"), tmp_path / "run")
-    assert share == pytest.approx(chance, abs=0.04)
-
-
 # Budget, constraints, resuming, bad input
 
 
@@ -244,7 +261,7 @@ def test_the_budget_is_kept(tmp_path: Path) -> None:
 def test_constraints_hold_for_every_prompt(tmp_path: Path) -> None:
     rules = {"banned": ["truly"], "required": ["task"], "max_chars": 40}
     task = WordTask(lambda text: len(text), "the task is one, two three four")
-    run(method(rules, patience=9, level="word"), task, tmp_path / "run")
+    run(method(rules, patience=9, parser=WORDS), task, tmp_path / "run")
     assert len(task.asked) > 10
     for text in task.asked:
         assert "truly" not in text
@@ -256,7 +273,7 @@ def test_constraints_hold_for_every_prompt(tmp_path: Path) -> None:
     ("rules", "text", "why"),
     [
         ({"banned": ["Bad Word"]}, "a bad word here", "bad word"),
-        ({"banned_pattern": r"\d"}, "page 3", "banned_pattern"),
+        ({"charset": "tags"}, "page 3", "commas"),
         ({"required": ["now"]}, "not known", "'now'"),
         ({"max_chars": 4}, "hello", "5 characters"),
         ({"charset": "ascii"}, "café", "ASCII"),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from baseline_toys import WordTask, assert_resumes, run, writer
 
+from pinprompt.methods.baselines import untrained
 from pinprompt.methods.baselines.untrained import beam, beams
 from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.policy.writer import Writer
@@ -27,9 +28,12 @@ def every(made: Writer) -> list[tuple[tuple[int, ...], float]]:
     return sorted([pair for pair in found if pair[1] > float("-inf")], key=lambda pair: -pair[1])
 
 
-def method(made: Writer, **settings: Any) -> Any:
+def method(made: Writer, batch: int = 16, width: int = 16, **settings: Any) -> Any:
     def search(search: Search) -> Outcome:
-        return beam(replace(search, writer=lambda: made), BeamSettings(**settings))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(untrained, "BATCH", batch)
+            patch.setattr(untrained, "WIDTH", width)
+            return beam(replace(search, writer=lambda: made), BeamSettings(**settings))
 
     return search
 

@@ -1,26 +1,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pinprompt.errors import BudgetSpent, SettingError
+from pinprompt.answers.budget import Budget
+from pinprompt.answers.evaluator import Evaluator
+from pinprompt.errors import SettingError
 from pinprompt.methods.baselines.untrained import answer, in_context, instructions, manual
 from pinprompt.methods.protocol import Outcome, Search
-from pinprompt.recipe.sections import PolicySettings
-from pinprompt.tasks.custom import CustomTask
+from pinprompt.recipe.sections import BudgetSettings, PolicySettings
+from pinprompt.tasks.function import FunctionTask
+from pinprompt.tasks.protocol import Draft
 from pinprompt.values import Event
 
 
-def search(task: CustomTask, events: list[Event], *, spent: bool = False) -> Search:
-    def score(prompts: Any, split: str = "train") -> Any:
-        if spent:
-            raise BudgetSpent("nothing is left")
-        return task.score(prompts, [0] * len(prompts), split)
-
-    evaluator: Any = SimpleNamespace(score=score)
+def search(task: FunctionTask, events: list[Event], *, calls: int | None = None) -> Search:
+    evaluator = Evaluator(task, Budget(BudgetSettings(calls=calls)))
     nothing: Any = None
     return Search(task, evaluator, events.append, nothing, 0, "cpu", Path(), PolicySettings(), nothing)
 
@@ -29,9 +26,9 @@ METHODS = {"manual": manual, "instructions": instructions, "in-context": in_cont
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_answers_with_the_tasks_baseline(name: str) -> None:
+def test_answers_with_the_tasks_draft(name: str) -> None:
     events: list[Event] = []
-    task = CustomTask(len, baselines={known: known * 2 for known in METHODS})
+    task = FunctionTask(len, drafts=[Draft(known * 2, known) for known in METHODS])
     outcome: Outcome = METHODS[name](search(task, events))
     (candidate,) = outcome.candidates
     assert (candidate.prompt.text, candidate.source, candidate.score) == (name * 2, name, 2 * len(name))
@@ -39,9 +36,9 @@ def test_answers_with_the_tasks_baseline(name: str) -> None:
     assert [event.kind for event in events] == ["step"]
 
 
-def test_budget_and_missing_baselines() -> None:
-    task = CustomTask(len, baselines={"manual": "It was"})
-    outcome = answer(search(task, [], spent=True), "manual")
+def test_budget_and_missing_drafts() -> None:
+    task = FunctionTask(len, drafts=[Draft("It was", "manual")], calls_per_prompt=2)
+    outcome = answer(search(task, [], calls=1), name="manual")
     assert (outcome.candidates, outcome.stopped) == ([], "budget")
-    with pytest.raises(SettingError, match="no baseline 'in-context'; it has: manual"):
+    with pytest.raises(SettingError, match="no prompt 'in-context'; it has: manual"):
         in_context(search(task, []))

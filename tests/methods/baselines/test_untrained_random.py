@@ -10,6 +10,7 @@ import pytest
 import torch
 from baseline_toys import WordTask, assert_resumes, run, writer
 
+from pinprompt.methods.baselines import untrained
 from pinprompt.methods.baselines.untrained import random_search
 from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.recipe.sections import RandomSettings
@@ -21,11 +22,13 @@ def worth(text: str) -> float:
     return float(sum(int(word[1:]) for word in text.split() if word[1:].isdigit()))
 
 
-def method(**settings: Any) -> Any:
+def method(batch: int = 16, **settings: Any) -> Any:
     made = writer()
 
     def search(search: Search) -> Outcome:
-        return random_search(replace(search, writer=lambda: made), RandomSettings(**settings))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(untrained, "BATCH", batch)
+            return random_search(replace(search, writer=lambda: made), RandomSettings(**settings))
 
     return search
 
@@ -89,7 +92,7 @@ def test_constraints_hold(tmp_path: Path) -> None:
     made = writer(constraints={"banned": ["w30", "w31"], "no_repeats": True})
     task = WordTask(worth)
     run(
-        lambda search: random_search(replace(search, writer=lambda: made), RandomSettings(prompts=200, batch=50)),
+        lambda search: random_search(replace(search, writer=lambda: made), RandomSettings(prompts=200)),
         task,
         tmp_path / "r",
     )

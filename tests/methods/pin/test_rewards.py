@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from pinprompt.methods.pin.replay import normalise, z_scores
@@ -15,37 +16,40 @@ def test_z_scores_by_hand() -> None:
     assert z_scores([5.0]) == [0.0]
 
 
+def score(rows: dict[int, float | list[float]]) -> Score:
+    """A score from its value, or its draws, on each row."""
+    values = np.array(list(rows.values()), dtype=np.float64)
+    return Score(float(values.mean()), values, tuple(rows))
+
+
 def test_batch_and_none() -> None:
-    scores = [Score(1.0), Score(3.0)]
+    scores = [score({0: 1.0}), score({0: 3.0})]
     assert normalise(scores, "none") == [1.0, 3.0]
     assert normalise(scores, "batch") == pytest.approx([-1 / 1.0001, 1 / 1.0001])
 
 
 def test_per_input_compares_prompts_on_the_same_input_only() -> None:
-    # Input 0 is easy (scores around 90), input 1 is hard (around 10): the better prompt is the first on both.
-    scores = [
-        Score(51, details={"input/0": 92, "input/1": 10, "other": 5}),
-        Score(49, details={"input/0": 88, "input/1": 10}),
-    ]
+    # Row 0 is easy (values around 90), row 1 is hard (around 10): the better prompt is the first on both.
+    scores = [score({0: 92, 1: 10}), score({0: 88, 1: 10})]
     assert normalise(scores, "input") == pytest.approx([1 / 2.0001 * 2 / 2, -1 / 2.0001 * 2 / 2], rel=1e-3)
 
 
-def test_per_input_falls_back_on_groups() -> None:
-    scores = [Score(90, group="a"), Score(10, group="b"), Score(80, group="a"), Score(20, group="b")]
+def test_prompts_on_other_rows_are_not_compared() -> None:
+    scores = [score({0: 90}), score({1: 10}), score({0: 80}), score({1: 20})]
     assert normalise(scores, "input") == pytest.approx([5 / 5.0001, -5 / 5.0001, -5 / 5.0001, 5 / 5.0001])
 
 
-def test_the_maxima_of_blocks_are_pooled_by_input() -> None:
-    # One source, two prompts with two maxima each: the mean of all four is 5, their population deviation sqrt(5).
-    scores = [Score(3, details={"input/7/0": 2, "input/7/1": 4}), Score(7, details={"input/7/0": 6, "input/7/1": 8})]
+def test_the_draws_of_a_row_are_pooled() -> None:
+    # One row, two prompts with two draws each: the mean of all four is 5, their population deviation sqrt(5).
+    scores = [score({7: [2, 4]}), score({7: [6, 8]})]
     deviation = 5**0.5 + 1e-4
     assert normalise(scores, "input") == pytest.approx([-2 / deviation, 2 / deviation])
     # Between the prompts' means the deviation would be 2, and the rewards -1 and 1.
-    # A prompt of another source is not compared with them.
-    assert normalise([*scores, Score(50, details={"input/8/0": 50, "input/8/1": 50})], "input")[2] == 0
+    # A prompt on another row is not compared with them.
+    assert normalise([*scores, score({8: [50, 50]})], "input")[2] == 0
 
 
-def test_a_batch_is_compared_across_groups_and_inputs() -> None:
-    scores = [Score(1.0, group="a", details={"input/0": 7}), Score(3.0, group="b", details={"input/1": 9})]
+def test_a_batch_is_compared_across_rows() -> None:
+    scores = [score({0: 1.0}), score({1: 3.0})]
     assert normalise(scores, "batch") == pytest.approx([-1 / 1.0001, 1 / 1.0001])
-    assert normalise(scores, "input") == [0.0, 0.0], "each is alone on its input"
+    assert normalise(scores, "input") == [0.0, 0.0], "each is alone on its row"

@@ -9,36 +9,41 @@ import torch
 from torch import Tensor
 
 from pinprompt.errors import BudgetSpent
-from pinprompt.methods.bookkeeping import Book
+from pinprompt.maths.labels import accuracy
 from pinprompt.methods.gradients import Gradients, TokenSpace, finite, rounds, runaway, view_of
 from pinprompt.methods.protocol import Outcome, Search
+from pinprompt.methods.trials import Trials
 from pinprompt.recipe.sections import AutoPromptSettings, Constraints
+from pinprompt.tasks.protocol import Labelling, fit_rows
 from pinprompt.values import Prompt, Score
 
+ACCUMULATE = 10
+"""Gradient passes per step, at most one epoch."""
 _TRIES = 50  # tokens considered per candidate, since constraints reject many
 
 
 def autoprompt(search: Search, settings: AutoPromptSettings) -> Outcome:
     """Replace tokens until the steps or the budget end; prompts are scored as texts, and the best on dev are kept."""
-    run = _Run(search, settings)
-    book = run.book
+    run = _Exchanges(search, settings)
+    trials = run.trials
     for step in range(run.resume(), settings.steps):
         try:
             loss, gradient = run.gradient()
             if not finite(loss, gradient):
-                book.save()
-                return book.diverged(settings.finalists, runaway("autoprompt", step, None))
-            place = int(torch.randint(len(run.ids), (1,), generator=book.random))
+                trials.save()
+                return trials.diverged(runaway("autoprompt", step, None))
+            place = int(torch.randint(len(run.ids), (1,), generator=trials.random))
             candidates = list(itertools.islice(run.exchanges(gradient, place), settings.candidates))
-            scores = book.score([run.prompt(ids) for ids in (run.ids, *candidates)])
-            ids = run.chosen(candidates, scores)
-            book.score_on_dev(run.prompt(ids))
+            prompts = [run.prompt(ids) for ids in (run.ids, *candidates)]
+            scores = trials.score(prompts)
+            ids = run.chosen(candidates, run.merits(prompts, scores))
+            trials.score_on_dev(run.prompt(ids))
         except BudgetSpent:
             return run.finish("budget")
         run.ids = ids
-        book.tell(step, [score.value for score in scores], loss=loss)
-        book.remember(step + 1, {"ids": list(run.ids)})
-        book.save_if_due()
+        trials.tell(step, [score.value for score in scores], loss=loss)
+        trials.remember(step + 1, {"ids": list(run.ids)})
+        trials.save_if_due()
     return run.finish("finished")
 
 
@@ -48,30 +53,31 @@ def first_order(embeddings: Tensor, gradient: Tensor, token: int) -> Tensor:
     return products - products[token]
 
 
-class _Run:
+class _Exchanges:
     """What changes while AutoPrompt runs."""
 
     def __init__(self, search: Search, settings: AutoPromptSettings) -> None:
         self.search, self.settings, policy = search, settings, search.policy
         self.view = view_of(search, "autoprompt")
-        labels = getattr(self.view, "label_words", ()) if settings.skip_label_words else ()
-        size = settings.tokens or policy.length
-        self.space = TokenSpace(self.view, size, policy.constraints, labels, not settings.skip_capitals)
-        self.book = Book(search, "autoprompt")
+        labels = getattr(self.view, "label_words", ())
+        self.space = TokenSpace(self.view, policy.length, policy.constraints, labels)
+        self.trials = Trials(search, "autoprompt")
         self.gradients = Gradients(search, self.view)
         mask = getattr(self.view.tokenizer, "mask_token_id", None)
         # A mask is a placeholder for a word; constraints on the whole text cannot be satisfied yet.
         banned = {name: getattr(policy.constraints, name) for name in ("banned", "banned_file", "stable")}
         free = policy.constraints == Constraints(**banned)
-        self.mask: int | None = mask if settings.init == "mask" and free else None
-        self.ids: tuple[int, ...] = (self.mask,) * size if self.mask is not None else self.space.draw(self.book.random)
+        self.mask: int | None = mask if free else None
+        self.ids: tuple[int, ...] = (
+            (self.mask,) * policy.length if self.mask is not None else self.space.draw(self.trials.random)
+        )
 
     def gradient(self) -> tuple[float, Tensor]:
         """Mean loss and gradient [n, d] of the prompt over several minibatches, at most all training rows once."""
         vectors, losses, seen = self.space.vectors(self.ids), 0.0, 0
         total = torch.zeros_like(vectors, dtype=torch.float32)
-        count = self.view.rows("train")
-        for rows in itertools.islice(rounds(count, self.settings.batch, self.book.random), self.settings.accumulate):
+        every = self.search.rows()
+        for rows in itertools.islice(rounds(every, self.trials.random), ACCUMULATE):
             loss, gradient = self.gradients(vectors, rows)
             total, losses, seen = total + gradient * len(rows), losses + loss * len(rows), seen + len(rows)
         return losses / seen, total / seen
@@ -88,9 +94,17 @@ class _Run:
             if usable[token] and self._keeps(ids):
                 yield ids
 
-    def chosen(self, candidates: list[tuple[int, ...]], scores: list[Score]) -> tuple[int, ...]:
-        """The best candidate if it is better than the current prompt (the first score), else the current prompt."""
-        merits = [self._merit(score) for score in scores]
+    def merits(self, prompts: list[Prompt], scores: list[Score]) -> list[float]:
+        """What a candidate must improve: accuracy, or the task's score if it has no accuracy."""
+        task = self.search.task
+        if not isinstance(task, Labelling):
+            return [score.value for score in scores]
+        rows = self.search.rows()
+        tables = [task.confusion(answers, rows, fit_rows(task)) for answers in self.search.ask(prompts, rows)]
+        return [float(accuracy(table)) for table in tables]
+
+    def chosen(self, candidates: list[tuple[int, ...]], merits: list[float]) -> tuple[int, ...]:
+        """The best candidate if it is better than the current prompt (the first), else the current prompt."""
         best = max(range(len(merits)), key=lambda place: (merits[place], -place))
         return self.ids if best == 0 else candidates[best - 1]
 
@@ -100,26 +114,21 @@ class _Run:
 
     def resume(self) -> int:
         """Resume from the last checkpoint, if there is one; returns the first step to do."""
-        resumed = self.book.resume()
+        resumed = self.trials.resume()
         if resumed is None:
-            self.book.remember(0, {"ids": list(self.ids)})
+            self.trials.remember(0, {"ids": list(self.ids)})
             return 0
         self.ids = tuple(resumed[0]["ids"])
-        return self.book.step
+        return self.trials.step
 
     def finish(self, stopped: str) -> Outcome:
         """Return the best prompts; those with masks only if there are no others."""
-        self.book.save()
-        found = self.book.best(len(self.book))
+        self.trials.save()
+        found = self.trials.best(len(self.trials))
         sign = str(self.view.tokenizer.mask_token)
         whole = [one for one in found if self.mask is None or sign not in one.prompt.text]
-        return Outcome((whole or found)[: self.settings.finalists], stopped, self.book.step)
+        return Outcome((whole or found)[: self.search.scoring.finalists], stopped, self.trials.step)
 
     def _keeps(self, ids: tuple[int, ...]) -> bool:
         written = tuple(token for token in ids if token != self.mask)
         return self.space.keeps(written)
-
-    def _merit(self, score: Score) -> float:
-        if self.settings.criterion == "accuracy" and "accuracy" in score.details:
-            return score.details["accuracy"]
-        return score.value

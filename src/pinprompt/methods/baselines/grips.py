@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from pinprompt.errors import BudgetSpent, SettingError, TaskError
+from pinprompt.errors import BudgetSpent, SettingError
+from pinprompt.maths.labels import balanced_accuracy, label_entropy
 from pinprompt.methods.baselines.grips_phrases import chunker_named, load_function
-from pinprompt.methods.bookkeeping import Book
 from pinprompt.methods.protocol import Outcome, Search
+from pinprompt.methods.trials import Trials
 from pinprompt.policy.backbone import Backbone
-from pinprompt.policy.words import Pattern, Phrases, Word, banned_phrases
+from pinprompt.policy.words import TAGS, Phrases, Word, banned_phrases
 from pinprompt.policy.writer import Writer
 from pinprompt.recipe.sections import Constraints, GripsSettings
+from pinprompt.tasks.protocol import Labelling, fit_rows
 from pinprompt.values import Prompt, Score
 
 # The user's constraints for prompts that are text, not tokens.
@@ -33,9 +36,6 @@ class TextRules:
     def __init__(self, constraints: Constraints) -> None:
         self.constraints = constraints
         self._phrases = Phrases(banned_phrases(constraints), ())
-        self._pattern: Pattern | None = None
-        if constraints.banned_pattern is not None:
-            self._pattern = Pattern(constraints.banned_pattern, (), np.zeros(0, dtype=np.bool_))
         self._required = [Word(word, (), ()) for word in constraints.required]
 
     def broken(self, text: str) -> str | None:
@@ -45,8 +45,6 @@ class TextRules:
             return "it is empty"
         if phrase := self._phrases.found(text):
             return f"it contains the banned {phrase!r}"
-        if self._pattern is not None and self._pattern.found(text):
-            return "it matches constraints.banned_pattern"
         for word in self._required:
             if not word.stands_in(text):
                 return f"it lacks the required {word.text!r}"
@@ -56,6 +54,8 @@ class TextRules:
             return "it contains characters outside ASCII (constraints.charset)"
         if rules.charset == "letters" and not text.replace(" ", "").isalpha():
             return "it contains more than letters and spaces (constraints.charset)"
+        if rules.charset == "tags" and not TAGS.issuperset(text):
+            return "it contains more than a to z, commas and spaces (constraints.charset)"
         words = re.findall(r"\w+", text.lower())
         if rules.no_repeats and len(set(words)) < len(words):
             return "it repeats a word (constraints.no_repeats)"
@@ -144,6 +144,9 @@ class ByWriter:
         return texts
 
 
+OPERATIONS = ("delete", "swap", "substitute", "add")
+PARAPHRASES = 10
+"""Paraphrases of a phrase, of which one is chosen at random."""
 _LEAST = -1e9
 _TRIES = 20  # attempts per candidate before a step continues with fewer
 
@@ -168,57 +171,64 @@ class Draft:
 
 def grips(search: Search, settings: GripsSettings) -> Outcome:
     """Edit, score and keep improvements, until the steps, the patience or the budget end."""
-    run = _Run(search, settings)
-    book = run.book
+    run = _Edits(search, settings)
+    trials = run.trials
     try:
         for step in range(run.begin(), settings.steps):
             if run.failures >= settings.patience:
-                return book.finish("patience", settings.finalists)
+                return trials.finish("patience")
             drafts = run.candidates()
-            scores = book.score([Prompt(draft.text) for draft in drafts]) if drafts else []
-            merits = [run.merit(draft, score) for draft, score in zip(drafts, scores, strict=True)]
-            run.accept(step, drafts, merits)
-            book.tell(step + 1, [score.value for score in scores], merit=round(run.base_merit, 6))
+            scores = trials.score([Prompt(draft.text) for draft in drafts]) if drafts else []
+            merits = [run.merit(draft) for draft in drafts]
+            run.accept(drafts, merits)
+            trials.tell(step + 1, [score.value for score in scores], merit=round(run.base_merit, 6))
             run.remember(step + 1)
-            book.save_if_due()
+            trials.save_if_due()
     except BudgetSpent:
-        return book.finish("budget", settings.finalists)
-    return book.finish("finished", settings.finalists)
+        return trials.finish("budget")
+    return trials.finish("finished")
 
 
-def merit_of(score: Score, entropy_weight: float) -> float:
-    """GrIPS's objective: 100 x balanced accuracy + 10 x entropy of the predicted labels; else the task's score."""
-    if "balanced_accuracy" not in score.details:
+def merit_of(table: NDArray[np.int64]) -> float:
+    """GrIPS's objective, from counts [true, predicted]: 100 x balanced accuracy + 10 x entropy of the predictions."""
+    return round(100 * balanced_accuracy(table), 2) + 10 * label_entropy(table)
+
+
+def objective(search: Search, prompt: Prompt, score: Score) -> float:
+    """The value by which prompts are ranked: GrIPS's own for a task with labels, otherwise the task's score."""
+    task, rows = search.task, search.rows()
+    if not isinstance(task, Labelling):
         return score.value
-    return round(100 * score.details["balanced_accuracy"], 2) + entropy_weight * score.details["label_entropy"]
+    answers = search.evaluator.table.get(prompt.text)
+    if set(rows) <= set(answers.failures):
+        return _LEAST  # nothing could be answered, so there are no labels
+    return merit_of(task.confusion(answers, rows, fit_rows(task)))
 
 
-class _Run:
+class _Edits:
     """What changes while GrIPS runs."""
 
     def __init__(self, search: Search, settings: GripsSettings) -> None:
         self.search, self.settings = search, settings
-        self.book = Book(search, "grips")
-        self.chunk = chunker_named(settings.parser, settings.level)
+        self.trials = Trials(search, "grips", merit=partial(objective, search))
+        self.chunk = chunker_named(settings.parser)
         self.rules = TextRules(search.policy.constraints)
         self._paraphraser: Paraphraser | None = None
         self.failures = 0
-        self.classes = False
         self.base = self._start()
         self.base_merit = 0.0
 
     def begin(self) -> int:
         """Resume from the last checkpoint, or score the starting prompt; returns the first step to do."""
-        resumed = self.book.resume()
+        resumed = self.trials.resume()
         if resumed is not None:
             state, _ = resumed
             self.base = Draft(tuple(state["pieces"]), state["tail"], tuple(state["deleted"]))
-            self.base_merit, self.failures, self.classes = state["merit"], state["failures"], state["classes"]
-            return self.book.step
-        [score] = self.book.score([Prompt(self.base.text)])
-        self.classes = "balanced_accuracy" in score.details
-        self.base_merit = self.merit(self.base, score)
-        self.book.tell(0, [score.value], merit=round(self.base_merit, 6))
+            self.base_merit, self.failures = state["merit"], state["failures"]
+            return self.trials.step
+        [score] = self.trials.score([Prompt(self.base.text)])
+        self.base_merit = self.merit(self.base)
+        self.trials.tell(0, [score.value], merit=round(self.base_merit, 6))
         self.remember(0)
         return 0
 
@@ -237,9 +247,7 @@ class _Run:
 
     def edited(self, draft: Draft) -> Draft:
         """One random edit; the draft itself if the edit does not apply."""
-        possible = [name for name in self.settings.operations if name != "add" or draft.deleted]
-        if not possible:
-            return draft
+        possible = [name for name in OPERATIONS if name != "add" or draft.deleted]
         operation, pieces = possible[self._below(len(possible))], draft.pieces
         place = self._below(len(pieces))
         if operation == "delete" and len(pieces) > 1:
@@ -258,34 +266,17 @@ class _Run:
             return replace(draft, pieces=(*pieces[:gap], draft.deleted[again], *pieces[gap:]), deleted=rest)
         return draft
 
-    def merit(self, draft: Draft, score: Score) -> float:
-        """The objective, recorded so that the best prompts by it become candidates."""
-        said = "balanced_accuracy" in score.details
-        if self.classes != said and not score.failures:
-            raise TaskError(
-                "some scores say how the labels were met and some do not, so that they cannot be compared; scores kept "
-                "by an earlier version are like that: run with scoring.memo=false"
-            )
-        merit = merit_of(score, self.settings.entropy_weight)
-        if self.classes and not said:
-            merit = _LEAST  # nothing could be scored, so there are no labels
-        self.book.rank(Prompt(draft.text), merit)
-        return merit
+    def merit(self, draft: Draft) -> float:
+        """The objective of a prompt that was scored."""
+        return self.trials.merit_of(Prompt(draft.text))
 
-    def accept(self, step: int, drafts: list[Draft], merits: list[float]) -> None:
-        """Continue from the best candidate if it is better, or (annealing) with some probability if it is worse."""
+    def accept(self, drafts: list[Draft], merits: list[float]) -> None:
+        """Continue from the best candidate if it is better."""
         best = max(range(len(drafts)), key=lambda place: (merits[place], -place), default=None)
-        if best is None:
+        if best is None or merits[best] <= self.base_merit:
             self.failures += 1
-            return
-        better = merits[best] > self.base_merit
-        self.failures = 0 if better else self.failures + 1
-        if self.settings.annealing and not better:
-            temperature = 10 * math.exp(-step / 5)
-            chance = math.exp((merits[best] - self.base_merit) / temperature)
-            better = float(torch.rand(1, generator=self.book.random)) < chance
-        if better:
-            self.base, self.base_merit = drafts[best], merits[best]
+        else:
+            self.failures, self.base, self.base_merit = 0, drafts[best], merits[best]
 
     def remember(self, step: int) -> None:
         """The state that the next step depends on."""
@@ -295,17 +286,16 @@ class _Run:
             "deleted": list(self.base.deleted),
             "merit": self.base_merit,
             "failures": self.failures,
-            "classes": self.classes,
         }
-        self.book.remember(step, state)
+        self.trials.remember(step, state)
 
     def _start(self) -> Draft:
         """The hand-written prompt to edit, up to the first placeholder; the rest is kept."""
-        known = self.search.task.baselines()
-        name = self.settings.start if self.settings.start in known else "manual"
+        known = {draft.name: draft.text for draft in self.search.task.drafts()}
+        name = "instructions" if "instructions" in known else "manual"
         if name not in known:
             raise SettingError(
-                f"grips edits a hand-written prompt, but the task '{self.search.task.name}' has none; give it one "
+                f"grips edits a hand-written prompt, but the task '{self.search.task.info.name}' has none; give it one "
                 "(task.instruction or task.manual)"
             )
         text = known[name].strip()
@@ -332,10 +322,10 @@ class _Run:
         bare = phrase[: len(phrase) - len(end)]
         if not re.search(r"\w", bare):
             return phrase
-        written = self._paraphraser(bare, self.settings.paraphrases, self.book.random)
+        written = self._paraphraser(bare, PARAPHRASES, self.trials.random)
         usable = [text.strip().rstrip(".,;:!? ") for text in written]
         usable = [text for text in usable if text and not re.search(r"[{}\n]", text)]
         return usable[self._below(len(usable))] + end if usable else phrase
 
     def _below(self, limit: int) -> int:
-        return int(torch.randint(limit, (1,), generator=self.book.random))
+        return int(torch.randint(limit, (1,), generator=self.trials.random))

@@ -39,12 +39,8 @@ _DETERMINERS = _words(
 _LONGEST = 6  # maximum words in a piece
 
 
-def chunker_named(name: str, level: str = "phrase") -> Chunker:
-    """The chunker of that name for pieces of a level: words and sentences need no parser."""
-    if level == "word":
-        return str.split
-    if level == "sentence":
-        return sentences
+def chunker_named(name: str) -> Chunker:
+    """The chunker of that name."""
     if name == "chunker":
         return phrases
     kind, colon, what = name.partition(":")

@@ -7,35 +7,36 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from pinprompt.errors import BudgetSpent, SettingError
 from pinprompt.files import write_tensors
-from pinprompt.methods.bookkeeping import Book
 from pinprompt.methods.gradients import Descent, Gradients, TokenSpace, finite, rounds, runaway, view_of
 from pinprompt.methods.protocol import Outcome, Search
+from pinprompt.methods.trials import Trials
 from pinprompt.recipe.sections import Constraints, SoftPromptSettings
 from pinprompt.tasks.protocol import Differentiable
-from pinprompt.values import Evaluation, Event, derive
+from pinprompt.values import Event, derive
 
 FILE = "vectors.safetensors"
 
 
 def soft_prompt(search: Search, settings: SoftPromptSettings) -> Outcome:
     """Train until the epochs or the budget end; the best vectors on dev are saved in the run folder."""
-    run = _Run(search, settings, settings.vectors or search.policy.length)
+    run = _Tuning(search, settings, search.policy.length)
     stopped, problem = "finished", ""
     try:
         run.begin()
-        for epoch in range(run.book.step, settings.epochs):
+        for epoch in range(run.trials.step, settings.epochs):
             if not run.train():
                 stopped, problem = "diverged", runaway("soft_prompt", epoch, settings.learning_rate)
                 break
             if (epoch + 1) % settings.eval_every == 0 or epoch + 1 == settings.epochs:
                 run.measure(epoch + 1)
             run.remember(epoch + 1)
-            run.book.save_if_due()
+            run.trials.save_if_due()
     except BudgetSpent:
         stopped = "budget"
     return run.finish(stopped, problem)
@@ -55,18 +56,18 @@ class _Best:
         return (self.score if self.dev is None else self.dev), self.score
 
 
-class _Run:
+class _Tuning:
     """What changes while vectors are trained."""
 
     def __init__(self, search: Search, settings: SoftPromptSettings, count: int) -> None:
         self.search, self.settings, self.count = search, settings, count
         self.view = view_of(search, "soft-prompt")
         self.gradients = Gradients(search, self.view)
-        self.book = Book(search, "soft-prompt")
+        self.trials = Trials(search, "soft-prompt")
         self.best: _Best | None = None
         self.losses: list[float] = []
         self.held: Any = None
-        vectors = start(self.view, count, settings.init, self.book.random)
+        vectors = start(self.view, count, self.trials.random)
         self.descent = Descent(vectors, lambda vectors: torch.optim.Adam(vectors, lr=settings.learning_rate))
         self._whole = (self.now(), self.losses)
 
@@ -76,7 +77,7 @@ class _Run:
 
     def begin(self) -> None:
         """Resume from a checkpoint, or score the initial vectors; reserve the cost of the final scoring."""
-        resumed = self.book.resume()
+        resumed = self.trials.resume()
         if resumed is not None:
             state, tensors = resumed
             self.descent.restore(tensors)
@@ -91,7 +92,7 @@ class _Run:
 
     def train(self) -> bool:
         """One epoch; returns False if the loss is no longer finite."""
-        for rows in rounds(self.view.rows("train"), self.settings.batch, self.book.random):
+        for rows in rounds(self.search.rows(), self.trials.random):
             loss, gradient = self.gradients(self.descent.vectors, rows)
             if not finite(loss, gradient):
                 return False
@@ -102,14 +103,14 @@ class _Run:
     def measure(self, epoch: int) -> None:
         """Score the current vectors on the task; the best on dev are kept."""
         self.search.evaluator.charge(self._price())
-        score = self.view.score_vectors(self.descent.vectors, "train").value
-        dev = self.view.score_vectors(self.descent.vectors, "dev").value if "dev" in self.search.task.splits else None
+        score = self._score("train")
+        dev = self._score("dev") if "dev" in self.search.splits else None
         now = _Best(self.now(), epoch, score, dev)
         if self.best is None or now.rank > self.best.rank:
             self.best = now
         loss = sum(self.losses) / len(self.losses) if self.losses else None
         self.losses = []
-        self.book.tell(epoch, [score], loss=loss, score_best=round(self.best.score, 6), dev=dev)
+        self.trials.tell(epoch, [score], loss=loss, score_best=round(self.best.score, 6), dev=dev)
 
     def remember(self, epoch: int) -> None:
         """The state that the next epoch depends on."""
@@ -121,15 +122,15 @@ class _Run:
         tensors = self.descent.state()
         if best is not None:
             tensors["best"] = best.vectors
-        self.book.remember(epoch, state, tensors)
+        self.trials.remember(epoch, state, tensors)
         self._whole = (self.now(), list(self.losses))
 
     def finish(self, stopped: str, problem: str) -> Outcome:
         """Score the vectors after the last complete epoch, save the best vectors, and evaluate them for the report."""
-        self.book.save()
+        self.trials.save()
         if self.held is not None:
             self.search.evaluator.budget.release(self.held)
-        steps = self.book.step
+        steps = self.trials.step
         vectors, losses = self._whole
         if losses:  # epochs that are not scored yet; not possible once the minutes are used up
             with contextlib.suppress(BudgetSpent):
@@ -143,7 +144,9 @@ class _Run:
             raise SettingError(problem or f"{sentence}; raise budget.calls")
         extras: dict[str, Any] = {"output": "tensor", "tensor": FILE, "vectors": list(self.best.vectors.shape)}
         extras |= {"score": self.best.score, "best_epoch": self.best.epoch, **({"problem": problem} if problem else {})}
-        save_vectors(self.search, self.best.vectors)
+        about = {"what": "prompt vectors [n, d] in the task model's input space",
+                 "task": self.search.task.info.fingerprint}  # fmt: skip
+        write_tensors(self.search.folder / FILE, {"prompt": self.best.vectors}, about)
         space = TokenSpace(self.view, self.count, Constraints())
         nearest = space.project(self.best.vectors)
         cosines = space.cosines(self.best.vectors)
@@ -155,12 +158,12 @@ class _Run:
         """The metrics for the report, charged to the report as for text prompts."""
         assert self.best is not None
         found: dict[str, Any] = {}
-        held_out = [split for split in self.search.task.splits if split in ("dev", "test")]
+        held_out = [split for split in self.search.splits if split in ("dev", "test")]
         for split in held_out or ["train"]:
-            seed = derive(self.search.seed, "task", "evaluation", split)
-            evaluation: Evaluation = self.view.evaluate_vectors(self.best.vectors, split, seed)  # type: ignore[attr-defined]
+            rows, seed = self.search.rows(split), derive(self.search.seed, "task", "evaluation", split)
+            evaluation = self.search.task.metrics(self.view.answers(self.best.vectors, rows), rows, (), seed)
             budget = self.search.evaluator.budget
-            budget.settle(budget.reserve(self.view.rows(split), report=True))
+            budget.settle(budget.reserve(len(rows), report=True))
             intervals = {name: list(ends) for name, ends in evaluation.intervals.items()}
             facts: Mapping[str, Any] = {"metrics": dict(evaluation.metrics), "intervals": intervals}
             about = {"name": "found", "prompt": "", "split": split, **facts, "rows": evaluation.rows}
@@ -169,22 +172,18 @@ class _Run:
             found["tables"] = dict(evaluation.tables)
         return found
 
+    def _score(self, split: str) -> float:
+        """The task's own score of the vectors on a split, without calibration."""
+        rows = self.search.rows(split)
+        return float(np.mean(self.search.task.values(self.view.answers(self.descent.vectors, rows), rows)))
+
     def _price(self) -> int:
-        return sum(self.view.rows(split) for split in ("train", "dev") if split in self.search.task.splits)
+        return sum(len(self.search.rows(split)) for split in ("train", "dev") if split in self.search.splits)
 
 
-def start(view: Differentiable, count: int, init: str, random: torch.Generator) -> Tensor:
-    """Initial vectors [n, d]: of random tokens, or normally distributed with the tokens' standard deviation."""
+def start(view: Differentiable, count: int, random: torch.Generator) -> Tensor:
+    """Initial vectors [n, d]: those of random tokens."""
     embeddings: Tensor = view.embeddings.detach().float()
-    if init == "random":
-        noise = torch.randn(count, embeddings.shape[1], generator=random)
-        return noise.to(embeddings.device) * embeddings.std()
     known = min(len(embeddings), len(view.tokenizer))
     chosen = torch.randint(known, (count,), generator=random)
     return embeddings[chosen.to(embeddings.device)].clone()
-
-
-def save_vectors(search: Search, vectors: Tensor) -> None:
-    """Write the safetensors file of the run folder, atomically."""
-    about = {"what": "prompt vectors [n, d] in the task model's input space", "task": search.task.fingerprint}
-    write_tensors(search.folder / FILE, {"prompt": vectors}, about)

@@ -3,47 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 
 from pinprompt.errors import BudgetSpent, SettingError
-from pinprompt.methods.bookkeeping import Book
 from pinprompt.methods.protocol import Candidate, Outcome, Search
+from pinprompt.methods.trials import Trials
 from pinprompt.policy.reader import Prefix
 from pinprompt.policy.writer import Writer
 from pinprompt.recipe.sections import BeamSettings, RandomSettings
+from pinprompt.tasks.protocol import draft_named
 from pinprompt.values import Event, Prompt
 
-
-def manual(search: Search, settings: None = None) -> Outcome:
-    """Answer with the task's manual prompt."""
-    return answer(search, "manual")
+BATCH = 16
+"""Prompts scored per step of a search."""
 
 
-def instructions(search: Search, settings: None = None) -> Outcome:
-    """Answer with the task's instruction."""
-    return answer(search, "instructions")
-
-
-def in_context(search: Search, settings: None = None) -> Outcome:
-    """Answer with labelled examples."""
-    return answer(search, "in-context")
-
-
-def answer(search: Search, name: str) -> Outcome:
+def answer(search: Search, settings: None = None, *, name: str) -> Outcome:
     """The task's baseline of that name as the only candidate."""
-    known = search.task.baselines()
-    if name not in known:
-        has = f"it has: {', '.join(known)}" if known else "it has none"
-        raise SettingError(f"the task '{search.task.name}' has no baseline '{name}'; {has}. Give its text in the task.")
-    prompt = Prompt(known[name])
+    text = draft_named(search.task, name)
+    if text is None:
+        named = [draft.name for draft in search.task.drafts() if draft.name]
+        has = f"it has: {', '.join(named)}" if named else "it has none"
+        raise SettingError(
+            f"the task '{search.task.info.name}' has no prompt '{name}'; {has}. Give its text in the task."
+        )
+    prompt = Prompt(text)
     try:
-        score = search.evaluator.score([prompt], "train")[0]
+        score = search.score([prompt])[0]
     except BudgetSpent:
         return Outcome([], "budget")
     data = {"score_mean": score.value, "score_best": score.value, "best_prompt": prompt.text, "distinct": 1}
-    search.emit(Event("step", 1, {**data, "calls": score.calls}))
+    search.emit(Event("step", 1, {**data, "calls": search.evaluator.charged_calls}))
     return Outcome([Candidate(prompt, name, score.value)], "finished", steps=1)
+
+
+manual = partial(answer, name="manual")
+instructions = partial(answer, name="instructions")
+in_context = partial(answer, name="in-context")
 
 
 # Random search: the frozen LM writes prompts with the same filter and constraints; nothing is learnt.
@@ -51,62 +49,64 @@ def answer(search: Search, name: str) -> Outcome:
 
 def random_search(search: Search, settings: RandomSettings) -> Outcome:
     """Sample, score, keep the best, until the prompts or the budget end."""
-    book = Book(search, "sampled")
-    book.resume()
+    trials = Trials(search, "sampled")
+    trials.resume()
     writer = search.writer()
-    steps = -(-settings.prompts // settings.batch)
-    for step in range(book.step, steps):
-        count = min(settings.batch, settings.prompts - step * settings.batch)
+    steps = -(-settings.prompts // BATCH)
+    for step in range(trials.step, steps):
+        count = min(BATCH, settings.prompts - step * BATCH)
         try:
-            scores = book.score(writer.lm_sample(count, book.random, settings.temperature))
+            scores = trials.score(writer.lm_sample(count, trials.random))
         except BudgetSpent:
-            return book.finish("budget", settings.finalists)
-        book.tell(step, [score.value for score in scores])
-        book.remember(step + 1)
-        book.save_if_due()
-    return book.finish("finished", settings.finalists)
+            return trials.finish("budget")
+        trials.tell(step, [score.value for score in scores])
+        trials.remember(step + 1)
+        trials.save_if_due()
+    return trials.finish("finished")
 
 
 # Beam search over the frozen LM: its most likely prompts under the same constraints, doubling the width.
 
 
+WIDTH = 16
+"""Width of the first beam; it doubles each round."""
 _PASSES = 4  # rows at a time: a whole beam times the vocabulary would not fit into memory
 _ROUNDS = 32  # number of doublings after which any vocabulary is exhausted
 
 
 def beam(search: Search, settings: BeamSettings) -> Outcome:
     """Score the finished beams, most likely first, and widen the beam, until the prompts or the budget end."""
-    book = Book(search, "beam")
-    state, _ = book.resume() or ({"round": 0, "done": 0}, {})
-    writer, step = search.writer(), book.step
+    trials = Trials(search, "beam")
+    state, _ = trials.resume() or ({"round": 0, "done": 0}, {})
+    writer, step = search.writer(), trials.step
     done = int(state["done"])
     for number in range(int(state["round"]), _ROUNDS):
-        width = settings.width << number
+        width = WIDTH << number
         prompts = [writer.prompt(ids) for ids in beams(writer, width)]
-        while len(book) < settings.prompts:
+        while len(trials) < settings.prompts:
             part: dict[str, Prompt] = {}
-            room = min(settings.batch, settings.prompts - len(book))
+            room = min(BATCH, settings.prompts - len(trials))
             while done < len(prompts) and len(part) < room:
                 # A wider beam contains most of the narrower one; known scores are not computed again.
-                if book.mean_of(prompts[done]) is None:
+                if trials.mean_of(prompts[done]) is None:
                     part.setdefault(prompts[done].text, prompts[done])
                 done += 1
             if not part:
                 break
             try:
-                scores = book.score(list(part.values()))
+                scores = trials.score(list(part.values()))
             except BudgetSpent:
-                return book.finish("budget", settings.finalists)
-            book.tell(step, [score.value for score in scores], width=width)
+                return trials.finish("budget")
+            trials.tell(step, [score.value for score in scores], width=width)
             step += 1
-            book.remember(step, {"round": number, "done": done})
-            book.save_if_due()
-        if len(book) >= settings.prompts or len(prompts) < width:
+            trials.remember(step, {"round": number, "done": done})
+            trials.save_if_due()
+        if len(trials) >= settings.prompts or len(prompts) < width:
             break
         done = 0
-    if not len(book):
-        raise SettingError("no beam meets the constraints; loosen them, or raise beam.width")
-    return book.finish("finished", settings.finalists)
+    if not len(trials):
+        raise SettingError("no beam meets the constraints; loosen them")
+    return trials.finish("finished")
 
 
 def beams(writer: Writer, width: int) -> list[Prefix]:

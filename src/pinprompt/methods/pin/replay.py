@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,9 +17,6 @@ from pinprompt.values import Episode, Score
 
 EPSILON = 1e-4
 """Added to the standard deviation, as published, so that equal scores give reward 0 instead of a division by zero."""
-
-INPUT = "input/"
-"""Prefix of the keys of `Score.details` with a prompt's values on one input: `input/<name>` or `input/<name>/<n>`."""
 
 
 def z_scores(values: Sequence[float]) -> list[float]:
@@ -31,9 +29,8 @@ def z_scores(values: Sequence[float]) -> list[float]:
 def normalise(scores: Sequence[Score], how: Literal["batch", "input", "none"]) -> list[float]:
     """The rewards of one step's prompts, before scaling.
 
-    `batch` compares all prompts with each other; `input` compares, for each input, all values measured on it (single
-    inputs where the task reports them, else the scores of one group) and averages over a prompt's values. Where a
-    prompt has several values on an input, as the best outputs of several blocks, they are pooled as published: mean and
+    `batch` compares all prompts with each other; `input` compares, for each row, all values measured on it, and
+    averages over a prompt's values. Where a prompt has several draws on a row, they are pooled as published: mean and
     deviation are those of all values, not of the prompts' means.
     """
     values = [score.value for score in scores]
@@ -41,11 +38,10 @@ def normalise(scores: Sequence[Score], how: Literal["batch", "input", "none"]) -
         return values
     if how == "batch":
         return z_scores(values)
-    columns: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    columns: dict[int, list[tuple[int, float]]] = defaultdict(list)
     for place, score in enumerate(scores):
-        inputs = {key: value for key, value in score.details.items() if key.startswith(INPUT)}
-        for key, value in (inputs or {score.group: score.value}).items():
-            columns["/".join(key.split("/")[:2])].append((place, value))
+        for row, value in zip(score.rows, score.values, strict=True):
+            columns[row] += [(place, float(draw)) for draw in np.atleast_1d(value)]
     gathered: list[list[float]] = [[] for _ in scores]
     for column in columns.values():
         for (place, _), z in zip(column, z_scores([value for _, value in column]), strict=True):
@@ -143,8 +139,8 @@ class Replay:
             del self._kept[min(self._kept, key=lambda ids: self._kept[ids].score)]
 
     def _grow(self) -> None:
-        size = min(self.capacity, max(256, 2 * len(self._ids)))
-        self._ids = torch.cat([self._ids, self._ids.new_empty(size - len(self._ids), self._ids.shape[1])])
-        self._scores = torch.cat([self._scores, self._scores.new_empty(size - len(self._scores))])
-        self._rewards = torch.cat([self._rewards, self._rewards.new_empty(size - len(self._rewards))])
-        self._paths = torch.cat([self._paths, self._paths.new_empty(size - len(self._paths), self._paths.shape[1])])
+        more = min(self.capacity, max(256, 2 * len(self._ids))) - len(self._ids)
+        self._ids, self._scores, self._rewards, self._paths = (
+            torch.cat([part, part.new_empty(more, *part.shape[1:])])
+            for part in (self._ids, self._scores, self._rewards, self._paths)
+        )

@@ -66,7 +66,7 @@ function cost(figures) {
   const found = ["At most ", element("b", {}, figures.calls == null ? "an unknown number of calls" : `${count(figures.calls)} calls`), " for the search"];
   if (figures.minutes != null) found.push(", about ", element("b", {}, figures.minutes < 1 ? "a minute" : `${figures.minutes.toFixed(figures.minutes < 10 ? 1 : 0)} minutes`));
   if (figures.tokens) found.push(`, ${count(figures.tokens)} tokens`);
-  if (figures.money) found.push(`, ${figures.money.toPrecision(3)} ${figures.currency || "by the price table"}`);
+  if (figures.money) found.push(`, ${figures.money.toPrecision(3)} by the price table`);
   else if (figures.money === null) found.push(", at a price that is unknown");
   found.push(".");
   if (figures.report_calls) found.push(` The report takes ${count(figures.report_calls)} calls more`, figures.report_minutes ? ` (about ${Math.max(1, Math.round(figures.report_minutes))} min)` : "", ".");

@@ -1,0 +1,145 @@
+"""The user's own model as a Python callable, with the interface of `RemoteClassifier`.
+
+The callable gets a list of texts (each with the prompt in it) and returns one answer per text:
+
+- a mapping from labels or words to probabilities or log-probabilities,
+- a list of probabilities in the order of the labels,
+- or a text, in which the first label or label word counts.
+
+It may be asynchronous. An answer that is an exception, or that names no label, is a recorded failure of its text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pinprompt.errors import ModelError, SettingError
+from pinprompt.models.label_text import Frame
+from pinprompt.remote.labels import CERTAINTY, Guess, RemoteInputs, RemoteWords, place_of
+
+WINDOW = 1 << 20
+"""Nothing is known about the callable's window, so nothing is cut."""
+LEAST = math.log(1e-12)
+"""The log-probability of a label that an answer does not mention, unless others are even less likely."""
+
+
+class CallableLabels:
+    """Label probabilities by a Python callable."""
+
+    kind = "causal"
+    mask_token = ""
+    sequences = 1
+    billed = None
+
+    def __init__(self, function: Callable[..., Any], words: Mapping[str, str]) -> None:
+        if not callable(function):
+            raise SettingError(f"model must be a name or a callable; given: {type(function).__name__}")
+        self.function = function
+        self.encoder = Guess(WINDOW)
+        self.words = RemoteWords(dict(words), tuple((number,) for number in range(len(words))))
+        self._names = [{label.strip().lower(), word.strip().lower()} for label, word in words.items()]
+        self.notes: tuple[str, ...] = ()
+        first = next(iter(words.values()))
+        [answer] = self._call([f"The opposite of {first} is"])
+        self.graded = not isinstance(answer, str | Exception)
+        """Whether answers have probabilities; one question finds out."""
+
+    @property
+    def revision(self) -> str:
+        """The callable's name and source: an edited one is another model."""
+        try:
+            source = inspect.getsource(self.function if inspect.isroutine(self.function) else type(self.function))
+        except (OSError, TypeError):
+            source = ""
+        return f"callable {getattr(self.function, '__qualname__', type(self.function).__qualname__)}\n{source}"
+
+    def words_for(self, frame: Frame) -> RemoteWords:
+        """The label words for another template: the same."""
+        return self.words
+
+    def prepare(self, texts: Sequence[str], keep: bool = False) -> RemoteInputs:
+        """Texts unchanged."""
+        return RemoteInputs(list(texts), keep)
+
+    def answers(self, frame: Frame, inputs: RemoteInputs) -> tuple[Any, dict[int, str], tuple[int, int]]:
+        """Log-probabilities among the labels [N, C] for every text, failures by text, and no tokens."""
+        import numpy as np
+
+        rows, failures = [], {}
+        for place, answer in enumerate(self._call([frame.around(text)[0] for text in inputs.texts])):
+            row = self._row(answer)
+            if isinstance(row, str):
+                failures[place] = row
+                row = [-math.log(len(self._names))] * len(self._names)
+            rows.append(row)
+        return np.array(rows, dtype=np.float64).reshape(len(rows), len(self._names)), failures, (0, 0)
+
+    def _call(self, texts: list[str]) -> list[Any]:
+        """One answer per text; an exception for a text that fails alone."""
+        try:
+            answers = self.function(list(texts))
+            if inspect.isawaitable(answers):
+                answers = asyncio.run(_awaited(answers))
+        except Exception as error:  # the user's code may raise anything
+            if len(texts) == 1:
+                return [error]
+            return [self._call([text])[0] for text in texts]
+        try:
+            found = list(answers.values()) if isinstance(answers, Mapping) else list(answers)
+        except TypeError:
+            found = []
+        if isinstance(answers, str | Mapping) or len(found) != len(texts):
+            raise ModelError(
+                f"the model was given {len(texts)} texts and answered {answers!r:.80}; it must return a list with one "
+                "answer per text"
+            )
+        return found
+
+    def _row(self, answer: Any) -> list[float] | str:
+        """Log-probabilities of the labels from an answer, or why there are none."""
+        if isinstance(answer, Exception):
+            return f"the model raised {type(answer).__name__}: {answer}"
+        if isinstance(answer, str):
+            return self._said(answer)
+        try:
+            if isinstance(answer, Mapping):
+                return self._normalised(self._from_mapping(answer))
+            values = [float(value) for value in answer]
+        except (TypeError, ValueError):
+            return f"the model answered {answer!r:.80}, which is neither text nor probabilities"
+        if len(values) != len(self._names):
+            return f"the model gave {len(values)} probabilities for {len(self._names)} labels"
+        return self._normalised([math.log(value) if value > 0 else None for value in values])
+
+    def _said(self, text: str) -> list[float] | str:
+        places = [min((at for name in names if (at := place_of(name, text.lower())) is not None), default=None)
+                  for names in self._names]  # fmt: skip
+        known = [place for place in places if place is not None]
+        if not known:
+            return f"no label in the answer {text[:80]!r}"
+        chosen, others = places.index(min(known)), max(1, len(places) - 1)
+        return [math.log(CERTAINTY if at == chosen else (1 - CERTAINTY) / others) for at in range(len(places))]
+
+    def _from_mapping(self, answer: Mapping[Any, Any]) -> list[float | None]:
+        numbers = {str(key).strip().lower(): float(value) for key, value in answer.items()}
+        logs = all(value <= 0 for value in numbers.values())
+        mass = [sum(math.exp(value) if logs else value for key, value in numbers.items() if key in names)
+                for names in self._names]  # fmt: skip
+        return [math.log(value) if value > 0 else None for value in mass]
+
+    def _normalised(self, logs: Sequence[float | None]) -> list[float] | str:
+        known = [value for value in logs if value is not None and math.isfinite(value)]
+        if not known:
+            return "the model gave no probability for any label"
+        filled = [min(LEAST, *known) if value is None else value for value in logs]
+        largest = max(filled)
+        total = largest + math.log(sum(math.exp(value - largest) for value in filled))
+        return [value - total for value in filled]
+
+
+async def _awaited(answers: Any) -> Any:
+    return await answers

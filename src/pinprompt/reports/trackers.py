@@ -1,0 +1,150 @@
+"""Progress of a run: as text and as a share for the terminal, as a progress bar in a notebook, and as metrics for
+TensorBoard and MLflow (extra `track`).
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from pinprompt.errors import MissingExtra
+from pinprompt.methods.table import row_of
+from pinprompt.recipe.recipe import Recipe
+from pinprompt.values import Event, Listener
+
+
+def share(recipe: Recipe, event: Event, minutes: float) -> float:
+    """The share of a search that is done after a step, from 0 to 1, by the limit that is closest."""
+    budget, shares = recipe.budget, [0.0]
+    if row_of(recipe.method).kind == "rl":
+        shares.append((event.step + 1) / recipe.q_learning.steps)
+    if budget.calls:
+        shares.append(event.data.get("calls", 0) / budget.calls)
+    if budget.minutes:
+        shares.append(minutes / budget.minutes)
+    return min(1.0, max(shares))
+
+
+def sentence(event: Event) -> str:
+    """A step as text: the best prompt so far with its score, and the cost."""
+    data = event.data
+    support = data.get("support") or []
+    parts = [f"best {data['score_best']:.4g}", repr(data["best_prompt"])]
+    if data.get("score_mean") is not None:
+        parts.append(f"mean {data['score_mean']:.4g}")
+    if support:
+        parts.append("support " + "/".join(f"{size:.0f}" for size in support[:8]))
+    parts.append(f"{data['distinct']} prompts, {data['calls']:,} calls")
+    return ", ".join(parts)
+
+
+# A progress bar for notebooks, with the best prompt so far. Needs only IPython.
+
+
+PAUSE = 0.2
+"""Seconds between two drawings of the bar."""
+
+
+def in_notebook() -> bool:
+    """True in a notebook kernel, which shows HTML; not in a terminal or IPython shell."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return shell is not None and hasattr(shell, "kernel")
+
+
+class Bar:
+    """An event listener that shows a run in the output of its notebook cell."""
+
+    def __init__(self, recipe: Recipe, show: Callable[[str], Callable[[str], None]] | None = None) -> None:
+        self._recipe, self._started, self._drawn = recipe, time.monotonic(), float("-inf")
+        self._done, self._words = 0.0, "loading models"
+        self._update = (show or _shown)(self._html())
+
+    def __call__(self, event: Event) -> None:
+        """Show an event."""
+        minutes = (time.monotonic() - self._started) / 60
+        if event.kind == "step":
+            self._done, self._words = share(self._recipe, event, minutes), sentence(event)
+            if time.monotonic() - self._drawn < PAUSE:
+                return
+        elif event.kind == "evaluating":
+            self._words = f"evaluating {event.data['name']} on {event.data['split']}"
+        elif event.kind == "end":
+            self._done, self._words = 1.0, f"finished after {minutes:.1f} minutes"
+        else:
+            return
+        self._drawn = time.monotonic()
+        self._update(self._html())
+
+    def _html(self) -> str:
+        return f'<progress max="1" value="{self._done:.3f}"></progress> <code>{escape(self._words)}</code>'
+
+
+def _shown(html: str) -> Callable[[str], None]:
+    """Show HTML below the cell; what is returned replaces it."""
+    from IPython.display import HTML, display
+
+    handle: Any = display(HTML(html), display_id=True)
+    return lambda changed: handle.update(HTML(changed))
+
+
+def tensorboard(folder: Path | str) -> Listener:
+    """A listener that writes every number of a run as TensorBoard scalars into `folder`."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise MissingExtra("track", "The TensorBoard listener") from None
+    writer: Any = SummaryWriter(str(folder))
+
+    def listen(event: Event) -> None:
+        for name, value in numbers(event):
+            writer.add_scalar(name, value, event.step)
+        if event.kind in ("selected", "greedy"):
+            writer.add_text(f"{event.kind}/prompt", str(event.data.get("prompt", "")), event.step)
+        if event.kind == "end":
+            writer.close()
+
+    return listen
+
+
+def mlflow(experiment: str = "pinprompt", uri: str | None = None) -> Listener:
+    """A listener that logs a run to MLflow: numbers as metrics, the answer as tags."""
+    try:
+        from mlflow import MlflowClient
+    except ImportError:
+        raise MissingExtra("track", "The MLflow listener") from None
+    client = MlflowClient(tracking_uri=uri)
+    found = client.get_experiment_by_name(experiment)
+    identity = found.experiment_id if found else client.create_experiment(experiment)
+    run = client.create_run(identity).info.run_id
+
+    def listen(event: Event) -> None:
+        for name, value in numbers(event):
+            client.log_metric(run, name, value, step=event.step)
+        if event.kind == "start":
+            for name, value in event.data.items():
+                client.log_param(run, name, value)
+        if event.kind == "selected":
+            client.set_tag(run, "prompt", str(event.data.get("prompt", "")))
+        if event.kind == "end":
+            client.set_terminated(run)
+
+    return listen
+
+
+def numbers(event: Event) -> Iterator[tuple[str, float]]:
+    """The numbers of an event by name; lists (support per position) by place, metrics by split."""
+    prefix = event.kind
+    if event.kind == "evaluation":
+        prefix = f"{event.data.get('name')}/{event.data.get('split')}"
+    for name, value in {**event.data, **event.costs, **event.data.get("metrics", {})}.items():
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            yield f"{prefix}/{name}", float(value)
+        elif isinstance(value, list):
+            for place, part in enumerate(value):
+                if isinstance(part, int | float):
+                    yield f"{prefix}/{name}/{place}", float(part)

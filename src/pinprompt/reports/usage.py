@@ -1,0 +1,314 @@
+"""Using a prompt outside pinprompt: the exact text for one input, code snippets, files for other tools.
+
+Everything comes from `sent` in result.json. Its values may be untrusted, so they are put into code as literals only.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pinprompt import wording
+from pinprompt.errors import RunError, SettingError, did_you_mean
+from pinprompt.folder.reading import RunRecord, mapping, number, sequence
+
+TOOLS = ("promptfoo", "dspy", "langchain", "openai", "json")
+TEXT = "{text}"
+_SERVER = "http://localhost:8000/v1"
+SENT_SHOWN = 20_000  # characters of the text that is sent, and of code that sends it
+SNIPPETS = {"python": "Plain Python", "openai": "An OpenAI-compatible client"}  # the others are called by their names
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What is sent for a text: `before` + text + `after`, or the messages of a chat with {text} in the text's place."""
+
+    task: str
+    prompt: str
+    before: str
+    after: str
+    model: str = ""
+    revision: str = ""
+    kind: str = "causal"
+    source: str = "hub"
+    words: Mapping[str, str] = field(default_factory=dict)
+    word_ids: Mapping[str, list[int]] = field(default_factory=dict)
+    offsets: Mapping[str, float] = field(default_factory=dict)
+    messages: list[dict[str, str]] = field(default_factory=list)
+
+    @property
+    def open_text(self) -> str:
+        """The whole text with {text} in the text's place."""
+        return self.before + TEXT + self.after
+
+    @property
+    def quoted(self) -> bool:
+        """Whether the text is in double quotes, as for style transfer; double quotes inside it then become single."""
+        return not self.words and self.before.endswith('"') and self.after.startswith('"')
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Further request parameters: the maximum number of tokens, for the longest label word or a rewrite."""
+        longest = max((len(ids) for ids in self.word_ids.values()), default=1)
+        most = (16 if self.messages else longest) if self.words else 100
+        return {"max_tokens": most, "temperature": 0, **({"stop": ['"']} if self.quoted else {})}
+
+    def text_for(self, text: str) -> str:
+        """The exact text that is sent for an input."""
+        given = text.strip()
+        return self.before + (given.replace('"', "'") if self.quoted else given) + self.after
+
+    def messages_for(self, text: str) -> list[dict[str, str]]:
+        """The chat messages for an input; empty for a completion model."""
+        return [
+            {**one, "content": self.text_for(text).join(one["content"].split(self.open_text, 1))}
+            for one in self.messages
+        ]
+
+
+def sent_of(result: Mapping[str, Any], where: object = "result.json") -> Sent:
+    """The `sent` entry of a result."""
+    sent = mapping(result.get("sent"))
+    if not isinstance(sent.get("before"), str) or not isinstance(sent.get("after"), str):
+        raise RunError(
+            f"{where} does not say what was sent to the model: the run found no text; run it again with --force"
+        )
+    messages = [
+        {"role": str(one["role"]), "content": str(one["content"])}
+        for one in map(mapping, sequence(sent.get("messages")))
+        if {"role", "content"} <= set(one)
+    ]
+    offsets = {label: number(value) for label, value in mapping(sent.get("offsets")).items()}
+    ids = {
+        label: [one for one in sequence(found) if isinstance(one, int)]
+        for label, found in mapping(sent.get("word_ids")).items()
+    }
+    named = {
+        name: str(sent[name]) for name in ("before", "after", "model", "revision", "kind", "source") if name in sent
+    }
+    return Sent(
+        **named,
+        task=str(result.get("task", "")),
+        prompt=str(result.get("prompt", "")),
+        words={label: str(word) for label, word in mapping(sent.get("words")).items()},
+        word_ids=ids,
+        offsets={label: value for label, value in offsets.items() if value is not None},
+        messages=messages,
+    )
+
+
+def snippets(sent: Sent, text: str) -> dict[str, str]:
+    """Code that sends the prompt without pinprompt, by the name of the tool."""
+    found = {"python": _python(sent, text)}
+    known = sent.kind == "causal" or all(len(ids) == 1 for ids in sent.word_ids.values())
+    if sent.task == "classification" and sent.source != "remote" and sent.word_ids and known:
+        found["transformers"] = _labelling(sent, text)
+    if sent.kind == "causal":
+        found["openai"] = _openai(sent, text)
+        found["curl"] = _curl(sent, text)
+    return found
+
+
+def shown(record: RunRecord) -> dict[str, Any] | None:
+    """The exact text for an input, the label words and their offsets; None if the result has none."""
+    try:
+        found = sent_of(record.result)
+    except RunError:
+        return None
+    chat = "\n".join(f"[{one['role']}] {one['content']}" for one in found.messages)
+    return {
+        "text": wording.text(chat or found.open_text, SENT_SHOWN),
+        "words": [(wording.text(label, 60), wording.text(word, 60)) for label, word in found.words.items()],
+        "offsets": [(wording.text(label, 60), f"{value:.3f}") for label, value in found.offsets.items()],
+        "snippets": [
+            (SNIPPETS.get(name, name), wording.text(code, SENT_SHOWN))
+            for name, code in snippets(found, "some text").items()
+        ],
+    }
+
+
+def export(sent: Sent, tool: str) -> tuple[str, str]:
+    """The name and the content of a file for another tool."""
+    if tool not in TOOLS:
+        raise SettingError(f"there is no export to '{tool}': {did_you_mean(tool, TOOLS)}")
+    if sent.kind != "causal" and tool in ("promptfoo", "openai"):
+        raise SettingError(
+            f"{sent.model} fills a mask, which servers of OpenAI's protocol do not do: there is no export to {tool}; "
+            "export to json, and `pinprompt use` prints code for transformers"
+        )
+    makers = {"promptfoo": _promptfoo, "dspy": _dspy, "langchain": _langchain, "openai": _request, "json": _plain}
+    made = makers[tool](sent)
+    name = {"promptfoo": "promptfooconfig.json", "openai": "request.json"}.get(tool, f"{tool}.json")
+    return name, json.dumps(made, indent=2, ensure_ascii=False) + "\n"
+
+
+def _constants(sent: Sent) -> list[str]:
+    return [f"BEFORE = {sent.before!r}", f"AFTER = {sent.after!r}", *_word_constants(sent)]
+
+
+def _word_constants(sent: Sent) -> list[str]:
+    if not sent.words:
+        return []
+    offsets = {label: sent.offsets.get(label, 0.0) for label in sent.words}
+    return [
+        f"WORDS = {dict(sent.words)!r}  # label: the word that the model says for it",
+        f"OFFSETS = {offsets!r}  # taken from a label's log-probability",
+    ]
+
+
+def _python(sent: Sent, text: str) -> str:
+    given = "text.strip().replace('\"', \"'\")" if sent.quoted else "text.strip()"
+    lines = [*_constants(sent), "", "", "def full_text(text):", f"    return BEFORE + {given} + AFTER", ""]
+    if sent.words:
+        lines += [
+            "",
+            "def label(log_probs):",
+            '    """The label, from the log-probability of each label\'s word."""',
+            "    return max(WORDS, key=lambda label: log_probs[label] - OFFSETS[label])",
+            "",
+        ]
+    lines += ["", f"print(full_text({text!r}))"]
+    return "\n".join(lines)
+
+
+def _loading(sent: Sent, auto: str, own: str) -> list[str]:
+    if sent.source in ("alias", "gguf"):
+        return [f"from pinprompt.models.loading import {own}", "", f"model, tokenizer = {own}({sent.model!r}, 'cpu')"]
+    revision = f", revision={sent.revision!r}" if sent.source == "hub" and sent.revision else ""
+    return [
+        f"from transformers import {auto}, AutoTokenizer",
+        "",
+        f"tokenizer = AutoTokenizer.from_pretrained({sent.model!r}{revision})",
+        f"model = {auto}.from_pretrained({sent.model!r}{revision}).eval()",
+    ]
+
+
+_CAUSAL_LOGS = """\
+    start = tokenizer(BEFORE + text.strip() + AFTER)["input_ids"]
+    logs = []
+    for ids in WORD_IDS.values():
+        said = torch.log_softmax(model(torch.tensor([start + ids])).logits[0].float(), dim=-1)
+        logs.append(sum(said[len(start) - 1 + place, token] for place, token in enumerate(ids)))"""
+_MASKED_LOGS = """\
+    ids = tokenizer(BEFORE + text.strip() + AFTER, return_tensors="pt")["input_ids"]
+    place = (ids[0] == tokenizer.mask_token_id).nonzero()[-1 if tokenizer.mask_token in AFTER else 0, 0]
+    logits = model(ids).logits[0, place].float()
+    logs = [logits[ids[0]] for ids in WORD_IDS.values()]"""
+
+
+def _labelling(sent: Sent, text: str) -> str:
+    """Code for the label probabilities of a text."""
+    if sent.kind == "causal":
+        loading, logs = _loading(sent, "AutoModelForCausalLM", "load_causal_lm"), _CAUSAL_LOGS
+    else:
+        loading, logs = _loading(sent, "AutoModelForMaskedLM", "load_masked_lm"), _MASKED_LOGS
+    lines = ["import torch", *loading, *_constants(sent), f"WORD_IDS = {dict(sent.word_ids)!r}", "", ""]
+    lines += ["@torch.inference_mode()", "def probabilities(text):", logs]
+    lines += ["    moved = torch.stack(logs) - torch.tensor([OFFSETS[label] for label in WORD_IDS])"]
+    lines += ["    return dict(zip(WORD_IDS, torch.softmax(moved, dim=0).tolist()))"]
+    return "\n".join([*lines, "", "", f"print(probabilities({text!r}))"])
+
+
+def _model(sent: Sent) -> str:
+    return sent.model.removeprefix("remote:")
+
+
+def _openai(sent: Sent, text: str) -> str:
+    head = ["from openai import OpenAI", "", f"client = OpenAI(base_url={_SERVER!r})  # your server"]
+    options = ", ".join(f"{name}={value!r}" for name, value in sent.options.items())
+    if sent.messages:
+        call = ["answer = client.chat.completions.create(", f"    model={_model(sent)!r},"]
+        call += [f"    messages={sent.messages_for(text)!r},", f"    {options},", ")"]
+        return "\n".join([*head, *call, "print(answer.choices[0].message.content)"])
+    call = ["answer = client.completions.create("]
+    call += [f"    model={_model(sent)!r}, prompt={sent.text_for(text)!r}, {options}, logprobs=5", ")"]
+    said = ["print(answer.choices[0].text, answer.choices[0].logprobs)"]
+    if sent.words and all(len(ids) == 1 for ids in sent.word_ids.values()):
+        said = [
+            "tops = answer.choices[0].logprobs.top_logprobs[0]",
+            "likely = {token.strip(): value for token, value in tops.items()}",
+            "least = min(likely.values())  # for a word that is not among the likeliest",
+            "print(max(WORDS, key=lambda label: likely.get(WORDS[label], least) - OFFSETS[label]))",
+        ]
+    return "\n".join([*head, *call, *_word_constants(sent), *said])
+
+
+def _curl(sent: Sent, text: str) -> str:
+    path = "chat/completions" if sent.messages else "completions"
+    data = shlex.quote(json.dumps(_request(sent, text), ensure_ascii=False))
+    headers = '-H "Content-Type: application/json" -H "Authorization: Bearer $OPENAI_API_KEY"'
+    return f"curl {_SERVER}/{path} {headers} -d {data}"
+
+
+def _request(sent: Sent, text: str | None = None) -> dict[str, Any]:
+    """The body of a request to an OpenAI-compatible server; without a text, with {text} in its place."""
+    body: dict[str, Any] = {"model": _model(sent), **sent.options}
+    if sent.messages:
+        return {**body, "messages": sent.messages if text is None else sent.messages_for(text)}
+    return {**body, "prompt": sent.open_text if text is None else sent.text_for(text), "logprobs": 5}
+
+
+def _plain(sent: Sent) -> dict[str, Any]:
+    """Everything, for your own tools."""
+    names = ("before", "after", "messages", "words", "offsets", "model", "revision", "kind")
+    parts = {name: getattr(sent, name) for name in names}
+    return {"task": sent.task, "prompt": sent.prompt, "text": sent.open_text, **parts}
+
+
+def _promptfoo(sent: Sent) -> dict[str, Any]:
+    """A configuration for `promptfoo eval -c` (JSON is valid YAML). Add your own tests to `tests`.
+
+    The server is on this machine: without an address, promptfoo would send the texts to OpenAI.
+    """
+
+    def raw(part: str) -> str:
+        risky = any(mark in part for mark in ("{{", "{%", "{#"))
+        return f"{{% raw %}}{part}{{% endraw %}}" if risky else part
+
+    def opened(content: str) -> str:
+        return (raw(sent.before) + "{{text}}" + raw(sent.after)).join(
+            raw(part) for part in content.split(sent.open_text, 1)
+        )
+
+    way, text = "completion", opened(sent.open_text)
+    if sent.messages:
+        way = "chat"
+        text = json.dumps([{**one, "content": opened(one["content"])} for one in sent.messages], ensure_ascii=False)
+    known = [{"type": "icontains-any", "value": list(sent.words.values())}] if sent.words else []
+    return {
+        "description": f"the prompt that pinprompt found: {sent.prompt}",
+        "prompts": [text],
+        "providers": [{"id": f"openai:{way}:{_model(sent)}", "config": {"apiBaseUrl": _SERVER, **sent.options}}],
+        "tests": [{"vars": {"text": "put your own text here"}, "assert": known}],
+    }
+
+
+def _langchain(sent: Sent) -> dict[str, Any]:
+    """A PromptTemplate as `langchain_core.prompts.loading.load_prompt` reads it."""
+    before, after = (part.replace("{", "{{").replace("}", "}}") for part in (sent.before, sent.after))
+    return {
+        "_type": "prompt",
+        "input_variables": ["text"],
+        "template": before + TEXT + after,
+        "template_format": "f-string",
+        "metadata": {"words": dict(sent.words), "offsets": dict(sent.offsets), "model": sent.model},
+    }
+
+
+def _dspy(sent: Sent) -> dict[str, Any]:
+    """The state of `dspy.Predict("text -> label")`: its `load` reads this file."""
+    answer = "label" if sent.words else "answer"
+    choices = f" Answer with one of: {', '.join(sent.words.values())}." if sent.words else ""
+    fields = [
+        {"prefix": "Text:", "description": "${text}"},
+        {"prefix": f"{answer.capitalize()}:", "description": f"${{{answer}}}"},
+    ]
+    instructions = f"Continue this, where {TEXT} stands for the text: {sent.open_text}{choices}"
+    # dspy warns if the versions of dependencies differ from its own; they are not known here.
+    return {
+        "traces": [], "train": [], "demos": [], "signature": {"instructions": instructions, "fields": fields},
+        "lm": None, "metadata": {"dependency_versions": {}},
+    }  # fmt: skip

@@ -1,0 +1,151 @@
+"""Compares the prompt found with the hand-written one; the same verdict for terminal, report and result.json.
+
+Both prompts were evaluated on the same rows, so they are compared row by row: by McNemar's exact test if a row is
+either correct or wrong, by a paired bootstrap over rows for other metrics. This is more powerful than comparing
+intervals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pinprompt.folder.reading import inside, mapping, number, sequence
+from pinprompt.maths.bootstrap import FEWEST, compare_rows, mcnemar
+from pinprompt.wording import metric, text, title, where
+
+LEVEL = 0.05
+"""Significance level."""
+MAX_ROWS = 200_000
+"""Maximum number of rows tested; no task has as many, but an untrusted file may."""
+SPLITS = ("test", "dev", "train")
+CAUTION = {
+    "test": "",
+    "dev": " The prompt was chosen on dev, so this value is optimistic.",
+    "train": " The search optimised this value; nothing was held out.",
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The comparison of the prompt found with a hand-written one on the reported split."""
+
+    kind: str
+    """'better', 'worse' or 'unclear' by the test; 'untested' without values per row; 'alone' without a rival."""
+    split: str
+    metric: str
+    found: float
+    against: str | None
+    """The hand-written prompt's name: manual if there is one, else the best."""
+    rival: float | None
+    p: float | None
+    test: str | None
+    sentence: str
+    details: str
+
+
+def judge_result(result: Mapping[str, Any], primary: str | None = None) -> Verdict | None:
+    """The verdict on a run from its result.json; None if nothing was evaluated."""
+    named = primary or result.get("primary")
+    name = named if isinstance(named, str) and named else "score"
+    split = reported_split(result, name)
+    if split is None:
+        return None
+    ours = mapping(result.get(split))
+    found, interval = value_of(ours, name)
+    if found is None:
+        return None
+    task = result.get("task")
+    place = where(split, task, number(ours.get("rows")) if task == "inversion" else None)
+    head = f"{title(text(name, 40))} {place}"
+    head = f"{head[0].upper()}{head[1:]}: {metric(name, found)}{brackets(name, interval)}"
+    against = _rival(result, split, name)
+    if against is None:
+        said = "There is no hand-written prompt to compare with."
+        if result.get("reported") is False:
+            said = "It was not compared with a hand-written prompt, as no report was asked for."
+        return Verdict("alone", split, name, found, None, None, None, None, said, f"{head}.{CAUTION[split]}")
+    label, theirs = against
+    rival, rival_interval = value_of(theirs, name)
+    p, test = _tested(outcomes_of(ours, name), outcomes_of(theirs, name))
+    kind, said = _judged(found, rival or 0.0, p, label, place)
+    if result.get("prompt") and result.get("prompt") == inside(result, "baselines", label, "prompt"):
+        said = f"The found prompt is the {label} prompt: the search found no better one."
+    if task == "inversion":
+        said = f"The found words {'fit' if found > (rival or 0.0) else 'do not fit'} better than the {label} ones."
+    details = f"{head} against {metric(name, rival)}{brackets(name, rival_interval)}"
+    details += f" ({test})." if test else "."
+    return Verdict(kind, split, name, found, label, rival, p, test, said, details + CAUTION[split])
+
+
+def reported_split(result: Mapping[str, Any], name: str) -> str | None:
+    """The reported split: test if there is one, else dev, else train."""
+    return next((split for split in SPLITS if number(inside(result, split, name)) is not None), None)
+
+
+def value_of(metrics: dict[str, Any], name: str) -> tuple[float | None, tuple[float, float] | None]:
+    """A metric's value and its interval, if there are any."""
+    pair = sequence(inside(metrics, "intervals", name))
+    low, high = (number(pair[0]), number(pair[1])) if len(pair) == 2 else (None, None)
+    return number(metrics.get(name)), None if low is None or high is None else (low, high)
+
+
+def brackets(name: str, interval: tuple[float, float] | None) -> str:
+    """An interval as it follows its value."""
+    return "" if interval is None else f" [{metric(name, interval[0])}, {metric(name, interval[1])}]"
+
+
+def _judged(found: float, rival: float, p: float | None, label: str, place: str) -> tuple[str, str]:
+    if p is None:
+        way = "scores higher than" if found > rival else "does not score higher than"
+        return "untested", (
+            f"The found prompt {way} the {label} prompt {place}; the difference was not tested, "
+            "because the run has no values per row."
+        )
+    if p >= LEVEL:
+        return (
+            "unclear",
+            f"The found prompt is not significantly better than the {label} prompt {place} ({shown_p(p)}).",
+        )
+    kind, way = ("better", "beats") if found > rival else ("worse", "is worse than")
+    return kind, f"The found prompt {way} the {label} prompt {place} ({shown_p(p)})."
+
+
+def shown_p(p: float) -> str:
+    """A p-value as text."""
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.1 else f"p = {p:.2f}"
+
+
+def _tested(ours: list[float], theirs: list[float]) -> tuple[float | None, str | None]:
+    """The p-value of the difference and the test's name; None if rows are missing or too few."""
+    if len(ours) != len(theirs) or len(ours) < FEWEST:
+        return None, None
+    rows = f"on the same {len(ours):,} rows"
+    if set(ours) | set(theirs) <= {0.0, 1.0}:
+        return mcnemar(ours, theirs), f"McNemar's exact test {rows}"
+    return compare_rows(ours, theirs).p, f"paired bootstrap {rows}"
+
+
+def outcomes_of(metrics: dict[str, Any], name: str) -> list[float]:
+    """A metric's values per row, from digits or a list; empty if they cannot be read."""
+    values = inside(metrics, "outcomes", name)
+    if isinstance(values, str):
+        return [float(digit) for digit in values] if len(values) <= MAX_ROWS and set(values) <= {"0", "1"} else []
+    found = [number(value) for value in sequence(values)[:MAX_ROWS]]
+    known = [value for value in found if value is not None]
+    return known if len(known) == len(found) else []
+
+
+def _rival(result: Mapping[str, Any], split: str, name: str) -> tuple[str, dict[str, Any]] | None:
+    """The manual prompt if there is one, else the best hand-written one, with its metrics on a split."""
+    known = []
+    for label, baseline in mapping(result.get("baselines")).items():
+        metrics = mapping(mapping(baseline).get(split))
+        value = number(metrics.get(name))
+        if value is not None:
+            known.append((label != "manual", -value, text(label, 40), metrics))
+    if not known:
+        return None
+    _, _, label, metrics = min(known, key=lambda one: one[:3])
+    return label, metrics

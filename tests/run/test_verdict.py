@@ -1,0 +1,152 @@
+"""One verdict for the terminal, the report and result.json, by a paired test on the same rows."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from pinprompt.cli.shown import shown_result
+from pinprompt.folder.reading import RunRecord
+from pinprompt.reports.report import render
+from pinprompt.run.running import Result
+from pinprompt.run.verdict import judge_result
+
+
+def result(ours_alone: int, theirs_alone: int, both: int, split: str = "test") -> dict[str, Any]:
+    """A result whose prompts are right on so many rows."""
+    ours = "1" * ours_alone + "0" * theirs_alone + "1" * both
+    theirs = "0" * ours_alone + "1" * theirs_alone + "1" * both
+
+    def measured(rows: str) -> dict[str, Any]:
+        value = rows.count("1") / len(rows)
+        ends = [max(0.0, value - 0.1), min(1.0, value + 0.1)]
+        return {
+            "accuracy": value, "rows": len(rows), "intervals": {"accuracy": ends}, "outcomes": {"accuracy": rows}
+        }  # fmt: skip
+
+    manual = {"manual": {"prompt": "It was", split: measured(theirs)}}
+    return {"prompt": "found", "primary": "accuracy", split: measured(ours), "baselines": manual}
+
+
+def printed(data: dict[str, Any]) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=400, markup=False)
+    for part in shown_result(Result("found", 1.0, None, None, 0, 0.0, Path("run"), data)):
+        console.print(part)
+    return " ".join(out.getvalue().split())
+
+
+def test_a_paired_test_finds_what_overlapping_intervals_hide() -> None:
+    data = result(12, 0, 88)  # 0.88 and 1.0: [0.9, 1.0] against [0.78, 0.98]
+    verdict = judge_result(data)
+    assert verdict is not None
+    assert (verdict.kind, verdict.against, verdict.test) == (
+        "better", "manual", "McNemar's exact test on the same 100 rows"
+    )  # fmt: skip
+    assert verdict.p == pytest.approx(2 / 2**12)
+    assert verdict.sentence == "The found prompt beats the manual prompt on test (p < 0.001)."
+
+
+@pytest.mark.parametrize(
+    ("counts", "sentence"),
+    [
+        ((9, 4, 37), "is not significantly better than the manual prompt on test (p = 0.27)."),
+        ((0, 0, 50), "is not significantly better than the manual prompt on test (p = 1.00)."),
+        ((1, 9, 40), "is worse than the manual prompt on test (p = 0.021)."),
+        ((9, 1, 40), "beats the manual prompt on test (p = 0.021)."),
+    ],
+)
+def test_everyone_says_the_same(counts: tuple[int, int, int], sentence: str) -> None:
+    data = result(*counts)
+    verdict = judge_result(data)
+    assert verdict is not None
+    assert verdict.sentence == "The found prompt " + sentence
+    assert verdict.sentence in printed(data)
+    assert verdict.sentence in " ".join(render(RunRecord(Path("run"), result=data)).split())
+
+
+def test_other_metrics_are_judged_by_a_bootstrap_over_rows() -> None:
+    theirs = [10.0 + place % 7 for place in range(30)]
+    ours = [value + 1.0 + place % 2 for place, value in enumerate(theirs)]
+    mean = sum(ours) / 30
+    data = {
+        "primary": "j",
+        "test": {"j": mean, "outcomes": {"j": ours}},
+        "baselines": {"manual": {"test": {"j": mean - 1.5, "outcomes": {"j": theirs}}}},
+    }
+    verdict = judge_result(data)
+    assert verdict is not None
+    assert (verdict.kind, verdict.test) == ("better", "paired bootstrap on the same 30 rows")
+    data["baselines"]["manual"]["test"]["outcomes"] = {"j": ours}  # type: ignore[index]
+    again = judge_result(data)
+    assert again is not None
+    assert (again.kind, again.p) == ("unclear", 1.0)
+
+
+@pytest.mark.parametrize(
+    "spoilt", ["", "11", "1x" * 25, [1, "a"] * 25, [None] * 50, {"0": 1}, 7, "1" * 200_001, [float("nan")] * 50]
+)
+def test_rows_that_do_not_fit_are_not_tested(spoilt: object) -> None:
+    data = result(9, 1, 40)
+    data["test"]["outcomes"]["accuracy"] = spoilt
+    verdict = judge_result(data)
+    assert verdict is not None
+    assert (verdict.kind, verdict.p) == ("untested", None)
+    assert "scores higher than the manual prompt on test; the difference was not tested" in verdict.sentence
+    del data["test"]["outcomes"]
+    assert judge_result(data) == verdict
+
+
+def test_what_was_chosen_on_is_said_to_flatter() -> None:
+    verdict = judge_result(result(9, 1, 40, split="dev"))
+    assert verdict is not None
+    assert "beats the manual prompt on dev" in verdict.sentence
+    assert "chosen on dev, so this value is optimistic" in verdict.details
+
+
+def test_without_a_manual_prompt_the_best_other_one_is_the_rival() -> None:
+    data = result(9, 1, 40)
+    alone = judge_result(data | {"baselines": {}})
+    assert alone is not None
+    assert alone.kind == "alone"
+    assert "no hand-written prompt" in alone.sentence
+    weak, strong = ({"test": {"accuracy": value}} for value in (0.3, 0.5))
+    rivals = judge_result(data | {"baselines": {"weak": weak, "strong": strong}})
+    assert rivals is not None
+    assert rivals.against == "strong"
+    assert judge_result({"prompt": "x"}) is None
+
+
+def test_a_found_prompt_that_is_the_manual_one_is_not_tested_against_itself() -> None:
+    data = result(0, 0, 50)
+    data["prompt"] = "It was"
+    verdict = judge_result(data)
+    assert verdict is not None
+    assert verdict.sentence == "The found prompt is the manual prompt: the search found no better one."
+
+
+def test_a_run_without_a_report_does_not_say_that_there_is_no_other_prompt() -> None:
+    data = {**result(9, 1, 40, "dev"), "baselines": {}, "reported": False}
+    verdict = judge_result(data)
+    assert verdict is not None
+    assert "no report was asked for" in verdict.sentence
+    assert "no hand-written prompt to compare with" in printed(data | {"reported": True, "verdict": None})
+
+
+def test_a_result_without_the_value_is_not_judged() -> None:
+    data = result(9, 4, 37)
+    assert judge_result(data, "f1") is None
+    assert judge_result({**data, "test": {"rows": 50}}) is None
+
+
+def test_words_for_a_picture_fit_or_do_not() -> None:
+    rival = {"manual": {"prompt": "a sun", "train": {"similarity": 0.3, "rows": 1}}}
+    data = {"task": "inversion", "prompt": "the sun", "primary": "similarity", "baselines": rival}
+    for value, said in ((0.4, "fit better than the manual ones"), (0.2, "do not fit better than the manual ones")):
+        verdict = judge_result({**data, "train": {"similarity": value, "rows": 1}})
+        assert verdict is not None
+        assert said in verdict.sentence
