@@ -90,10 +90,10 @@ def trees(models: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         sections = {row.section: fewer[row.section]} if row.section else {}
         yield f"labels-{row.name}", recipes.merge(settings_of(models, **more), sections)
     for method, scoring in (("pin", {}), ("random", {"choose": "rows"}), ("race", {}), ("manual", {}), ("grips", {})):
-        task = {"calibrate": "batch", "manual": "It was", "instruction": "the answer is one word"}
+        task = {"labels": "calibrated", "manual": "It was", "instruction": "the answer is one word"}
         more = {"method": method, "scoring": scoring, "budget": {"calls": 120}, "task": task}
         yield f"calibrated-{method}", recipes.merge(settings_of(models, **more), _of(method, fewer))
-    more = {"method": "race", "task": {"calibrate": "batch", "manual": "It was"}, "budget": {"calls": 60}}
+    more = {"method": "race", "task": {"labels": "calibrated", "manual": "It was"}, "budget": {"calls": 60}}
     yield "few-calls-race", recipes.merge(settings_of(models, **more), _of("race", fewer))
     yield "masked-pin", masked(models, {"method": "pin", **_of("pin", fewer)})
     for method, draw in (("race", "fixed"), ("pin", "step"), ("random", "fixed")):

@@ -17,7 +17,7 @@ from pinprompt.reports.sharing import draw, export, use
 from pinprompt.reports.trackers import Bar, in_notebook
 from pinprompt.run import build, consent, running
 from pinprompt.run.running import Result, recipe_of
-from pinprompt.run.using import Labelled, evaluate, found_prompt, offsets_of, predict, predict_table, rewrite, silent
+from pinprompt.run.using import Labelled, evaluate, found_prompt, predict, predict_table, readout_of, rewrite, silent
 from pinprompt.tasks.protocol import Task
 from pinprompt.values import Listener
 from pinprompt.wording import where
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Labelled", "Subject", "cache", "compare", "default_folder", "doctor", "draw", "estimate", "evaluate", "export",
-    "figures", "found_prompt", "judge", "ls", "methods", "models", "offsets_of", "open", "plan_sweep", "predict",
-    "predict_table", "recipe_of", "report", "resume", "rewrite", "studio", "sweep", "tune", "use", "verify",
+    "figures", "found_prompt", "judge", "ls", "methods", "models", "open", "plan_sweep", "predict", "predict_table",
+    "readout_of", "recipe_of", "report", "resume", "rewrite", "studio", "sweep", "tune", "use", "verify",
 ]  # fmt: skip
 
 Subject = Recipe | str | Path | Mapping[str, Any] | Callable[..., Any] | Task

@@ -69,7 +69,7 @@ class _PromptEstimator(BaseEstimator):  # type: ignore[misc]
                     (Path(place) / name).write_text(content, "utf-8")
                 recipe, prompt = running.recipe_of(place), api.found_prompt(place)
                 if recipe.task.kind == "classification":
-                    made = build.build_labeller(recipe, device, offsets=api.offsets_of(place))
+                    made = build.build_labeller(recipe, device, readout=api.readout_of(place))
                 else:
                     made = build.build_rewriter(recipe, device, read_judges(Path(place)))
             self._tool = made, prompt

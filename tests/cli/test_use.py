@@ -32,7 +32,7 @@ def call(*words: str | Path) -> Any:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("use")
-    made = make_run(folder, task={"calibrate": "batch"})
+    made = make_run(folder, task={"labels": "calibrated"})
     (folder / "reviews.csv").unlink()  # nothing below may need the training data
     return made
 
@@ -158,7 +158,7 @@ def test_use_prints_text_and_code(run: Path) -> None:
 def test_a_private_run_keeps_no_text_of_the_data(run: Path, tmp_path: Path) -> None:
     texts = [text for text, _ in ROWS]
     assert any(text in (run / "report.html").read_text("utf-8") for text in texts)  # so that the search below can fail
-    private = make_run(tmp_path, private=True, task={"calibrate": "batch"})
+    private = make_run(tmp_path, private=True, task={"labels": "calibrated"})
     for path in (path for path in private.rglob("*") if path.is_file()):
         content = path.read_bytes()
         assert not [text for text in texts if text.encode() in content], path

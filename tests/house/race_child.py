@@ -27,7 +27,7 @@ def raced(models: Path, **over: Any) -> Recipe:
     """A race of a tiny writer's words on the rows of `label_runs`, in blocks of two, two and four rows."""
     settings = {
         "method": "race",
-        "task": {"calibrate": "batch"},
+        "task": {"labels": "calibrated"},
         "policy": {"length": 4},
         "race": {"first_block": 2, "max_perplexity": None, "batch": 3, "least": 3},
         "budget": {"calls": 90},
@@ -41,7 +41,7 @@ def searched(models: Path, method: str, **over: Any) -> Recipe:
         return raced(models, **over)
     settings = {
         "method": method,
-        "task": {"calibrate": "batch"},
+        "task": {"labels": "calibrated"},
         "q_learning": {"prompts": 4, "steps": 30, "eval_every": 3, "batch": 8},
         "scoring": {"finalists": 3},
         "budget": {"calls": 90},

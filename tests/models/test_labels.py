@@ -250,7 +250,7 @@ def test_texts_before_vectors_are_read_once_with_the_same_loss_and_gradient(
 
     def answer() -> tuple[torch.Tensor, torch.Tensor]:
         vectors = start.clone().requires_grad_(True)
-        logits = labels.vector_logits(vectors, sides)
+        logits = labels.vector_logits(vectors, sides, labels.words.firsts)
         (gradient,) = torch.autograd.grad(torch.log_softmax(logits, -1)[:, 0].sum(), vectors)
         return logits, gradient
 
@@ -271,7 +271,8 @@ def test_texts_before_vectors_take_bounded_memory(monkeypatch: pytest.MonkeyPatc
     labels = CausalLabels(model, tokenizer, WORDS, FRAMES[0])
     one = labels._past(tuple(tokenizer(TEXTS[0])["input_ids"]))
     monkeypatch.setattr("pinprompt.models.labels.PAST_BYTES", one.nbytes)
-    labels.vector_logits(one.new_zeros(2, model.config.hidden_size), [(tokenizer(t)["input_ids"], []) for t in TEXTS])
+    sides = [(tokenizer(text)["input_ids"], []) for text in TEXTS]
+    labels.vector_logits(one.new_zeros(2, model.config.hidden_size), sides, labels.words.firsts)
     assert len(labels._pasts) == 1
 
 

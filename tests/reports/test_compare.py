@@ -94,15 +94,15 @@ def test_table_by_hand(tmp_path: Path) -> None:
 
 
 def test_calibration_is_a_row_and_not_a_column(tmp_path: Path) -> None:
-    batch = {"task": {"calibrate": "batch"}}
+    batch = {"task": {"labels": "calibrated"}}
     for split in (13, 21):
-        sample.classification(tmp_path / f"pin-{split}", "pin", split=split, task={"calibrate": "none"})
+        sample.classification(tmp_path / f"pin-{split}", "pin", split=split, task={"labels": "words"})
         sample.classification(tmp_path / f"manual-{split}", "manual", split=split, test=0.5)
         sample.classification(tmp_path / f"calibrated-{split}", "manual", split=split, test=0.7, **batch)
     [table] = compare([tmp_path]).tables
     assert table.columns == ("sst-2",)
     hand = [row for row in table.rows if row.startswith("manual")]
-    assert hand == ["manual (calibrate=batch)", "manual (calibrate=none)"], "and none that pin measured beside itself"
+    assert hand == ["manual (labels=calibrated)", "manual (labels=words)"], "and none that pin measured beside itself"
     assert table.rows[:2] == tuple(hand)
     assert [table.cells[row, "sst-2"].mean for row in hand] == pytest.approx([0.7, 0.5])
 

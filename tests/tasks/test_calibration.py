@@ -15,11 +15,12 @@ from pinprompt.answers.evaluator import Evaluator
 from pinprompt.answers.memo import Memo
 from pinprompt.api import evaluate, predict, tune
 from pinprompt.errors import BudgetSpent, SettingError
+from pinprompt.maths.readout import calibrated
 from pinprompt.recipe.recipe import resolve
 from pinprompt.recipe.sections import BudgetSettings
 from pinprompt.recipe.task_sections import ClassificationSettings, ModelSettings
 from pinprompt.tasks.classification import ClassificationTask
-from pinprompt.tasks.protocol import check_task, split_rows
+from pinprompt.tasks.protocol import check_task, report_fit_rows, split_rows
 from pinprompt.values import Answers, Draw, Prompt, derive
 
 GOOD = ["the story felt good", "a truly wonderful drama", "this film was great", "a big heart", "a drama felt good"]
@@ -49,14 +50,14 @@ def build(folder: Path, model: str = "llama", **more: Any) -> ClassificationTask
         "words": {"neg": "terrible", "pos": "great"},
         "model": str(folder / model),
         "shots": 2,
-        "calibrate": "batch",
+        "labels": "calibrated",
     }
     return ClassificationTask.build(ClassificationSettings(**{**given, **more}))
 
 
 def raw_logs(folder: Path, split: str, **more: Any) -> np.ndarray:
     """The label log-probabilities that the model itself gives, row by row."""
-    task = build(folder, calibrate="none", **more)
+    task = build(folder, labels="words", **more)
     texts = [example.text for example in task.data.splits[split]]
     return np.log([list(chances.values()) for _, chances in task.predict(PROMPT, texts)])
 
@@ -64,6 +65,17 @@ def raw_logs(folder: Path, split: str, **more: Any) -> np.ndarray:
 def asked(task: ClassificationTask, prompt: Prompt = PROMPT) -> Answers:
     """The answers on every row of the task."""
     return task.ask([prompt], range(len(task.rows)))[0]
+
+
+def offsets_of(
+    task: ClassificationTask, fit: tuple[int, ...] | None = None, prompt: Prompt = PROMPT
+) -> tuple[float, ...]:
+    """The label offsets of a prompt: its mean log-odds on the rows of `fit`, by default train and dev."""
+    fit = report_fit_rows(task) if fit is None else fit
+    logs = np.asarray(asked(task, prompt).on(fit), dtype=np.float64)
+    means = [logs[task.targets(fit) == label].mean(axis=0) for label in range(2)]
+    offsets = np.mean(means, axis=0) - np.log(task.prior)
+    return tuple(offsets - offsets.mean())
 
 
 def evaluated(task: Any, calls: int | None = 100, memo: Memo | None = None) -> Evaluator:
@@ -81,7 +93,7 @@ def test_scores_on_every_split_use_the_offsets_of_train(folder: Path, model: str
     train = raw_logs(folder, "train", model=str(folder / model))
     expected = (train[:, 0] - train[:, 1]).mean() / 2
     answers = asked(task)
-    assert task.measured_offsets(answers) == pytest.approx((expected, -expected), abs=1e-5)
+    assert offsets_of(task, task.fit_rows) == pytest.approx((expected, -expected), abs=1e-5)
     rows, fit = split_rows(task, "dev"), task.fit_rows
     moved = raw_logs(folder, "dev", model=str(folder / model)) - np.array([expected, -expected])
     gaps = [
@@ -108,15 +120,15 @@ def test_offsets_can_be_measured_on_some_rows(folder: Path) -> None:
 
 def test_a_prior_moves_the_labels_to_it(folder: Path) -> None:
     even, odd = build(folder), build(folder, prior={"neg": 1, "pos": 3})
-    moved = np.subtract(even.measured_offsets(asked(even)), odd.measured_offsets(asked(odd)))
+    moved = np.subtract(offsets_of(even), offsets_of(odd))
     assert moved == pytest.approx([-np.log(3) / 2, np.log(3) / 2], abs=1e-5)
     assert even.info.fingerprint != odd.info.fingerprint
     with pytest.raises(SettingError, match="no share for pos"):
         build(folder, prior={"neg": 1})
     with pytest.raises(SettingError, match="'poz', which is not a label"):
         build(folder, prior={"neg": 1, "poz": 1})
-    with pytest.raises(SettingError, match=r"needs task\.calibrate"):
-        build(folder, calibrate="none", prior={"neg": 1, "pos": 1})
+    with pytest.raises(SettingError, match=r"needs task\.labels"):
+        build(folder, labels="words", prior={"neg": 1, "pos": 1})
 
 
 def test_few_rows_are_said_to_be_few(folder: Path, tmp_path: Path) -> None:
@@ -128,14 +140,16 @@ def test_few_rows_are_said_to_be_few(folder: Path, tmp_path: Path) -> None:
 
 
 def test_an_evaluation_has_both_figures(folder: Path) -> None:
-    task, plain = build(folder), build(folder, calibrate="none")
+    task, plain = build(folder), build(folder, labels="words")
     rows = split_rows(task, "dev")
     found = task.metrics(asked(task), rows, task.fit_rows)
     raw = plain.metrics(asked(plain), rows)
     assert {name: found.metrics[f"raw_{name}"] for name in raw.metrics} == dict(raw.metrics)
     assert found.intervals["raw_accuracy"] == raw.intervals["accuracy"]
-    offsets = task.measured_offsets(asked(task))
-    assert found.tables["calibration"]["offsets"] == dict(zip(("neg", "pos"), offsets, strict=True))
+    offsets = offsets_of(task, task.fit_rows)
+    assert found.tables["readout"]["offsets"] == pytest.approx(
+        dict(zip(("neg", "pos"), offsets, strict=True)), abs=1e-5
+    )
     assert "raw_accuracy" not in raw.metrics
 
 
@@ -164,11 +178,11 @@ def test_the_evaluator_pays_for_offsets_once(folder: Path) -> None:
         ({"train"}, ["It was"]),
         ({"dev"}, [PROMPT.text, "It was"]),
         ({"test"}, [PROMPT.text]),
-        ({"train"}, ["so"]),
+        ({"train", "dev"}, ["so"]),
         ({"test"}, ["so"]),
     ]
     assert evaluator.charged_calls == 4 * 4
-    assert evaluator.report_calls == 2 * 2 + 4
+    assert evaluator.report_calls == 2 * 2 + 8
 
 
 def test_an_evaluation_of_known_answers_is_not_asked_for(folder: Path) -> None:
@@ -182,7 +196,7 @@ def test_an_evaluation_of_known_answers_is_not_asked_for(folder: Path) -> None:
     plain = build(folder)
     for prompt, evaluation in zip((PROMPT, other), found, strict=True):
         rows, seed = split_rows(plain, "dev"), derive(0, "task", "evaluation", "dev")
-        alone = plain.metrics(asked(plain, prompt), rows, plain.fit_rows, seed)
+        alone = plain.metrics(asked(plain, prompt), rows, report_fit_rows(plain), seed)
         assert evaluation.metrics == pytest.approx(alone.metrics, abs=1e-3)
         assert evaluation.intervals == alone.intervals
         assert evaluation.outcomes == alone.outcomes
@@ -222,12 +236,12 @@ def test_answers_are_shared_by_tasks_that_only_count_differently(folder: Path, t
         return evaluator.paid_calls
 
     assert paid() == 4 + 2
-    for same in ({}, {"calibrate": "none"}, {"reward": "accuracy"}, {"prior": {"neg": 1, "pos": 3}}):
+    for same in ({}, {"labels": "words"}, {"reward": "accuracy"}, {"prior": {"neg": 1, "pos": 3}}):
         assert paid(**same) == 0
-    assert paid(calibrate="none", template="{text} : {prompt}") == 2
+    assert paid(labels="words", template="{text} : {prompt}") == 2
     assert paid(words={"neg": "bad", "pos": "good"}) == 6
     assert paid(Prompt("so")) == 6
-    prints = {build(folder).info.fingerprint, build(folder, calibrate="none").info.fingerprint}
+    prints = {build(folder).info.fingerprint, build(folder, labels="words").info.fingerprint}
     assert len(prints | {build(folder, reward="accuracy").info.fingerprint}) == 3
 
 
@@ -253,13 +267,14 @@ def test_runs_are_comparable_however_their_prompts_are_read(folder: Path) -> Non
 def test_profiles_decide_and_settings_overrule() -> None:
     def of(**more: Any) -> str:
         task = {"dataset": "sst-2", **more.pop("task", {})}
-        return str(resolve({"task": task, **more}).task.calibrate)  # type: ignore[union-attr]
+        return str(resolve({"task": task, **more}).task.labels)  # type: ignore[union-attr]
 
-    assert of(profile="quick") == "batch"
-    assert of(profile="paper") == "none"
-    assert of(profile="quick", task={"calibrate": "none"}) == "none"
+    assert of(profile="quick") == "learnt"
+    assert of(profile="quick", method="pin") == "calibrated"
+    assert of(profile="paper") == "words"
+    assert of(profile="quick", task={"labels": "words"}) == "words"
     with pytest.raises(SettingError, match="content-free"):
-        of(task={"calibrate": "content-free"})
+        of(task={"labels": "content-free"})
     with pytest.raises(SettingError, match="above 0"):
         of(task={"prior": {"0": 0.0, "1": 1.0}})
 
@@ -269,7 +284,7 @@ def test_offsets_belong_to_the_answer(folder: Path, tmp_path: Path) -> None:
     data = tmp_path / "rows.csv"
     data.write_text((folder / "train.csv").read_text(encoding="utf-8"), encoding="utf-8")
     words = {"neg": "terrible", "pos": "great"}
-    task = {"train": str(data), "words": words, "model": str(folder / "llama"), "shots": 2, "calibrate": "batch"}
+    task = {"train": str(data), "words": words, "model": str(folder / "llama"), "shots": 2, "labels": "calibrated"}
     settings = {
         "policy": {"model": str(folder / "llama"), "k": None},
         "scoring": {"memo": False},
@@ -277,12 +292,12 @@ def test_offsets_belong_to_the_answer(folder: Path, tmp_path: Path) -> None:
     }
     result = tune(task, out=tmp_path / "run", method="manual", settings=settings)
     measured = build(folder, train=str(data), instruction="in this task the answer is one word")
-    expected = measured.measured_offsets(asked(measured, Prompt("It was")))
-    stored = result.data["calibration"]
-    assert stored["kind"] == "batch"
-    assert stored["offsets"] == dict(zip(words, expected, strict=True))
+    expected = offsets_of(measured, prompt=Prompt("It was"))
+    stored = result.data["readout"]
+    assert stored["kind"] == "calibrated"
+    assert stored["offsets"] == pytest.approx(dict(zip(words, expected, strict=True)), abs=1e-5)
     other = result.data["baselines"]["instructions"]
-    assert other["calibration"]["offsets"] != stored["offsets"]
+    assert other["readout"]["offsets"] != stored["offsets"]
     for facts in (result.data["test"], other["test"], other["dev"]):
         assert {"accuracy", "raw_accuracy"} <= set(facts)
     page = result.report.read_text(encoding="utf-8")
@@ -293,12 +308,12 @@ def test_offsets_belong_to_the_answer(folder: Path, tmp_path: Path) -> None:
     assert own.metrics["accuracy"] == result.data["test"]["accuracy"]
     carried = evaluate(result.folder, task_models=[str(folder / "roberta")])[str(folder / "roberta")]
     other_model = build(folder, "roberta", train=str(data))
-    again = other_model.measured_offsets(asked(other_model, Prompt("It was")))
-    assert carried.tables["calibration"]["offsets"] == dict(zip(words, again, strict=True))
+    again = offsets_of(other_model, prompt=Prompt("It was"))
+    assert carried.tables["readout"]["offsets"] == pytest.approx(dict(zip(words, again, strict=True)), abs=1e-5)
 
     data.unlink()
     chances = predict(result.folder, ["a big drama"])[0]["probabilities"]
-    assert chances == pytest.approx(measured.predict(Prompt("It was"), ["a big drama"], expected)[0][1])
-    plain = build(folder, calibrate="none").predict(Prompt("It was"), ["a big drama"])[0][1]
+    assert chances == pytest.approx(measured.predict(Prompt("It was"), ["a big drama"], calibrated(expected))[0][1])
+    plain = build(folder, labels="words").predict(Prompt("It was"), ["a big drama"])[0][1]
     odds = np.log(chances["pos"] / chances["neg"]) - np.log(plain["pos"] / plain["neg"])
     assert odds == pytest.approx(expected[0] - expected[1], abs=1e-4)

@@ -68,7 +68,7 @@ def rows_of(folder: Path) -> Iterator[Row]:
 def row_name(recipe: Mapping[str, Any]) -> str:
     """The row of a run in the tables: its method, the settings that differ from the defaults, its budget."""
     method, race, scoring = recipe["method"], recipe["race"], recipe["scoring"]
-    raw = recipe["task"]["calibrate"] == "none"
+    raw = recipe["task"]["labels"] == "words"
     said = [method]
     if method == "race":
         said += ["no calibration"] if raw else []

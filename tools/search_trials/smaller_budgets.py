@@ -67,7 +67,7 @@ def main(runs: Path, out: Path) -> None:
     for folder in sorted(path.parent for path in runs.glob("*/result.json") if path.parent.name not in known):
         recipe = running.recipe_of(folder)
         settings: Any = recipe.task
-        calibrated = recipe.model_copy(update={"task": settings.model_copy(update={"calibrate": "batch"})})
+        calibrated = recipe.model_copy(update={"task": settings.model_copy(update={"labels": "calibrated"})})
         task = build.build_task(calibrated, "cpu")
         facts = {"method": recipe.method, "dataset": settings.dataset, "split": settings.split}
         facts["precision"] = recipe.models.precision

@@ -31,7 +31,17 @@ from pinprompt.answers.memo import Memo, memo_key
 from pinprompt.answers.requests import Requests
 from pinprompt.answers.table import Table, pack_contents, pack_rows, unpack_contents
 from pinprompt.errors import BudgetSpent, RunError, TaskError
-from pinprompt.tasks.protocol import Billed, Task, billed, calls, calls_of, fit_rows, split_rows, splits
+from pinprompt.tasks.protocol import (
+    Billed,
+    Task,
+    billed,
+    calls,
+    calls_of,
+    fit_rows,
+    report_fit_rows,
+    split_rows,
+    splits,
+)
 from pinprompt.values import Answers, Draw, Evaluation, Prompt, Score, derive
 
 REPORT = "report"
@@ -164,7 +174,7 @@ class Evaluator:
 
     def evaluate(self, prompts: Sequence[Prompt], split: str) -> list[Evaluation]:
         """The task's metrics of each prompt on a split, charged to the report."""
-        rows, fit = self.rows(split), self._fit
+        rows, fit = self.rows(split), report_fit_rows(self.task)
         # One seed for all prompts, so that they are compared on the same random draws.
         seed = derive(self.seed, "task", "evaluation", split)
         draw = REPORT if self.task.info.stochastic else ""
@@ -277,6 +287,8 @@ class Evaluator:
         if self._requests is not None:
             self._requests.restore()
             self.budget.metered = isinstance(self.task, Billed) and self.task.attach(self._requests)
+        if position is None and self.task.info.opening_calls:
+            self.charge(self.task.info.opening_calls)
         facts = self.table.restore(lines)
         try:
             self._restore_spent([line["spent"] for line in facts] + ([] if spent is None else [dict(spent)]))

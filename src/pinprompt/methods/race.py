@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -45,6 +45,8 @@ TYPICAL_WORDS = 6
 """Typical number of words of a prompt that wins a race."""
 WRITTEN = 200
 """Prompts that the LM writes for the pool; at least three times as many as race."""
+FINAL_SHARE = 0.8
+"""Most of the calls that finalists and hand-written prompts may take on all rows, if the task learns from rows."""
 LONGEST = 5
 """Maximum number of tokens that the LM writes after a head; two more for prompts without a head."""
 HEADS = (
@@ -95,7 +97,9 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
     heads = (*(HEADS if english else ()), *(OPENERS if phrases else ()))
     if not english:
         settings = settings.model_copy(update=_uncapped(settings))
-    rounds, count = plan(costs, search.evaluator.budget.settings.calls, len(hand), settings)
+    given = _left(task, search.evaluator.budget.settings.calls)
+    rounds, count, least = plan(costs, given, len(hand), settings, task.info.learns)
+    settings = settings.model_copy(update={"least": least})
     drafts = [draft.text for draft in task.drafts() if not draft.name]
     texts = [runner.prompt.text for runner in hand]
     candidates = drafted(made, drafts, texts, max(WRITTEN, 3 * count), search.seed) if drafts else []
@@ -183,29 +187,48 @@ def _uncapped(settings: RaceSettings) -> dict[str, None]:
     return {"max_perplexity": None} if settings.max_perplexity == default else {}
 
 
-def plan(costs: Sequence[int], calls: int | None, hand: int, settings: RaceSettings) -> tuple[int, int]:
-    """The number of blocks, and the number of prompts that enter the race, such that it fits into the budget.
+class Plan(NamedTuple):
+    """The number of blocks, the number of prompts that enter the race, and the fewest that advance."""
+
+    blocks: int
+    prompts: int
+    least: int
+
+
+def plan(costs: Sequence[int], calls: int | None, hand: int, settings: RaceSettings, learns: bool = False) -> Plan:
+    """A race that fits into the budget; `costs` is the most that one prompt costs on each block.
 
     Blocks are left out if the last `race.least` prompts would need more than half of the calls for all blocks: with
-    many classes, the finalists would use up the calls that the first block needs.
+    many classes, the finalists would use up the calls that the first block needs. If the task learns from rows, they
+    are worth more than prompts: then fewer prompts advance, so that the last ones are asked on every row.
     """
     if calls is None:
-        return len(costs), max(settings.prompts, hand + 1)
-    least = max(settings.least, hand + 1)
-    blocks = len(costs)
+        return Plan(len(costs), max(settings.prompts, hand + 1), settings.least)
+    blocks, least, final = len(costs), settings.least, FINAL_SHARE * calls
+    if learns:
+        least = next((one for one in range(least, 0, -1) if (one + hand) * sum(costs) <= final), least)
+        learns = (least + hand) * sum(costs) <= final
+    settings = settings.model_copy(update={"least": least})
+    count = max(least, hand + 1)
     while blocks > 1 and (
-        race_cost(costs[:blocks], least, hand, settings) > calls or 2 * settings.least * sum(costs[:blocks]) > calls
+        race_cost(costs[:blocks], count, hand, settings) > calls
+        or (not learns and 2 * least * sum(costs[:blocks]) > calls)
     ):
         blocks -= 1
-    if race_cost(costs[:1], least, hand, settings) > calls:
+    if race_cost(costs[:1], count, hand, settings) > calls:
         raise SettingError(
-            f"a race needs {race_cost(costs[:1], least, hand, settings)} calls for {least} prompts on {costs[0]} rows, "
+            f"a race needs {race_cost(costs[:1], count, hand, settings)} calls for {count} prompts on {costs[0]} rows, "
             f"but the budget is {calls}; raise --calls"
         )
-    count, racing = least, calls - int(calls * settings.prune)
+    racing = calls - int(calls * settings.prune)
     while race_cost(costs[:blocks], count + 1, hand, settings) <= racing:
         count += 1
-    return blocks, count
+    return Plan(blocks, count, least)
+
+
+def _left(task: Task, calls: int | None) -> int | None:
+    """The calls that are left for the race once the task is open."""
+    return None if calls is None else calls - task.info.opening_calls
 
 
 def cost(task: Task, settings: RaceSettings, given: int | None, length: int, finalists: int) -> Cost:
@@ -215,12 +238,14 @@ def cost(task: Task, settings: RaceSettings, given: int | None, length: int, fin
     """
     every = blocks_of(task, settings.first_block)
     costs, hand = [calls(task, block.rows) for block in every], len(hand_written(task))
-    blocks, count = plan(costs, given, hand, settings)
-    least = max(settings.least, hand + 1)
+    blocks, count, fewest = plan(costs, _left(task, given), hand, settings, task.info.learns)
+    settings = settings.model_copy(update={"least": fewest})
+    least = max(fewest, hand + 1)
     share = 100 * sum(costs[:blocks]) / sum(costs)
     return Cost(
-        calls=race_cost(costs[:blocks], count, hand, settings),
-        enough=int(max(race_cost(costs, least, hand, settings), 2 * settings.least * sum(costs))),
+        calls=task.info.opening_calls + race_cost(costs[:blocks], count, hand, settings),
+        enough=task.info.opening_calls
+        + int(max(race_cost(costs, least, hand, settings), 2 * settings.least * sum(costs))),
         few=f"the race starts with {count} prompts and chooses on {share:.0f} % of the rows: less certain",
         written=max(WRITTEN, 3 * count),
         words=min(TYPICAL_WORDS, length),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -121,6 +121,8 @@ class LabelWords:
     words: Mapping[str, str]
     """Label to word."""
     ids: tuple[tuple[int, ...], ...]
+    others: Mapping[str, int] = field(default_factory=dict)
+    """Further words whose log-probabilities are wanted too, with their tokens."""
 
     @property
     def single(self) -> bool:
@@ -131,6 +133,20 @@ class LabelWords:
     def firsts(self) -> tuple[int, ...]:
         """The tokens of one-token words."""
         return tuple(ids[0] for ids in self.ids)
+
+    @cached_property
+    def tokens(self) -> tuple[int, ...]:
+        """The tokens of one-token label words, then those of the other words."""
+        return self.firsts + tuple(self.others.values())
+
+    def log_probs(self, logits: torch.Tensor) -> torch.Tensor:
+        """Log-probabilities [N, C + W] from the logits of `tokens`: among the labels, then among the other words."""
+        size = len(self.ids)
+        return self.beside(probabilities(logits[:, :size]), logits[:, size:])
+
+    def beside(self, labels: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+        """Log-probabilities among the labels [N, C] with those among the other words, from their logits [N, W]."""
+        return torch.cat([labels, probabilities(others)], 1).cpu() if self.others else labels.cpu()
 
 
 def words_after(encoder: WindowEncoder, words: Mapping[str, str], context: str) -> LabelWords:

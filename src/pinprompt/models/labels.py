@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -74,6 +74,15 @@ class LocalLabels:
     """None: calls to a local model are not billed."""
     notes: tuple[str, ...] = ()
     encoder: WindowEncoder
+    tokenizer: Any
+    words: LabelWords
+
+    def log_probs(self, frames: Sequence[Frame], inputs: Inputs, words: LabelWords | None = None) -> list[torch.Tensor]:
+        """For each frame, log-probabilities [N, C + W] for every text, on the CPU: among the labels, then other words.
+
+        `words` comes from `words_for` and is needed only for frames of another template than the model was made with.
+        """
+        raise NotImplementedError
 
     def prepare(self, texts: Sequence[str], keep: bool = False) -> Inputs:
         """Prepare texts for many prompts: texts that would leave no room for a prompt are cut once, here."""
@@ -85,6 +94,33 @@ class LocalLabels:
                 inputs.texts[row] = encoder.shorten(inputs.texts[row], room)
                 inputs.cut[row] = len(ids)
         return inputs
+
+    def likely_words(self, frame: Frame, inputs: Inputs, count: int) -> dict[str, int]:
+        """The whole words that the model is most likely to say, by the mean over texts, with their tokens.
+
+        Label words are not among them.
+        """
+        known = {ids[0] for ids in self.words.ids}
+        vocabulary = {str(token): token for token in range(len(self.tokenizer))}
+        [logs] = self.log_probs([frame], inputs, replace(self.words, others=vocabulary))
+        chances = logs[:, len(self.words.ids) :].exp().mean(0)
+        # Rounded, so that the last bits of a pass hardly ever change the list.
+        ranked = sorted(range(len(chances)), key=lambda token: (-round(float(chances[token]), 9), token))
+        found: dict[str, int] = {}
+        for token in ranked:
+            word = str(self.tokenizer.decode([token])).strip()
+            if len(word) > 1 and word.isalpha() and token not in known and self.tokens_of([word]) == {word: token}:
+                found[word] = token
+                if len(found) == count:
+                    break
+        return found
+
+    def tokens_of(self, words: Sequence[str]) -> dict[str, int]:
+        """The words that are one token where label words are, with these tokens."""
+        first = next(iter(self.words.words.values()))
+        space = " " if self.encoder.pieces([" " + first])[0] == list(self.words.ids[0]) else ""
+        spelled = self.encoder.pieces([space + word for word in words])
+        return {word: ids[0] for word, ids in zip(words, spelled, strict=True) if len(ids) == 1}
 
 
 class CausalLabels(LocalLabels):
@@ -127,11 +163,12 @@ class CausalLabels(LocalLabels):
 
     def words_for(self, frame: Frame, words: Mapping[str, str] | None = None) -> LabelWords:
         """The ids of the label words, or of other words, after another template."""
-        return words_after(self.encoder, words or self.words.words, frame.around("it")[0])
+        found = words_after(self.encoder, words or self.words.words, frame.around("it")[0])
+        return found if words else replace(found, others=self.words.others)
 
     @torch.no_grad()
     def log_probs(self, frames: Sequence[Frame], inputs: Inputs, words: LabelWords | None = None) -> list[torch.Tensor]:
-        """For each frame, log-probabilities among the labels [N, C] for every text, on the CPU.
+        """For each frame, log-probabilities [N, C + W] for every text, on the CPU: among the labels, then other words.
 
         `words` comes from `words_for` and is needed only for frames of another template than the model was made with.
         """
@@ -158,7 +195,7 @@ class CausalLabels(LocalLabels):
             return dict(zip(paths, self._after_paths([inputs.reader], paths, words)[0], strict=True))
         heads = inputs.heads
         order = sorted(range(len(heads)), key=lambda row: len(heads[row]))
-        table = torch.empty(len(paths), len(heads), len(words.ids))
+        table = torch.empty(len(paths), len(heads), len(words.ids) + len(words.others))
         for group in _parts(order, heads, SLOT_BYTES // token_bytes(self.model)):
             chunks = [group[start : start + CHUNK] for start in range(0, len(group), CHUNK)]
             # A single text is read, however long it is.
@@ -213,14 +250,16 @@ class CausalLabels(LocalLabels):
 
     def _by_prefix(self, tree: SharedPrefixes, paths: Sequence[TokenPath], words: LabelWords) -> list[torch.Tensor]:
         if words.single:
-            return [probabilities(logits).cpu() for logits in tree.logits(paths, words.firsts)]
+            return [words.log_probs(logits) for logits in tree.logits(paths, words.tokens)]
         needed = [path + ids[:n] for path in paths for ids in words.ids for n in range(len(ids))]
         every = dict(zip(needed, tree.logits(needed, None), strict=True))
         answers = []
         for path in paths:
             stacked = [torch.stack([every[path + ids[:n]] for n in range(len(ids))], 1) for ids in words.ids]
             scores = [sequence_log_probs(s, ids) for s, ids in zip(stacked, words.ids, strict=True)]
-            answers.append(probabilities(torch.stack(scores, 1)).cpu())
+            answers.append(
+                words.beside(probabilities(torch.stack(scores, 1)), every[path][:, list(words.others.values())])
+            )
         return answers
 
     def _after_paths(
@@ -228,17 +267,23 @@ class CausalLabels(LocalLabels):
     ) -> list[list[torch.Tensor]]:
         """For each reader, the answers [N, C] after each path."""
         if words.single:
-            every = logits_behind(readers, paths, words.firsts)
-            return [[probabilities(logits[:, 0]).cpu() for logits in own] for own in every]
+            every = logits_behind(readers, paths, words.tokens)
+            return [[words.log_probs(logits[:, 0]) for logits in own] for own in every]
         scores = [torch.empty(len(paths), reader.rows, len(words.ids)) for reader in readers]
+        others = [torch.empty(len(paths), reader.rows, len(words.others)) for reader in readers]
         for beginning in dict.fromkeys(ids[:-1] for ids in words.ids):
             # Words that differ in their last token only are read together.
             every = logits_behind(readers, [path + beginning for path in paths], None, len(beginning) + 1)
+            for table, own in zip(others, every, strict=True):  # the first position is that of the next word
+                table[:] = torch.stack([logits[:, 0, list(words.others.values())].float().cpu() for logits in own])
             for label, ids in enumerate(words.ids):
                 if ids[:-1] == beginning:
                     for table, own in zip(scores, every, strict=True):
                         table[:, :, label] = torch.stack([sequence_log_probs(logits, ids).cpu() for logits in own])
-        return [list(probabilities(table)) for table in scores]
+        return [
+            [words.beside(labels, more) for labels, more in zip(probabilities(table), own, strict=True)]
+            for table, own in zip(scores, others, strict=True)
+        ]
 
     def _whole(self, frame: Frame, inputs: Inputs, words: LabelWords) -> torch.Tensor:
         """Plain passes over whole strings, with rows of similar length together."""
@@ -281,9 +326,13 @@ class CausalLabels(LocalLabels):
         return read(self.model, rows[0][:size])[0]
 
     def vector_logits(
-        self, vectors: torch.Tensor, sides: Sequence[tuple[Sequence[int], Sequence[int]]], skips: Sequence[int] = ()
+        self,
+        vectors: torch.Tensor,
+        sides: Sequence[tuple[Sequence[int], Sequence[int]]],
+        tokens: Sequence[int],
+        skips: Sequence[int] = (),
     ) -> torch.Tensor:
-        """Label logits [n, C] with prompt vectors between the ids of each pair; differentiable in the vectors.
+        """Logits [n, K] of tokens with prompt vectors between the ids of each pair; differentiable in the vectors.
 
         The ids before the vectors do not depend on them, so they are read once, without a gradient.
         """
@@ -298,7 +347,7 @@ class CausalLabels(LocalLabels):
             given = _after(store, behind, given)
         else:
             given, sizes = around_vectors(self.model, vectors, sides)
-        return logits_of(self.model, sizes[:, None] - 1, self.words.firsts, **given)[:, 0]
+        return logits_of(self.model, sizes[:, None] - 1, tokens, **given)[:, 0]
 
     def _past(self, ids: TokenPath) -> torch.Tensor:
         """The keys and values of a text; the least recently used ones are dropped to make room."""
@@ -332,14 +381,19 @@ def _after(store: torch.Tensor, sizes: torch.Tensor, given: dict[str, torch.Tens
 def _scored(
     words: LabelWords, group: Callable[[TokenPath], T], read: Callable[[T, Sequence[int] | None], torch.Tensor]
 ) -> torch.Tensor:
-    """Log-probabilities among the labels [N, C]; `read` gives logits [N, n, K] for the words of n tokens of a group."""
+    """Log-probabilities [N, C + W]; `read` gives logits [N, n, K] for the words of n tokens of a group.
+
+    Other words are read at the first position of the first group: the next word, or the first mask.
+    """
     if words.single:
-        return probabilities(read(group(words.ids[0]), words.firsts)[:, 0]).cpu()
+        return words.log_probs(read(group(words.ids[0]), words.tokens)[:, 0])
     scores: dict[TokenPath, torch.Tensor] = {}
+    others: list[torch.Tensor] = []
     for one in dict.fromkeys(map(group, words.ids)):
         logits = read(one, None)
+        others = others or [logits[:, 0, list(words.others.values())]]
         scores |= {ids: sequence_log_probs(logits, ids).cpu() for ids in words.ids if group(ids) == one}
-    return probabilities(torch.stack([scores[ids] for ids in words.ids], 1))
+    return words.beside(probabilities(torch.stack([scores[ids] for ids in words.ids], 1)), others[0].cpu())
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int, device: Any) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
@@ -410,11 +464,12 @@ class MaskedLabels(LocalLabels):
 
     def words_for(self, frame: Frame, words: Mapping[str, str] | None = None) -> LabelWords:
         """The ids of the label words, or of other words, as the tokenizer reads them in another template."""
-        return words_in_mask(self.encoder, words or self.words.words, frame, self.mask_token)
+        found = words_in_mask(self.encoder, words or self.words.words, frame, self.mask_token)
+        return found if words else replace(found, others=self.words.others)
 
     @torch.no_grad()
     def log_probs(self, frames: Sequence[Frame], inputs: Inputs, words: LabelWords | None = None) -> list[torch.Tensor]:
-        """For each frame, log-probabilities among the labels [N, C] for every text, on the CPU.
+        """For each frame, log-probabilities [N, C + W] for every text, on the CPU: among the labels, then other words.
 
         `words` comes from `words_for` and is needed only for frames of another template than the model was made with.
         """
@@ -448,9 +503,13 @@ class MaskedLabels(LocalLabels):
         return found[skip : skip + masks]
 
     def vector_logits(
-        self, vectors: torch.Tensor, sides: Sequence[tuple[Sequence[int], Sequence[int]]], skips: Sequence[int] = ()
+        self,
+        vectors: torch.Tensor,
+        sides: Sequence[tuple[Sequence[int], Sequence[int]]],
+        tokens: Sequence[int],
+        skips: Sequence[int] = (),
     ) -> torch.Tensor:
-        """Label logits [n, C] with prompt vectors between the ids of each pair; differentiable in the vectors.
+        """Logits [n, K] of tokens with prompt vectors between the ids of each pair; differentiable in the vectors.
 
         `skips` is the number of masks before the template's own, for each pair.
         """
@@ -459,4 +518,4 @@ class MaskedLabels(LocalLabels):
             place = self.mask_places([*left, *right], skip)[0]
             places.append([place if place < len(left) else place + len(vectors)])
         given, _ = around_vectors(self.model, vectors, sides)
-        return logits_of(self.model, torch.tensor(places, device=vectors.device), self.words.firsts, **given)[:, 0]
+        return logits_of(self.model, torch.tensor(places, device=vectors.device), tokens, **given)[:, 0]

@@ -64,13 +64,14 @@ class ClassificationSettings(Section):
     weight_right: float = Field(
         200.0, gt=0, description="Weight of a positive gap, that is, a correct label (lambda 2)."
     )
-    calibrate: Literal["none", "batch"] = Field(
-        "none",
-        description="batch: remove a prompt's bias towards certain labels, measured on its answers on the training "
-        "rows, without further calls.",
+    labels: Literal["words", "calibrated", "learnt"] = Field(
+        "words",
+        description="How labels are read from an answer: words: the most likely label word (as in the paper); "
+        "calibrated: without the prompt's bias towards certain words; learnt: by the label words and other words whose "
+        "weights are learnt. Both are measured on a prompt's answers on labelled rows, without further calls.",
     )
     prior: dict[str, float] = Field(
-        default_factory=dict, description="Expected share of each label, for calibrate; empty: all equal."
+        default_factory=dict, description="Expected share of each label, for calibrated and learnt; empty: all equal."
     )
 
     @field_validator("words", "prior", mode="before")

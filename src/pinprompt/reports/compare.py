@@ -21,7 +21,7 @@ from pinprompt.wording import LOWER_IS_BETTER
 READABILITY = ("perplexity", "slor", "dictionary_words", "repeated_tokens", "stable")
 WRITTEN = tuple(row.name for row in ROWS if row.kind == "handwritten")  # they come first, as in the paper
 RAW = ", raw"
-CALIBRATE = "task.calibrate"
+LABELS = "task.labels"
 
 
 @dataclass(frozen=True)
@@ -262,12 +262,12 @@ def _by_hand(
 ) -> dict[tuple[str, str, str], Measured]:
     """The metrics of hand-written prompts that other runs measured, if they have no runs of their own.
 
-    Runs with calibrated labels measure them with and without calibration.
+    Runs with calibrated or learnt labels measure them with the label words as they are, too.
     """
     found: dict[tuple[str, str, str], dict[Unit, float]] = {}
-    calibrated = {columns[entry.folder] for entry in entries if CALIBRATE in entry.settings}
+    measured = {columns[entry.folder] for entry in entries if LABELS in entry.settings}
     for entry in entries:
-        if columns[entry.folder] in calibrated and CALIBRATE not in entry.settings:
+        if columns[entry.folder] in measured and LABELS not in entry.settings:
             continue
         for row, metrics in entry.baselines.items():
             for name, value in metrics.items() if row not in taken else ():

@@ -20,7 +20,7 @@ SEARCH_KEYS = (
     "reward",
     "weight_wrong",
     "weight_right",
-    "calibrate",
+    "labels",
 )  # change the search and how an answer is read, not the test
 NOT_VARIANTS = ("task", "budget", "scoring", "seed", "method")
 DEPTH = 4

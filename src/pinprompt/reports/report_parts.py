@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping
 from typing import Any
 
 from pinprompt.folder.reading import RunRecord, inside, mapping, number, sequence
@@ -133,12 +134,34 @@ def scores(record: RunRecord) -> Part | None:
             tables.append({"where": said.capitalize(), "names": titles, "rows": rows, "about": "; ".join(about)})
     if not tables:
         return None
-    return {"tables": tables, "chart": _score_chart(record, prompts), "calibration": _calibration(record)}
+    return {"tables": tables, "chart": _score_chart(record, prompts), "reading": _reading(record)}
 
 
-def _calibration(record: RunRecord) -> str:
+WORDS_SHOWN = 10  # learnt words per label
+
+
+def _reading(record: RunRecord) -> dict[str, Any]:
+    """How labels are read from the answers to the prompt found: a sentence, and the learnt words of each label."""
+    known = mapping(record.result.get("readout"))
+    learnt = [one for one in map(mapping, sequence(known.get("words"))) if isinstance(one.get("word"), str)]
+    if not learnt:
+        return {"said": _calibration(known), "words": []}
+    own_words = mapping(inside(record.result, "sent", "words"))
+    words: dict[str, list[str]] = {}
+    for one in learnt:
+        label = str(one.get("for", ""))
+        named = str(own_words.get(label, label)) if label.isdigit() else label
+        words.setdefault(text(named, 40), []).append(text(one["word"], 40))
+    said = (
+        f"Labels are learnt: besides its label word, a label is read from the log-probabilities of {len(learnt)} other "
+        f"words, with weights learnt from {plain(number(known.get('rows')) or 0)} labelled rows, without further "
+        "calls. Figures by the label words alone are called raw, and calibrated if the prompt's bias is removed."
+    )
+    return {"said": said, "words": [(label, ", ".join(own[:WORDS_SHOWN])) for label, own in words.items()]}
+
+
+def _calibration(known: Mapping[str, Any]) -> str:
     """The calibration of labels, with the offsets of the prompt found."""
-    known = mapping(record.result.get("calibration"))
     offsets = [(label, number(value)) for label, value in mapping(known.get("offsets")).items()]
     shown = ", ".join(f"{text(label, 40)} {value:+.3f}" for label, value in offsets[:20] if value is not None)
     if not shown:
@@ -155,7 +178,8 @@ def _score_chart(record: RunRecord, prompts: list[tuple[str, Any, dict[str, Any]
     split = reported_split(record.result, name) or ""
     rows = []
     for label, _, one in prompts if split else []:
-        for shown, measured in ((label, name), (f"{label}, raw", f"raw_{name}")):
+        readings = (label, name), (f"{label}, calibrated", f"calibrated_{name}"), (f"{label}, raw", f"raw_{name}")
+        for shown, measured in readings:
             value, interval = value_of(mapping(one.get(split)), measured)
             if value is not None:
                 rows.append(Row(shown, value, *(interval or (None, None))))

@@ -26,6 +26,7 @@ def use(run: Path | str, text: str = "some text") -> dict[str, Any]:
         "messages": sent.messages_for(text),
         "words": dict(sent.words),
         "offsets": dict(sent.offsets),
+        "readout": dict(sent.readout),
         "model": sent.model,
         "snippets": snippets(sent, text),
     }

@@ -14,6 +14,7 @@ from typing import Any
 from pinprompt import wording
 from pinprompt.errors import RunError, SettingError, did_you_mean
 from pinprompt.folder.reading import RunRecord, mapping, number, sequence
+from pinprompt.maths.readout import unpack
 
 TOOLS = ("promptfoo", "dspy", "langchain", "openai", "json")
 TEXT = "{text}"
@@ -37,6 +38,8 @@ class Sent:
     words: Mapping[str, str] = field(default_factory=dict)
     word_ids: Mapping[str, list[int]] = field(default_factory=dict)
     offsets: Mapping[str, float] = field(default_factory=dict)
+    readout: Mapping[str, Any] = field(default_factory=dict)
+    """How labels are read from label words and learnt words, if labels are learnt (`maths.readout.pack`)."""
     messages: list[dict[str, str]] = field(default_factory=list)
 
     @property
@@ -86,6 +89,12 @@ def sent_of(result: Mapping[str, Any], where: object = "result.json") -> Sent:
         label: [one for one in sequence(found) if isinstance(one, int)]
         for label, found in mapping(sent.get("word_ids")).items()
     }
+    readout = mapping(sent.get("readout"))
+    if readout:
+        try:
+            unpack(readout)
+        except ValueError as error:
+            raise RunError(f"{where} cannot be used: {error}") from error
     named = {
         name: str(sent[name]) for name in ("before", "after", "model", "revision", "kind", "source") if name in sent
     }
@@ -96,6 +105,7 @@ def sent_of(result: Mapping[str, Any], where: object = "result.json") -> Sent:
         words={label: str(word) for label, word in mapping(sent.get("words")).items()},
         word_ids=ids,
         offsets={label: value for label, value in offsets.items() if value is not None},
+        readout=readout,
         messages=messages,
     )
 
@@ -104,7 +114,8 @@ def snippets(sent: Sent, text: str) -> dict[str, str]:
     """Code that sends the prompt without pinprompt, by the name of the tool."""
     found = {"python": _python(sent, text)}
     known = sent.kind == "causal" or all(len(ids) == 1 for ids in sent.word_ids.values())
-    if sent.task == "classification" and sent.source != "remote" and sent.word_ids and known:
+    tokens = all("token" in one for one in sequence(sent.readout.get("words")))
+    if sent.task == "classification" and sent.source != "remote" and sent.word_ids and known and tokens:
         found["transformers"] = _labelling(sent, text)
     if sent.kind == "causal":
         found["openai"] = _openai(sent, text)
@@ -146,23 +157,46 @@ def export(sent: Sent, tool: str) -> tuple[str, str]:
 
 
 def _constants(sent: Sent) -> list[str]:
-    return [f"BEFORE = {sent.before!r}", f"AFTER = {sent.after!r}", *_word_constants(sent)]
+    words = [f"WORDS = {dict(sent.words)!r}", *_readout_constants(sent)] if sent.readout else _word_constants(sent)
+    return [f"BEFORE = {sent.before!r}", f"AFTER = {sent.after!r}", *words]
 
 
 def _word_constants(sent: Sent) -> list[str]:
+    """The label words with their offsets: all that a server's few likeliest words can be read by."""
     if not sent.words:
         return []
     offsets = {label: sent.offsets.get(label, 0.0) for label in sent.words}
-    return [
+    found = [
         f"WORDS = {dict(sent.words)!r}  # label: the word that the model says for it",
         f"OFFSETS = {offsets!r}  # taken from a label's log-probability",
     ]
+    note = ["# Label words only: the learnt words of `pinprompt predict` are not used here."] if sent.readout else []
+    return [*note, *found]
+
+
+def _readout_constants(sent: Sent) -> list[str]:
+    """The learnt words with their weights."""
+    weights = {one["word"]: one["weights"] for one in sent.readout["words"]}
+    return [
+        f"BIAS = {dict(sent.readout['bias'])!r}",
+        f"OWN = {dict(sent.readout['own'])!r}  # the weights of each label's word, by label",
+        f"LEARNT = {weights!r}  # the weights of learnt words, by label",
+    ]
+
+
+_SCORES = """\
+def scores(label_logs, word_logs):
+    \"\"\"Scores of the labels, from log-probabilities among the label words and of the learnt words.\"\"\"
+    return {label: BIAS[label] + sum(OWN[own][label] * label_logs[own] for own in OWN)
+            + sum(LEARNT[word][label] * word_logs[word] for word in LEARNT) for label in BIAS}"""
 
 
 def _python(sent: Sent, text: str) -> str:
     given = "text.strip().replace('\"', \"'\")" if sent.quoted else "text.strip()"
     lines = [*_constants(sent), "", "", "def full_text(text):", f"    return BEFORE + {given} + AFTER", ""]
-    if sent.words:
+    if sent.readout:
+        lines += ["", _SCORES, ""]
+    elif sent.words:
         lines += [
             "",
             "def label(log_probs):",
@@ -205,9 +239,19 @@ def _labelling(sent: Sent, text: str) -> str:
         loading, logs = _loading(sent, "AutoModelForCausalLM", "load_causal_lm"), _CAUSAL_LOGS
     else:
         loading, logs = _loading(sent, "AutoModelForMaskedLM", "load_masked_lm"), _MASKED_LOGS
-    lines = ["import torch", *loading, *_constants(sent), f"WORD_IDS = {dict(sent.word_ids)!r}", "", ""]
-    lines += ["@torch.inference_mode()", "def probabilities(text):", logs]
-    lines += ["    moved = torch.stack(logs) - torch.tensor([OFFSETS[label] for label in WORD_IDS])"]
+    lines = ["import torch", *loading, *_constants(sent), f"WORD_IDS = {dict(sent.word_ids)!r}"]
+    if sent.readout:
+        tokens = {one["word"]: one["token"] for one in sent.readout["words"]}
+        lines += [f"TOKENS = {tokens!r}", "", "", _SCORES]
+        logs += f"\n    next_word = {'said[len(start) - 1]' if sent.kind == 'causal' else 'logits'}"
+        moved = [
+            "    label_logs = dict(zip(WORD_IDS, torch.log_softmax(torch.stack(logs), dim=0).tolist()))",
+            "    word_logs = {word: float(next_word[token]) for word, token in TOKENS.items()}",
+            "    moved = torch.tensor(list(scores(label_logs, word_logs).values()))",
+        ]
+    else:
+        moved = ["    moved = torch.stack(logs) - torch.tensor([OFFSETS[label] for label in WORD_IDS])"]
+    lines += ["", "", "@torch.inference_mode()", "def probabilities(text):", logs, *moved]
     lines += ["    return dict(zip(WORD_IDS, torch.softmax(moved, dim=0).tolist()))"]
     return "\n".join([*lines, "", "", f"print(probabilities({text!r}))"])
 
@@ -253,7 +297,7 @@ def _request(sent: Sent, text: str | None = None) -> dict[str, Any]:
 
 def _plain(sent: Sent) -> dict[str, Any]:
     """Everything, for your own tools."""
-    names = ("before", "after", "messages", "words", "offsets", "model", "revision", "kind")
+    names = ("before", "after", "messages", "words", "offsets", "readout", "model", "revision", "kind")
     parts = {name: getattr(sent, name) for name in names}
     return {"task": sent.task, "prompt": sent.prompt, "text": sent.open_text, **parts}
 
@@ -294,7 +338,12 @@ def _langchain(sent: Sent) -> dict[str, Any]:
         "input_variables": ["text"],
         "template": before + TEXT + after,
         "template_format": "f-string",
-        "metadata": {"words": dict(sent.words), "offsets": dict(sent.offsets), "model": sent.model},
+        "metadata": {
+            "words": dict(sent.words),
+            "offsets": dict(sent.offsets),
+            "readout": dict(sent.readout),
+            "model": sent.model,
+        },
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pinprompt.answers.budget import Budget, Reservation
     from pinprompt.answers.evaluator import Evaluator
     from pinprompt.folder.folder import RunFolder
+    from pinprompt.maths.readout import Readout
     from pinprompt.recipe.task_sections import RemoteSettings
     from pinprompt.tasks.labelled_data import LabelledData
 
@@ -54,8 +55,10 @@ def is_remote(recipe: Recipe) -> bool:
     return str(getattr(recipe.task, "model", "")).startswith("remote:")
 
 
-def build_labeller(recipe: Recipe, device: str, data: LabelledData | None = None, offsets: Sequence[float] = ()) -> Any:
-    """The task of a classification recipe with other data or none, for a prompt with known label offsets."""
+def build_labeller(
+    recipe: Recipe, device: str, data: LabelledData | None = None, readout: Readout | None = None
+) -> Any:
+    """The task of a classification recipe with other data or none, for a prompt whose readout is known."""
     from pinprompt.tasks.classification import ClassificationTask
     from pinprompt.tasks.labelled_data import without_rows
 
@@ -67,7 +70,7 @@ def build_labeller(recipe: Recipe, device: str, data: LabelledData | None = None
         data=data or without_rows(settings),
         remote=recipe.remote,
         models=recipe.models,
-        offsets=offsets,
+        readout=readout,
     )
 
 
@@ -85,12 +88,12 @@ def build_task(
     recipe: Recipe,
     device: str,
     contact: bool = True,
-    offsets: Sequence[float] = (),
+    readout: Readout | None = None,
     model: Callable[..., Any] | None = None,
 ) -> Task:
     """The task of a recipe; without `contact`, a remote model's server is not asked anything (for estimates).
 
-    `offsets` are the known label offsets of the one prompt that it will be asked about; `model` is the user's own
+    `readout` is the known one of the only prompt that it will be asked about; `model` is the user's own
     callable.
     """
     settings: Any = recipe.task
@@ -106,7 +109,7 @@ def build_task(
             remote=recipe.remote,
             contact=contact,
             models=recipe.models,
-            offsets=offsets,
+            readout=readout,
             model=model,
         )
     if settings.kind == "style-transfer":

@@ -383,7 +383,7 @@ def conclude(
         "stopped": outcome.stopped,
         "steps": outcome.steps,
         "top": [facts_of(finalist) for finalist in finalists[:MAX_FINALISTS_SHOWN]],
-        **calibration_of(shown),
+        **readout_in(shown),
         "baselines": {name: _compared(prompt, evaluations[name]) for name, prompt in compared.items()},
         "tables": tables,
         "private": recipe.private,
@@ -438,10 +438,10 @@ def found_by(recipe: Recipe, outcome: Outcome, best: Finalist | None, prompts: i
     return f"the best of {prompts:,} prompts{rows} ({recipe.method})"
 
 
-def calibration_of(evaluation: Evaluation | None) -> dict[str, Any]:
-    """The calibration of a prompt, as in result.json; empty if there is none."""
-    known = None if evaluation is None else evaluation.tables.get("calibration")
-    return {} if known is None else {"calibration": known}
+def readout_in(evaluation: Evaluation | None) -> dict[str, Any]:
+    """How labels are read from a prompt's answers, as in result.json; empty if there is nothing to say."""
+    known = None if evaluation is None else evaluation.tables.get("readout")
+    return {} if known is None else {"readout": known}
 
 
 def _evaluate(
@@ -469,7 +469,7 @@ def _evaluate(
 def _compared(prompt: Prompt, evaluations: Mapping[str, Evaluation]) -> dict[str, Any]:
     """A hand-written prompt as in result.json."""
     facts = {split: one.facts() for split, one in evaluations.items()}
-    return {"prompt": prompt.text, **facts, **calibration_of(next(iter(evaluations.values())))}
+    return {"prompt": prompt.text, **facts, **readout_in(next(iter(evaluations.values())))}
 
 
 def _tokens(

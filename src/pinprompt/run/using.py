@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pinprompt.answers.budget import Budget
 from pinprompt.answers.evaluator import Evaluator
@@ -19,6 +19,9 @@ from pinprompt.run import build, consent, running
 from pinprompt.run.running import recipe_of
 from pinprompt.tasks.protocol import Task
 from pinprompt.values import Evaluation, Prompt
+
+if TYPE_CHECKING:
+    from pinprompt.maths.readout import Readout
 
 
 def silent(note: str) -> None:
@@ -61,8 +64,8 @@ def evaluate(
     with opened(run) as folder:
         recipe, found = running.with_found_files(recipe_of(folder), Path(run)), running.result_of(folder).data
         asked = Prompt(found["prompt"] if prompt is None else prompt)
-        # Offsets are valid for one prompt and one model: others are measured on the same training rows.
-        offsets = () if prompt is not None or task_models else offsets_of(folder)
+        # A readout is valid for one prompt and one model: others are measured on the same training rows.
+        readout = None if prompt is not None or task_models else readout_of(folder)
     evaluations = {}
     for model in task_models or (getattr(recipe.task, "model", recipe.task.kind),):
         changed = recipe
@@ -70,13 +73,13 @@ def evaluate(
             if "model" not in type(recipe.task).model_fields:
                 raise SettingError(f"a {recipe.task.kind} task has no model to replace; remove --task-model")
             changed = recipe.model_copy(update={"task": recipe.task.model_copy(update={"model": model})})
-        measures = getattr(changed.task, "calibrate", "none") == "batch" and not offsets
+        measures = getattr(changed.task, "labels", "words") != "words" and readout is None
         consent.agree(changed, run, reads=test is None or measures)
         if test is not None:
-            task = _with_notes(_task_on(changed, test, text_column, label_column, offsets, device))
+            task = _with_notes(_task_on(changed, test, text_column, label_column, readout, device))
         else:
             try:
-                task = _with_notes(build.build_task(changed, device, offsets=offsets))
+                task = _with_notes(build.build_task(changed, device, readout=readout))
             except DataError as error:
                 if recipe.task.kind != "classification":
                     raise
@@ -103,11 +106,11 @@ def predict(
     texts = _texts_of(texts, "predict_table")
     build.set_threads(threads)
     with opened(run) as folder:
-        recipe, found, offsets = recipe_of(folder), found_prompt(folder), offsets_of(folder)
+        recipe, found, readout = recipe_of(folder), found_prompt(folder), readout_of(folder)
     if recipe.task.kind != "classification":
         raise SettingError(f"{run} is a {recipe.task.kind} run; predict labels texts with a classification run")
     consent.agree(recipe, run, reads=False)
-    task: Any = _with_notes(build.build_labeller(recipe, build.choose_device(device), offsets=offsets))
+    task: Any = _with_notes(build.build_labeller(recipe, build.choose_device(device), readout=readout))
     said = task.predict(found, texts)
     return [
         {"text": text, "label": label, "probabilities": probabilities}
@@ -191,13 +194,17 @@ def found_prompt(run: Path | str) -> Prompt:
     return Prompt(running.result_of(Path(run)).prompt)
 
 
-def offsets_of(run: Path | str) -> tuple[float, ...]:
-    """The label offsets of the prompt that a run found; () if its labels are not calibrated."""
-    offsets = reading.mapping(reading.inside(running.result_of(Path(run)).data, "calibration", "offsets"))
-    values = [reading.number(offset) for offset in offsets.values()]
-    if None in values:
-        raise RunError(f"{Path(run) / 'result.json'} has label offsets that are not numbers: {offsets}")
-    return tuple(value for value in values if value is not None)
+def readout_of(run: Path | str) -> Readout | None:
+    """How labels are read from the answers to the prompt that a run found; None if by the label words as they are."""
+    found = running.result_of(Path(run)).data.get("readout")
+    if found is None:
+        return None
+    from pinprompt.maths.readout import unpack
+
+    try:
+        return unpack(reading.mapping(found))
+    except ValueError as error:
+        raise RunError(f"{Path(run) / 'result.json'} cannot be used: {error}") from error
 
 
 def data_of(recipe: Recipe) -> str:
@@ -208,7 +215,7 @@ def data_of(recipe: Recipe) -> str:
 
 
 def _task_on(
-    recipe: Recipe, test: Any, text_column: str | None, label_column: str | None, offsets: Sequence[float], device: str
+    recipe: Recipe, test: Any, text_column: str | None, label_column: str | None, readout: Readout | None, device: str
 ) -> Task:
     """The task of a classification recipe with a file or a data frame as its test split."""
     from pinprompt.data import tables
@@ -217,11 +224,11 @@ def _task_on(
     settings = recipe.task
     if settings.kind != "classification":
         raise SettingError(f"a {settings.kind} run has no labelled test file; --test needs a classification run")
-    measures = settings.calibrate == "batch" and not offsets
+    measures = settings.labels != "words" and readout is None
     data = load_data(settings) if measures else without_rows(settings)
     path = str(tables.plain_settings({"test": test})["test"])
     data = with_test(data, path, text_column or settings.text_column, label_column or settings.label_column)
-    found: Task = build.build_labeller(recipe, device, data, offsets)
+    found: Task = build.build_labeller(recipe, device, data, readout)
     return found
 
 

@@ -10,7 +10,7 @@ import os
 import re
 import stat
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,7 +21,7 @@ from pinprompt.answers.table import unpack_answers
 from pinprompt.errors import PinpromptError
 from pinprompt.files import is_held, object_of
 from pinprompt.folder.reading import MARKS, RunRecord, inside, mapping, number, read_result, read_text, sequence
-from pinprompt.maths import labels
+from pinprompt.maths import labels, readout
 from pinprompt.reports import report_parts
 from pinprompt.run.verdict import reported_split
 from pinprompt.studio.guard import Refused
@@ -410,15 +410,16 @@ class ScoredPrompts:
         asked = [row for row in known.rows if row < len(rows.rows)]
         train = [row for row in asked if rows.splits[row] == "train"] or asked
         logs = np.asarray(known.on(asked), dtype=np.float64)
-        if not asked or logs.shape != (len(asked), len(rows.labels)) or not np.isfinite(logs).all():
+        width = len(rows.labels) + len(rows.words)
+        if not asked or logs.shape != (len(asked), width) or not np.isfinite(logs).all():
             return
         at = {row: place for place, row in enumerate(asked)}
         chosen = [at[row] for row in train]
         targets = np.array([rows.targets[row] for row in asked], dtype=np.int64)
-        offsets: Sequence[float] = ()
-        if rows.calibrated:
-            offsets = labels.batch_offsets(logs[chosen], targets[chosen], np.array(rows.prior)).tolist()
-        chances = labels.probabilities_of(logs, offsets)
+        own, others = logs[:, : len(rows.labels)], logs[:, len(rows.labels) :]
+        chances = np.exp(own)
+        if rows.measured:
+            chances = readout.fit(own, others, rows.words, targets, np.array(rows.prior)).left_out
         values = labels.reward_of(chances, targets, *rows.reward)
         right = labels.correct(chances, targets)
         column.score, column.accuracy = float(values[chosen].mean()), float(right[chosen].mean())
@@ -470,7 +471,10 @@ class MatrixRows:
     rows: list[dict[str, Any]] = field(default_factory=list)
     splits: list[str] = field(default_factory=list)
     targets: list[int] = field(default_factory=list)
-    calibrated: bool = False
+    words: tuple[str, ...] = ()
+    """Other words whose log-probabilities are in the answers."""
+    measured: bool = False
+    """Whether labels are calibrated or learnt."""
     prior: tuple[float, ...] = ()
     reward: tuple[str, float, float] = ("accuracy", 1.0, 1.0)
 
@@ -491,8 +495,9 @@ def matrix_rows(folder: Path) -> MatrixRows:
     prior = tuple(share for share in map(number, sequence(found.get("prior"))) if share is not None and share > 0)
     kind, *weights = [*sequence(found.get("reward")), None, None, None][:3]
     wrong, right = (number(weight) or 1.0 for weight in weights)
-    calibrated = found.get("calibrated") is True and len(prior) == len(names)
-    return MatrixRows(names, rows, splits, targets, calibrated, prior, (str(kind), wrong, right))
+    measured = found.get("reading") in ("calibrated", "learnt") and len(prior) == len(names)
+    words = tuple(map(str, sequence(found.get("words"))[:5000]))
+    return MatrixRows(names, rows, splits, targets, words, measured, prior, (str(kind), wrong, right))
 
 
 def readable_points(

@@ -24,6 +24,7 @@ from pinprompt.run.running import recipe_of
 from pinprompt.studio.forms import shown
 from pinprompt.studio.guard import Refused
 from pinprompt.studio.jobs import reason, start
+from pinprompt.tasks.protocol import report_fit_rows
 from pinprompt.values import Answers, Prompt
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ class TriedRun:
             raise SettingError("only a classification run labels texts")
         before, answers = self.evaluator.report_calls, []
         for prompt in prompts:
-            [(label, probabilities)] = self.task.predict(Prompt(prompt), [text], self.offsets(prompt))
+            [(label, probabilities)] = self.task.predict(Prompt(prompt), [text], self.readout(prompt))
             answers.append({"prompt": prompt, "label": label, "probabilities": probabilities})
         calls = len(prompts) + self.evaluator.report_calls - before
         return {"answers": answers, "words": dict(self.task.data.words), "calls": calls}
@@ -219,16 +220,15 @@ class TriedRun:
         calls = self.evaluator.report_calls - before
         return {"answers": answers, "split": split, "primary": self.task.info.primary, "calls": calls}
 
-    def offsets(self, prompt: str) -> tuple[float, ...]:
-        """A prompt's label offsets: the run's own, or measured on the training rows."""
-        if not self.task.fit_rows:
-            return ()
+    def readout(self, prompt: str) -> Any:
+        """How labels are read from a prompt's answers: as in the run, or measured on the rows of train and dev."""
+        if not (fit := report_fit_rows(self.task)):
+            return None
         with contextlib.suppress(RunError):  # an unfinished run has no answer yet
             if api.found_prompt(self.folder).text == prompt:
-                return api.offsets_of(self.folder)
-        [answers] = self.evaluator.ask([Prompt(prompt)], self.task.fit_rows, report=True)
-        offsets: tuple[float, ...] = self.task.measured_offsets(answers)
-        return offsets
+                return api.readout_of(self.folder)
+        [answers] = self.evaluator.ask([Prompt(prompt)], fit, report=True)
+        return self.task.measured(answers)
 
     def rewrite(self, prompts: list[str], text: str) -> dict[str, Any]:
         """The best rewrites of one text with each prompt."""

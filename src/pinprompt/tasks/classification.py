@@ -1,8 +1,9 @@
 """Few-shot classification: a language model reads a text with the prompt and predicts a label's word.
 
-An answer is the log-probabilities of the label words, [C]. Everything else is arithmetic on answers
-(`maths/labels.py`): calibration subtracts a prompt's label offsets, which are measured on its answers on the training
-rows.
+An answer is the log-probabilities of the label words, [C], and, if labels are learnt, of other words that the model
+tends to say, [W]. Everything else is arithmetic on answers: how labels are read from them (`task.labels`) is measured
+on a prompt's answers on labelled rows, without a call. Calibration subtracts offsets from the label words
+(`maths/labels.py`); a learnt readout also uses the other words (`maths/readout.py`).
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ import numpy as np
 
 from pinprompt.errors import ModelError, SettingError
 from pinprompt.maths import labels as maths
+from pinprompt.maths import readout as readouts
 from pinprompt.maths.labels import Floats, Ints
+from pinprompt.maths.readout import Readout
 from pinprompt.models.label_text import Frame
 from pinprompt.recipe.task_sections import ClassificationSettings, ModelSettings, RemoteSettings
 from pinprompt.tasks import label_models, prompts
 from pinprompt.tasks.label_models import manual_of, open_label_model
 from pinprompt.tasks.labelled_data import LabelledData, load_data
 from pinprompt.tasks.prompts import Template, whole
-from pinprompt.tasks.protocol import IN_CONTEXT, SPLITS, Draft, Shown, TaskInfo
+from pinprompt.tasks.protocol import IN_CONTEXT, SPLITS, Draft, Shown, TaskInfo, report_fit_rows
 from pinprompt.values import Answers, Draw, Evaluation, Meter, Prompt, Row, derive
 
 if TYPE_CHECKING:  # the models import torch and transformers, which are only needed when a task is built
@@ -50,9 +53,10 @@ class ClassificationTask(Shown):
         revision: str,
         seed: int = 0,
         models: ModelSettings | None = None,
-        offsets: Sequence[float] = (),
+        readout: Readout | None = None,
+        opening_calls: int = 0,
     ) -> None:
-        """`offsets` are the known label offsets of the one prompt that this task will be asked about."""
+        """`readout` is the known one of the only prompt that this task will be asked about."""
         self._computed = models or ModelSettings()
         """How a local model computes: its answers depend on it, in the last bits or (precision) in more."""
         self.settings, self.data, self.template, self.model, self.seed = settings, data, template, model, seed
@@ -63,9 +67,10 @@ class ClassificationTask(Shown):
         """The model, if single answers may fail: behind an API, or a callable."""
         self.rows = self._rows()
         self._targets: Ints = np.array([row.target for row in self.rows], dtype=np.int64)
-        self.calibration = settings.calibrate if model.graded else "none"
+        self.reading = settings.labels if model.graded else "words"
+        """How labels are read from answers: words, calibrated or learnt."""
         self.prior = maths.prior_of(settings.prior, self.labels)
-        self.offsets = self._known_offsets(offsets)
+        self.readout = self._checked(readout)
         self._inputs: dict[tuple[int, ...], Inputs] = {}
         self.info = TaskInfo(
             name="classification",
@@ -78,7 +83,9 @@ class ClassificationTask(Shown):
             # With a server one at a time, so that costs are per prompt; its texts are still sent in parallel.
             chunk=CHUNK if self._fallible is None else 1,
             language=data.language,
-            notes=(*data.notes, *self._notes_on_texts(), *self._notes_on_calibration(), *model.notes),
+            notes=(*data.notes, *self._notes_on_texts(), *self._notes_on_labels(), *model.notes),
+            learns=bool(self._others) and self.readout is None,
+            opening_calls=opening_calls,
         )
 
     @classmethod
@@ -92,7 +99,7 @@ class ClassificationTask(Shown):
         remote: RemoteSettings | None = None,
         contact: bool = True,
         models: ModelSettings | None = None,
-        offsets: Sequence[float] = (),
+        readout: Readout | None = None,
         model: Callable[..., Any] | None = None,
     ) -> ClassificationTask:
         """The task of the settings; data and template are checked before a model is opened.
@@ -104,12 +111,13 @@ class ClassificationTask(Shown):
         data, opened, template, revision = open_label_model(
             settings, data or load_data(settings), device, remote or RemoteSettings(), contact, models, model
         )
-        return cls(settings, data, template, opened, revision, seed, models, offsets)
+        spent = label_models.add_words(settings, data, opened, template, readout)
+        return cls(settings, data, template, opened, revision, seed, models, readout, spent)
 
     # What costs calls.
 
     def ask(self, prompts: Sequence[Prompt], rows: Sequence[int], draws: Sequence[Draw] = ()) -> list[Answers]:
-        """Label log-probabilities [N, C] of each prompt; a prompt that leaves no room for the text is a failure."""
+        """Log-probabilities [N, C + W] of each prompt; a prompt that leaves no room for the text is a failure."""
         rows = tuple(rows)
         problems = [self._too_long(self.framed(prompt.text)[0]) for prompt in prompts]
         if draws and draws[0].report:  # a report shows whatever the model makes of a hand-written prompt
@@ -117,7 +125,8 @@ class ClassificationTask(Shown):
         usable = [prompt for prompt, problem in zip(prompts, problems, strict=True) if problem is None]
         inputs = self.inputs(rows)
         answered = iter(self._answered(usable, rows, inputs) if usable else [])
-        unanswered = np.full((len(rows), len(self.labels)), np.nan, dtype=np.float32)
+        width = len(self.labels) + len(self._others)
+        unanswered = np.full((len(rows), width), np.nan, dtype=np.float32)
         return [
             next(answered) if problem is None else Answers(rows, unanswered, dict.fromkeys(rows, problem))
             for problem in problems
@@ -133,7 +142,7 @@ class ClassificationTask(Shown):
         return found
 
     def _log_probs(self, prompts: Sequence[Prompt], inputs: Inputs) -> list[Any]:
-        """A local model's label log-probabilities [N, C] of each prompt, in float32."""
+        """A local model's log-probabilities [N, C + W] of each prompt, in float32."""
         framed = [self.framed(prompt.text) for prompt in prompts]
         found: dict[Frame, Any] = {}
         for template in dict.fromkeys(template for _, template in framed):
@@ -147,22 +156,30 @@ class ClassificationTask(Shown):
 
     @property
     def fit_rows(self) -> tuple[int, ...]:
-        """The training rows, on which label offsets are measured; none if they are known or not used."""
-        if self.calibration == "none" or self.offsets:
+        """The training rows, on which the readout is measured; none if it is known or not needed."""
+        if self.reading == "words" or self.readout is not None:
             return ()
         return tuple(number for number, row in enumerate(self.rows) if row.split == "train")
 
     def values(self, answers: Answers, rows: Sequence[int], fit: Sequence[int] = ()) -> Floats:
         """The reward of every row."""
-        logs = _logs(answers, rows)
-        if np.isnan(logs).any():  # the prompt left no room for the texts
+        if np.isnan(self._own(answers, rows)).any():  # the prompt left no room for the texts
             return np.full(len(rows), np.nan)
-        chances = maths.probabilities_of(logs, self._offsets(answers, fit))
-        return maths.reward_of(chances, self._targets[list(rows)], *self.reward)
+        return maths.reward_of(self.probabilities(answers, rows, fit), self._targets[list(rows)], *self.reward)
 
     def probabilities(self, answers: Answers, rows: Sequence[int], fit: Sequence[int] = ()) -> Floats:
-        """Label probabilities [N, C], calibrated if offsets are known or can be measured on the rows of `fit`."""
-        return maths.probabilities_of(_logs(answers, rows), self._offsets(answers, fit))
+        """Label probabilities [N, C]; a row of `fit` is read without what the row itself has taught."""
+        own = self._own(answers, rows)
+        if self.reading == "words" or (self.readout is None and not fit):
+            return np.exp(own)
+        if self.readout is not None:
+            return self.readout.probabilities(own, self._spoken(answers, rows, self.readout.words))
+        learnt = self._fitted(answers, fit)
+        found = learnt.readout.probabilities(own, self._spoken(answers, rows, learnt.readout.words))
+        place = {row: number for number, row in enumerate(fit)}
+        inside = [at for at, row in enumerate(rows) if row in place]
+        found[inside] = learnt.left_out[[place[rows[at]] for at in inside]]
+        return found
 
     def confusion(self, answers: Answers, rows: Sequence[int], fit: Sequence[int] = ()) -> Ints:
         """Counts [true, predicted]."""
@@ -170,19 +187,26 @@ class ClassificationTask(Shown):
         return maths.confusion(targets, maths.predictions(chances, targets), len(self.labels))
 
     def metrics(self, answers: Answers, rows: Sequence[int], fit: Sequence[int] = (), seed: int = 0) -> Evaluation:
-        """Accuracy and macro-F1 with bootstrap intervals, a confusion matrix, and correct and wrong examples."""
-        raw = self._evaluation(np.exp(_logs(answers, rows)), rows, seed)
-        offsets = self._offsets(answers, fit)
-        if offsets:
-            found = self._evaluation(self.probabilities(answers, rows, fit), rows, seed)
+        """Accuracy and macro-F1 with bootstrap intervals, a confusion matrix, and correct and wrong examples.
+
+        The same for simpler readings of the labels: `raw_accuracy` by the label words as they are, and, if labels are
+        learnt, `calibrated_accuracy`.
+        """
+        own = self._own(answers, rows)
+        found = self._evaluation(self.probabilities(answers, rows, fit), rows, seed)
+        simpler: dict[str, Floats] = {}
+        if self.reading != "words" and (fit or self.readout is not None):
+            simpler["raw"] = np.exp(own)
+            if self.reading == "learnt" and fit:
+                simpler["calibrated"] = maths.calibrated(own, self._offsets(answers, fit))
+            found = replace(found, tables={**found.tables, "readout": self._readout_facts(answers, fit)})
+        for name, chances in simpler.items():
+            other = self._evaluation(chances, rows, seed)
             found = replace(
                 found,
-                metrics={**found.metrics, **{f"raw_{name}": value for name, value in raw.metrics.items()}},
-                intervals={**found.intervals, **{f"raw_{name}": ends for name, ends in raw.intervals.items()}},
-                tables={**found.tables, "calibration": self._calibration_facts(offsets)},
+                metrics={**found.metrics, **{f"{name}_{key}": value for key, value in other.metrics.items()}},
+                intervals={**found.intervals, **{f"{name}_{key}": ends for key, ends in other.intervals.items()}},
             )
-        else:
-            found = raw
         if self._fallible is None:
             return found
         usage = {"tokens_in": answers.tokens[0], "tokens_out": answers.tokens[1]}
@@ -208,43 +232,67 @@ class ClassificationTask(Shown):
             outcomes={"accuracy": tuple((predicted == targets).astype(float).tolist())},
         )
 
-    def _offsets(self, answers: Answers, fit: Sequence[int]) -> tuple[float, ...]:
-        if self.calibration == "none":
-            return ()
-        if self.offsets or not fit:
-            return self.offsets
-        return tuple(map(float, maths.batch_offsets(_logs(answers, fit), self._targets[list(fit)], self.prior)))
+    @property
+    def _others(self) -> tuple[str, ...]:
+        """The words besides the label words whose log-probabilities are in every answer."""
+        return tuple(getattr(self.model.words, "others", ()))
 
-    def _calibration_facts(self, offsets: Sequence[float]) -> dict[str, Any]:
-        """The calibration of a prompt, as in result.json."""
+    def _own(self, answers: Answers, rows: Sequence[int]) -> Floats:
+        """The log-probabilities of the label words [N, C]."""
+        return np.asarray(answers.on(rows), dtype=np.float64)[:, : len(self.labels)]
+
+    def _spoken(self, answers: Answers, rows: Sequence[int], words: Sequence[str]) -> Floats:
+        """The log-probabilities of other words [N, W]."""
+        place = {word: len(self.labels) + number for number, word in enumerate(self._others)}
+        return np.asarray(answers.on(rows), dtype=np.float64)[:, [place[word] for word in words]]
+
+    def _offsets(self, answers: Answers, fit: Sequence[int]) -> tuple[float, ...]:
+        return tuple(map(float, maths.batch_offsets(self._own(answers, fit), self._targets[list(fit)], self.prior)))
+
+    def _fitted(self, answers: Answers, fit: Sequence[int]) -> readouts.Fit:
+        """The readout that a prompt's answers on the rows of `fit` teach.
+
+        Other words are learnt once all training rows are answered: from a few rows, a readout says more about the rows
+        than about the prompt.
+        """
+        words = self._others if set(self.fit_rows) <= set(fit) else ()
+        others = self._spoken(answers, fit, words)
+        return readouts.fit(self._own(answers, fit), others, words, self._targets[list(fit)], self.prior)
+
+    def _readout_facts(self, answers: Answers, fit: Sequence[int]) -> dict[str, Any]:
+        """How labels are read from a prompt's answers, as in result.json."""
+        found = self.readout if self.readout is not None else self._fitted(answers, fit).readout
+        offsets = self._offsets(answers, fit) if fit else ()
         return {
-            "kind": self.calibration,
-            "offsets": dict(zip(self.labels, offsets, strict=True)),
+            "kind": self.reading,
+            "offsets": dict(zip(self.labels, offsets, strict=False)),
             "prior": dict(zip(self.labels, map(float, self.prior), strict=True)),
-            "rows": sum(row.split == "train" for row in self.rows),
+            "rows": len(fit),
+            **readouts.pack(found, self.labels),
         }
 
     # New texts.
 
-    def measured_offsets(self, answers: Answers) -> tuple[float, ...]:
-        """A prompt's label offsets, from its answers on the training rows."""
-        return self._offsets(answers, self.fit_rows)
+    def measured(self, answers: Answers) -> Readout | None:
+        """A prompt's readout, from its answers on the rows of train and dev; None if labels are read as they are."""
+        fit = report_fit_rows(self)
+        return self._fitted(answers, fit).readout if fit else self.readout
 
     def predict(
-        self, prompt: Prompt, texts: Sequence[str], offsets: Sequence[float] = ()
+        self, prompt: Prompt, texts: Sequence[str], readout: Readout | None = None
     ) -> list[tuple[str, dict[str, float]]]:
         """The most likely label of each text, and the probability of every label.
 
-        `offsets` are the prompt's own, if the task was not made with them. A text without a usable answer is an error.
+        `readout` is the prompt's own, if the task was not made with it. A text without a usable answer is an error.
         """
-        offsets = self.offsets or self._known_offsets(offsets)
+        readout = self.readout or self._checked(readout)
         for number, text in enumerate(texts, 1):
             if not text.strip():
                 raise SettingError(f"text {number} is empty")
         if not texts:
             return []
-        if self.calibration != "none" and not offsets:
-            raise SettingError("the prompt has no label offsets, and there are no training rows to measure them on")
+        if self.reading != "words" and readout is None:
+            raise SettingError("the prompt has no readout of its labels, and there are no training rows to learn one")
         places = tuple(range(len(texts)))
         inputs = self.model.prepare([text.strip() for text in texts])
         [answers] = self._answered([prompt], places, inputs)
@@ -254,7 +302,10 @@ class ClassificationTask(Shown):
                 f"{self.settings.model} gave no usable answer for {len(answers.failures)} of {len(texts)} texts; the "
                 f"first: {first}"
             )
-        found = maths.probabilities_of(_logs(answers, places), offsets)
+        own = self._own(answers, places)
+        found = np.exp(own)
+        if readout is not None:
+            found = readout.probabilities(own, self._spoken(answers, places, readout.words))
         return [(self.labels[int(row.argmax())], dict(zip(self.labels, map(float, row), strict=True))) for row in found]
 
     # What it tells the writer and the report.
@@ -366,10 +417,10 @@ class ClassificationTask(Shown):
     def _manual(self) -> tuple[str, Template]:
         return manual_of(self.settings, self.data, self.template, self.model.kind)
 
-    def _known_offsets(self, given: Sequence[float]) -> tuple[float, ...]:
-        if given and len(given) != len(self.labels):
-            raise SettingError(f"the prompt has {len(given)} label offsets, but the task has {len(self.labels)} labels")
-        return tuple(given) if self.calibration != "none" else ()
+    def _checked(self, readout: Readout | None) -> Readout | None:
+        if readout is not None and len(readout.bias) != len(self.labels):
+            raise SettingError(f"the readout has {len(readout.bias)} labels, but the task has {len(self.labels)}")
+        return readout if self.reading != "words" else None
 
     def _notes_on_texts(self) -> list[str]:
         notes = []
@@ -385,13 +436,13 @@ class ClassificationTask(Shown):
                 )
         return notes
 
-    def _notes_on_calibration(self) -> list[str]:
-        if self.settings.calibrate == "none":
+    def _notes_on_labels(self) -> list[str]:
+        if self.settings.labels == "words":
             if self.settings.prior:
-                raise SettingError("task.prior needs task.calibrate: set it to batch")
+                raise SettingError("task.prior needs task.labels: set it to calibrated or learnt")
             return []
-        if self.calibration == "none":
-            return ["the task model returns no log-probabilities, so labels are not calibrated"]
+        if self.reading == "words":
+            return ["the task model returns no log-probabilities, so labels are read as they are"]
         few = maths.few_rows(self._targets[list(self.fit_rows)], len(self.labels)) if self.fit_rows else None
         return [few] if few else []
 
@@ -404,7 +455,7 @@ class ClassificationTask(Shown):
             "model": self.revision,
             "kind": self.model.kind,
             "template": self.template.source,
-            "words": [list(self.data.words.items()), self.model.words.ids],
+            "words": [list(self.data.words.items()), self.model.words.ids, *([self._others] if self._others else [])],
             "computed": {} if self._fallible is not None else self._computed.model_dump(mode="json", include=computed),
         }
         if data:
@@ -412,11 +463,6 @@ class ClassificationTask(Shown):
                 **parts,
                 "data": [[row.split, row.input, row.target] for row in self.rows],
                 "reward": list(self.reward),
-                "calibration": [self.calibration, *(map(float, self.prior) if self.calibration != "none" else ())],
+                "labels": [self.reading, *(map(float, self.prior) if self.reading != "words" else ())],
             }
         return hashlib.sha256(json.dumps(parts, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
-
-
-def _logs(answers: Answers, rows: Sequence[int]) -> Floats:
-    """Label log-probabilities [N, C] of rows."""
-    return np.asarray(answers.on(rows), dtype=np.float64)

@@ -17,10 +17,11 @@ from pinprompt.remote.labels import open_classifier
 from pinprompt.tasks import labelled_data, prompts
 from pinprompt.tasks.labelled_data import LabelledData
 from pinprompt.tasks.prompts import Template, parse
-from pinprompt.values import Evaluation, Prompt
+from pinprompt.values import Evaluation, Prompt, derive
 
 if TYPE_CHECKING:  # the models import torch and transformers, which are only needed when a task is built
     from pinprompt.maths.labels import Floats, Ints
+    from pinprompt.maths.readout import Readout
     from pinprompt.models.labels import CausalLabels, MaskedLabels
     from pinprompt.tasks.classification import ClassificationTask
 
@@ -89,6 +90,36 @@ def _with_words(settings: ClassificationSettings, data: LabelledData, model: Any
     return replace(data, words=words, notes=(*data.notes, note), proposed={})
 
 
+WORDS = 500
+"""How many words besides the label words are read from every answer, if labels are learnt."""
+OPENING_ROWS = 32
+"""Training rows that these words are chosen on: each costs a call."""
+
+
+def add_words(
+    settings: ClassificationSettings, data: LabelledData, model: Any, template: Template, readout: Readout | None
+) -> int:
+    """Let a local model read other words than the label words; returns the number of calls that this took.
+
+    These are the words of a known readout or, if one is to be learnt, the words that the model is most likely to say
+    after some training texts and the hand-written prompt.
+    """
+    if hasattr(model, "answers") or settings.labels != "learnt":
+        return 0
+    if readout is not None:
+        model.words = replace(model.words, others=model.tokens_of(readout.words))
+        return 0
+    rows = sorted(data.splits.get("train", []), key=lambda row: derive(settings.split, "words", row.text))[
+        :OPENING_ROWS
+    ]
+    if not rows:
+        return 0
+    prompt, own = manual_of(settings, data, template, model.kind)
+    inputs = model.prepare([row.text for row in rows])
+    model.words = replace(model.words, others=model.likely_words(own.frame(prompt), inputs, WORDS))
+    return len(rows) * int(model.sequences)
+
+
 def _open_model(
     settings: ClassificationSettings, data: LabelledData, device: str, models: ModelSettings
 ) -> tuple[Any, Template, str]:
@@ -128,7 +159,7 @@ _SHOWN = 5  # number of correct, and of wrong, examples in a report
 
 def sent(task: ClassificationTask, prompt: Prompt, evaluation: Evaluation | None) -> dict[str, Any]:
     """The exact text around an input, the label words with their tokens, the offsets, and the model."""
-    calibration = {} if evaluation is None else evaluation.tables.get("calibration", {})
+    readout = {} if evaluation is None else evaluation.tables.get("readout", {})
     frame, template = task.framed(prompt.text)
     sides, mask = {"before": frame.before, "after": frame.after}, task.model.mask_token
     if frame.mask is not None:
@@ -149,7 +180,8 @@ def sent(task: ClassificationTask, prompt: Prompt, evaluation: Evaluation | None
         "mask": mask,
         "words": dict(task.data.words),
         "word_ids": {label: list(ids) for label, ids in zip(task.labels, words.ids, strict=True)},
-        "offsets": dict(calibration.get("offsets", {})),
+        "offsets": dict(readout.get("offsets", {})),
+        "readout": _sent_readout(task, readout) if readout.get("words") else {},
         "model": name,
         "revision": task.revision,
         "kind": task.model.kind,
@@ -158,12 +190,20 @@ def sent(task: ClassificationTask, prompt: Prompt, evaluation: Evaluation | None
     }
 
 
+def _sent_readout(task: ClassificationTask, readout: dict[str, Any]) -> dict[str, Any]:
+    """A learnt readout with the tokens of its words, if they are known."""
+    tokens: dict[str, int] = getattr(task.model.words, "others", {})
+    words = [{**one, "token": tokens[one["word"]]} if one["word"] in tokens else one for one in readout["words"]]
+    return {"bias": readout["bias"], "own": readout["own"], "words": words}
+
+
 def shown_rows(task: ClassificationTask) -> dict[str, Any]:
     """The training and dev examples, for the studio's matrix; their positions are those of the task's rows."""
     rows = [row for row in task.rows if row.split != "test"]
     return {
         "labels": displayed(task),
-        "calibrated": task.calibration != "none",
+        "reading": task.reading,
+        "words": list(getattr(task.model.words, "others", ())),
         "prior": [float(share) for share in task.prior],
         "reward": list(task.reward),
         "rows": [{"text": row.input, "label": row.target, "split": row.split} for row in rows],

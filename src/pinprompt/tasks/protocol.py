@@ -43,6 +43,10 @@ class TaskInfo:
     """Whether the last bits of an answer depend on the rows that are asked together, as with a local model."""
     chunk: int = 1
     """Number of prompts to ask about together. With 1, the clock is checked after every prompt."""
+    learns: bool = False
+    """Whether values are learnt from a prompt's answers on all labelled rows: rows are worth more than prompts then."""
+    opening_calls: int = 0
+    """Calls that were made to open the task (choosing the words that are read from answers); charged to the search."""
     language: str = "en"
     """The language of prompts: a code of `data/language.py`, or a language's name."""
     notes: tuple[str, ...] = ()
@@ -242,6 +246,13 @@ def calls_of(row: Row, report: bool = False) -> int:
 def fit_rows(task: Task) -> tuple[int, ...]:
     """The rows whose answers are needed for a value on any other row."""
     return task.fit_rows if isinstance(task, Fitted) else ()
+
+
+def report_fit_rows(task: Task) -> tuple[int, ...]:
+    """The rows that a report may learn from, if the task learns from rows: all of train and dev."""
+    if not fit_rows(task):
+        return ()
+    return tuple(number for number, row in enumerate(task.rows) if row.split in ("train", "dev"))
 
 
 def billed(task: Task) -> str | None:

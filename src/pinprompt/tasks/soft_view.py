@@ -36,24 +36,25 @@ class SoftView:
     def loss(self, vectors: Any, rows: Sequence[int]) -> torch.Tensor:
         """Mean cross-entropy among the label words over rows; differentiable in the vectors."""
         targets = torch.as_tensor(self.task.targets(rows), device=vectors.device)
-        return torch.nn.functional.cross_entropy(self._logits(vectors, rows), targets)
+        return torch.nn.functional.cross_entropy(self._logits(vectors, rows, self.model.words.firsts), targets)
 
     def answers(self, vectors: Any, rows: Sequence[int]) -> Answers:
-        """The label log-probabilities after prompt vectors, without a gradient."""
+        """The log-probabilities after prompt vectors, without a gradient."""
+        words = self.model.words
         with torch.no_grad():
             parts = [
-                torch.softmax(self._logits(vectors, rows[start : start + _BATCH]), -1)
+                words.log_probs(self._logits(vectors, rows[start : start + _BATCH], words.tokens))
                 for start in range(0, len(rows), _BATCH)
             ]
-        return Answers(tuple(rows), torch.cat(parts).double().log().cpu().numpy())
+        return Answers(tuple(rows), torch.cat(parts).double().numpy())
 
-    def _logits(self, vectors: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
+    def _logits(self, vectors: torch.Tensor, rows: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
         sides, skips = [], []
         for text in self.task.inputs(tuple(rows)).texts:
             left, right, skip = self._sides(text, len(vectors))
             sides.append((left, right))
             skips.append(skip)
-        return self.model.vector_logits(vectors, sides, skips)
+        return self.model.vector_logits(vectors, sides, tokens, skips)
 
     def _sides(self, text: str, vectors: int) -> tuple[list[int], list[int], int]:
         """The ids to the left and right of the prompt, with the text truncated to fit; masks before the mask."""

@@ -1,0 +1,122 @@
+"""The learnt readout: leave-one-out by brute force, what it learns, when it falls back, and what it keeps."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from pinprompt.maths import readout
+from pinprompt.maths.labels import Floats, Ints
+
+EVEN = np.full(3, 1 / 3)
+
+
+def made(seed: int, rows: int = 36, words: int = 80, signal: float = 2.0) -> tuple[Floats, Floats, list[str], Ints]:
+    """Answers in which the first three words of each of three labels speak for it, and label words say nothing."""
+    random = np.random.default_rng(seed)
+    labels = np.arange(rows) % 3
+    own = _logs(random.normal(size=(rows, 3)))
+    others = random.normal(size=(rows, words))
+    for label in range(3):
+        others[labels == label, 3 * label : 3 * label + 3] += signal
+    return own, _logs(others), [f"w{number}" for number in range(words)], labels
+
+
+def _logs(scores: Floats) -> Floats:
+    return np.asarray(scores - np.log(np.exp(scores).sum(axis=1, keepdims=True)))
+
+
+def test_leave_one_out_is_ridge_regression_without_the_row() -> None:
+    """Against a fit of the normal equations for each row left out, with an intercept that is not shrunk."""
+    random = np.random.default_rng(0)
+    weights = random.uniform(0.5, 2.0, size=14)
+    features, targets = random.normal(size=(14, 30)), random.normal(size=(14, 2))
+    features -= np.average(features, axis=0, weights=weights)
+    taught, middle, left_out = readout._ridge(features, targets, weights)
+    for row in range(14):
+        kept = np.arange(14) != row
+        predictions = []
+        for strength in readout.STRENGTHS:
+            design = np.hstack([features[kept], np.ones((13, 1))])
+            shrunk = np.diag([*[strength] * 30, 0.0])
+            scaled = design * weights[kept, None]
+            solved = np.linalg.solve(design.T @ scaled + shrunk, scaled.T @ targets[kept])
+            predictions.append(np.append(features[row], 1.0) @ solved)
+        assert left_out[row] == pytest.approx(np.mean(predictions, axis=0))
+    assert middle == pytest.approx(np.average(targets, axis=0, weights=weights))
+    assert taught.shape == (30, 2)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_it_learns_the_words_that_speak_for_a_label(seed: int) -> None:
+    found = readout.fit(*made(seed), EVEN)
+    own, others, words, labels = made(seed + 100, rows=300)
+    kept = [words.index(word) for word in found.readout.words]
+    chances = found.readout.probabilities(own, others[:, kept])
+    assert np.mean(chances.argmax(axis=1) == labels) > 0.8, "label words alone are right in a third of the rows"
+    for label in range(3):
+        named = [
+            word for word, speaks in zip(found.readout.words, found.readout.speaks, strict=True) if speaks == label
+        ]
+        assert set(named[:3]) & {f"w{3 * label + number}" for number in range(3)}
+    assert len(found.readout.words) <= 3 * readout.SIZES[-1]
+
+
+def test_probabilities_of_a_row_do_not_know_its_label() -> None:
+    """Labels that have nothing to do with the answers are not learnt by heart."""
+    own, others, words, labels = made(4, rows=60, signal=0.0)
+    found = readout.fit(own, others, words, labels, EVEN)
+    assert np.mean(found.left_out.argmax(axis=1) == labels) < 0.6
+
+
+def test_without_evidence_it_is_the_calibrated_label_words() -> None:
+    random = np.random.default_rng(5)
+    labels = np.arange(24) % 3
+    own = _logs(3.0 * np.eye(3)[labels] + random.normal(size=(24, 3)) + [2.0, 0.0, 0.0])
+    noise = _logs(random.normal(size=(24, 40)))
+    words = [f"w{number}" for number in range(40)]
+    found = readout.fit(own, noise, words, labels, EVEN)
+    assert np.mean(found.left_out.argmax(axis=1) == labels) > 0.9
+    for few in (readout.fit(own[:5], noise[:5], words, labels[:5], EVEN), readout.fit(own, noise, (), labels, EVEN)):
+        assert few.readout.words == ()
+        assert few.readout.weights == pytest.approx(np.eye(3))
+        assert few.left_out == pytest.approx(few.readout.probabilities(own[: len(few.left_out)]))
+
+
+def test_it_does_not_matter_among_which_words_a_model_normalises() -> None:
+    own, others, words, labels = made(6)
+    found = readout.fit(own, others, words, labels, EVEN).readout
+    kept = [words.index(word) for word in found.words]
+    alone = _logs(others[:, kept])
+    assert found.probabilities(own, alone) == pytest.approx(found.probabilities(own, others[:, kept]), abs=1e-3)
+
+
+def test_a_rare_class_counts_as_much_as_the_others() -> None:
+    own, others, words, labels = made(7, rows=90)
+    kept = np.array([row for row in range(90) if labels[row] != 2 or row % 9 == 2])  # 30, 30 and 10 rows
+    found = readout.fit(own[kept], others[kept], words, labels[kept], EVEN).readout
+    own, others, words, labels = made(107, rows=300)
+    chances = found.probabilities(own, others[:, [words.index(word) for word in found.words]])
+    assert np.mean(chances.argmax(axis=1)[labels == 2] == 2) > 0.7
+
+
+def test_a_prior_moves_the_labels_to_it() -> None:
+    given = made(8)
+    found, moved = readout.fit(*given, EVEN), readout.fit(*given, np.array([0.8, 0.1, 0.1]))
+    assert moved.left_out[:, 0].mean() > found.left_out[:, 0].mean()
+
+
+def test_it_is_stored_as_json_and_read_back() -> None:
+    found = readout.fit(*made(9), EVEN).readout
+    packed = json.loads(json.dumps(readout.pack(found, ["a", "b", "c"])))
+    back = readout.unpack(packed)
+    assert (back.words, back.speaks) == (found.words, found.speaks)
+    assert back.weights.tolist() == found.weights.tolist()
+    assert back.bias.tolist() == found.bias.tolist()
+    for wrong in ({}, {**packed, "bias": {"a": 1.0}}, {**packed, "bias": {"a": "x", "b": 1, "c": 1}}, {"bias": []}):
+        with pytest.raises(ValueError, match="not a readout"):
+            readout.unpack(wrong)
+    with pytest.raises(ValueError, match="not finite"):
+        readout.unpack({**packed, "bias": {"a": float("nan"), "b": 1.0, "c": 1.0}})

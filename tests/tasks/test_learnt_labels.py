@@ -1,0 +1,154 @@
+"""Learnt labels: other words than the label words are read from the same answers, in tasks, searches and results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from label_toys import WORDS, make, save
+
+from pinprompt.answers.budget import Budget
+from pinprompt.answers.evaluator import Evaluator
+from pinprompt.api import evaluate, predict, tune
+from pinprompt.maths.readout import Readout
+from pinprompt.models.label_text import Frame
+from pinprompt.models.labels import CausalLabels, MaskedLabels
+from pinprompt.recipe.sections import BudgetSettings
+from pinprompt.recipe.task_sections import ClassificationSettings
+from pinprompt.tasks.classification import ClassificationTask
+from pinprompt.tasks.protocol import check_task, report_fit_rows, split_rows
+from pinprompt.values import Answers, Prompt
+
+PROMPT = Prompt("It was")
+_MORE = ("film", "story", "plot", "drama", "heart", "task", "news", "world", "sports", "answer", "word", "start", "end")
+GOOD = [f"a truly wonderful little {one} with a big {other}" for one in _MORE for other in _MORE[:2]]
+BAD = [f"dull , slow and awful {one} from the {other}" for one in _MORE for other in _MORE[:2]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("learnt")
+    for name in ("llama", "roberta"):
+        save(name, place / name)
+    rows = [f'"{text}",pos' for text in GOOD] + [f'"{text}",neg' for text in BAD]
+    (place / "train.csv").write_text("text,label\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    return place
+
+
+def build(folder: Path, model: str = "llama", readout: Readout | None = None, **more: Any) -> ClassificationTask:
+    given: dict[str, Any] = {
+        "train": str(folder / "train.csv"),
+        "words": WORDS,
+        "model": str(folder / model),
+        "shots": 2,
+        "labels": "learnt",
+    }
+    return ClassificationTask.build(ClassificationSettings(**{**given, **more}), readout=readout)
+
+
+def asked(task: ClassificationTask, prompt: Prompt = PROMPT) -> Answers:
+    return task.ask([prompt], range(len(task.rows)))[0]
+
+
+@pytest.mark.parametrize("model", ["llama", "roberta"])
+def test_a_task_with_learnt_labels_keeps_its_contract(folder: Path, model: str) -> None:
+    assert check_task(build(folder, model), ["It was", "the answer is"]) == []
+
+
+@pytest.mark.parametrize("words", [WORDS, {"neg": "terrible film", "pos": "great"}])
+@pytest.mark.parametrize("kind", ["llama", "roberta"])
+def test_other_words_are_read_beside_the_label_words(kind: str, words: dict[str, str]) -> None:
+    """The label words' numbers do not change, and the others are the model's own, from a plain pass."""
+    model, tokenizer = make(kind)
+    texts, mask = GOOD[:3], "<mask>" if kind == "roberta" else ""
+    frame = Frame("", " It was ", ("after", len(" It was "))) if mask else Frame("", " It was")
+    labels = (MaskedLabels if mask else CausalLabels)(model, tokenizer, words, frame)
+    inputs = labels.prepare(texts, keep=True)
+    [plain] = labels.log_probs([frame], inputs)
+    others = labels.tokens_of(["film", "good", "the"])
+    assert set(others) == {"film", "good", "the"}
+    labels.words = type(labels.words)(labels.words.words, labels.words.ids, others)
+    [both] = labels.log_probs([frame], inputs)
+    assert both[:, : len(words)] == pytest.approx(plain, abs=1e-5)
+    ids = list(others.values())
+    for row, text in enumerate(texts):
+        masks = 1 if all(len(one) == 1 for one in labels.words.ids) else len(labels.words.ids[0])
+        given = tokenizer(frame.around(text, mask, masks)[0], return_tensors="pt")["input_ids"]
+        place = int((given[0] == tokenizer.mask_token_id).nonzero()[0]) if mask else -1
+        logits = model(given).logits[0, place, ids]
+        assert both[row, len(words) :] == pytest.approx(torch.log_softmax(logits.float(), -1).detach(), abs=1e-4)
+
+
+def test_words_are_whole_words_and_no_label_words(folder: Path) -> None:
+    task = build(folder)
+    words = task.model.words.others
+    assert len(words) > 10
+    assert not {"terrible", "great"} & set(words)
+    assert all(word.isalpha() for word in words)
+    assert task.info.opening_calls == 4, "each training row was read once to choose them"
+
+
+def test_opening_a_task_counts_as_calls(folder: Path) -> None:
+    task = build(folder)
+    evaluator = Evaluator(task, Budget(BudgetSettings(calls=100)))
+    evaluator.score([PROMPT])
+    assert evaluator.charged_calls == 4 + 4
+
+
+def test_a_row_is_read_without_what_it_taught(folder: Path) -> None:
+    """The probabilities of a labelled row do not change with its own label; those of other rows may."""
+    task = build(folder, shots=3)
+    answers, fit = asked(task), report_fit_rows(task)
+    before = task.probabilities(answers, fit, fit)
+    place = next(at for at, row in enumerate(fit) if task.rows[row].target == 0)
+    own = task._targets[fit[place]]
+    task._targets[fit[place]] = 1 - own
+    after = task.probabilities(answers, fit, fit)
+    task._targets[fit[place]] = own
+    assert not np.allclose(before, after)
+    assert task.confusion(answers, fit, fit).sum() == len(fit)
+
+
+def test_an_evaluation_has_the_figures_of_every_reading(folder: Path) -> None:
+    task = build(folder, shots=3)
+    rows = split_rows(task, "dev")
+    found = task.metrics(asked(task), rows, report_fit_rows(task))
+    plain = build(folder, labels="words", shots=3)
+    moved = build(folder, labels="calibrated", shots=3)
+    assert found.metrics["raw_accuracy"] == plain.metrics(asked(plain), rows).metrics["accuracy"]
+    expected = moved.metrics(asked(moved), rows, report_fit_rows(moved)).metrics["accuracy"]
+    assert found.metrics["calibrated_accuracy"] == expected
+    assert found.tables["readout"]["kind"] == "learnt"
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("learnt-run")
+    data = place / "rows.csv"
+    data.write_text((folder / "train.csv").read_text(encoding="utf-8"), encoding="utf-8")
+    task = {"train": str(data), "words": WORDS, "model": str(folder / "llama"), "shots": 8, "labels": "learnt"}
+    settings = {"policy": {"model": str(folder / "llama"), "k": None}, "scoring": {"memo": False}}
+    result = tune(task, out=place / "run", method="manual", settings=settings)
+    assert result.data["readout"]["words"], "the toy's words must tell the labels apart"
+    assert evaluate(result.folder)[str(folder / "llama")].metrics["accuracy"] == result.data["test"]["accuracy"]
+    data.unlink()  # nothing below may need the training data
+    return Path(result.folder)
+
+
+def test_words_and_weights_belong_to_the_answer(run: Path) -> None:
+    page = (run / "report.html").read_text("utf-8")
+    assert "Labels are learnt" in page
+    assert "Words that speak for each label" in page
+    assert sorted(predict(run, [GOOD[0]])[0]["probabilities"]) == ["neg", "pos"]
+
+
+def test_the_code_for_transformers_gives_the_same_probabilities(run: Path) -> None:
+    import pinprompt
+
+    text = "the new film felt good"
+    names: dict[str, Any] = {}
+    exec(compile(pinprompt.use(run, text)["snippets"]["transformers"], "snippet", "exec"), names)
+    assert names["probabilities"](text) == pytest.approx(predict(run, [text])[0]["probabilities"], abs=1e-4)
