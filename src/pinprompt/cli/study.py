@@ -136,7 +136,7 @@ def verify(console: Console, options: Output, runs: Runs) -> None:
         count = f"{len(one.findings)} problem" + "s" * (len(one.findings) != 1)
         whole = "unchanged" if one.ok else f"changed ({count})"
         shown.append(f"{one.folder}: {one.state}, {whole}")
-        shown += [f"  {finding.what}; {finding.remedy}" for finding in one.findings]
+        shown += [f"  {finding}" for finding in one.findings]
     console.answer({"runs": [one.data() for one in checked]}, *shown)
     if not all(one.ok for one in checked):
         raise typer.Exit(1)

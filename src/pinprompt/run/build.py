@@ -235,10 +235,10 @@ def build_evaluator(
         requests = Requests(logs[1], budget, model)
     table = Table(logs[0], recipe.private)
     evaluator = Evaluator(task, budget, memo=memo, executor=executor, seed=recipe.seed, table=table, requests=requests)
-    evaluator.restore(record.checkpoint.provided("evaluator"), record.checkpoint.provided("spent"))
     for log in logs:
-        for problem in log.problems:
-            notes(problem)
+        if bad := log.bad():
+            notes(f"{bad}; they are ignored, and their questions are asked again")
+    evaluator.restore(record.checkpoint.provided("evaluator"), record.checkpoint.provided("spent"))
     record.checkpoint.marked["evaluator"] = evaluator.position
     record.checkpoint.providers["spent"] = evaluator.spent
     record.checkpoint.syncs.append(logs[0].sync)

@@ -181,7 +181,7 @@ class TriedRun:
         from pinprompt.folder import identity
         from pinprompt.folder.folder import ANSWERS
 
-        table, known = Table(), identity.read(self.folder)[0]
+        table, known = Table(), identity.read(self.folder)
         if known is None or known.fingerprint != task.info.fingerprint:
             return table
         for line in Log(self.folder / ANSWERS, known.run).lines:
