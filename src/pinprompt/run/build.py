@@ -157,8 +157,7 @@ def build_writer(recipe: Recipe, task: Task, device: str) -> Any:
         constraints = policy.constraints.model_copy(update={"dictionary": False})
         policy = policy.model_copy(update={"constraints": constraints})
     # Tokens carry their own leading space; a space at the end of the context would make every word unlikely.
-    prior = recipe.q_learning.prior if row_of(recipe.method).kind == "rl" else "uniform"
-    return Writer.build(policy, context.rstrip(" "), derive(recipe.seed, "psi"), device, prior=prior)
+    return Writer.build(policy, context.rstrip(" "), derive(recipe.seed, "psi"), device)
 
 
 def language_notes(recipe: Recipe, task: Task) -> list[str]:
