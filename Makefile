@@ -30,14 +30,10 @@ test-cpus: .venv/dev.done
 	done; \
 	if [ -n "$$failed" ]; then echo "learning tests failed with:$$failed"; exit 1; fi
 
-# Loads the files of `pinprompt export` with the real tools. Each has its own folder: promptfoo needs Node, and dspy
-# needs older versions of packages that pinprompt uses.
+# Loads the files of `pinprompt export` with the real tool, which needs Node.
 test-exports: .venv/dev.done
 	npm install --no-audit --no-fund --silent --prefix build/promptfoo promptfoo@0.121
-	test -x build/dspy/bin/python || $(PYTHON) -m venv build/dspy
-	build/dspy/bin/pip install --quiet --disable-pip-version-check 'dspy>=3,<4'
-	PROMPTFOO=build/promptfoo/node_modules/.bin/promptfoo DSPY_PYTHON=build/dspy/bin/python \
-	  $(TEST) -n 0 -rs tests/cli/test_exports.py
+	PROMPTFOO=build/promptfoo/node_modules/.bin/promptfoo $(TEST) -n 0 -rs tests/cli/test_exports.py
 
 # Random kills and random damage to every file, about half an hour on two cores; CI runs the short version.
 soak: .venv/dev.done

@@ -77,9 +77,6 @@ ROWS: dict[str, tuple[tuple[str, str], ...]] = {
         ("early, times faster than careful", "speedup_to_careful_early"),
         ("largest difference of a probability", "largest_difference"),
         ("a gradient at prompt vectors, times faster", "gradient_speedup"),
-        ("int8, times faster than float32", "int8.speedup"),
-        ("int8, rank correlation of prompts", "int8.rank_correlation"),
-        ("int8, largest difference of a probability", "int8.largest_difference"),
     ),
     "generate": (
         ("samples/s", "samples_per_second"),
@@ -166,7 +163,7 @@ def measured(name: str, threads: int) -> dict[str, Any]:
 
 
 def at(figures: Any, path: str) -> Any:
-    """The figure at a dotted path; None if there is none, such as int8 on a processor without it."""
+    """The figure at a dotted path; None if there is none."""
     for part in path.split("."):
         if isinstance(figures, Mapping):
             figures = figures.get(part)

@@ -171,15 +171,11 @@ def sweep(
 def plan_sweep(
     file: Path | str, *, out: Path | str | None = None, seed: int | None = None,
     settings: Mapping[str, Any] | None = None, only: Mapping[str, Sequence[Any]] | None = None,
-    device: str | None = None, tflops: float | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """The runs of a sweep file, or those of `only`: what varies, whether each is finished, and its rough cost.
-
-    Minutes are for a worker with an effective speed of `tflops` TFLOP/s; by default this machine's, measured.
-    """
+    """The runs of a sweep file, or those of `only`: what varies, the most prompts and calls, and if it is finished."""
     from pinprompt.sweeps import plan, read_sweep
 
-    return plan(read_sweep(file, out, _over({"seed": seed}, {}, settings), only), device, tflops)
+    return plan(read_sweep(file, out, _over({"seed": seed}, {}, settings), only))
 
 
 def default_folder(recipe: Recipe) -> Path:

@@ -1,17 +1,14 @@
 """What `pinprompt export` writes, read by the tools that it is for and sent to a server by them.
 
-promptfoo comes from npm, and dspy wants older versions of what pinprompt needs: `make test-exports` installs both in
-folders of their own and names them here.
+promptfoo comes from npm: `make test-exports` installs it in a folder of its own and names it here.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +34,7 @@ def answers(number: int, path: str, body: dict[str, Any]) -> Action:
         choice = {"text": " good", "index": 0, "finish_reason": "stop", "logprobs": None}
         return reply({"id": "1", "object": "text_completion", "model": "m", "choices": [choice], "usage": usage})
     if path == "/v1/chat/completions":
-        content = "[[ ## label ## ]]\ngood\n\n[[ ## completed ## ]]"
-        return reply({"id": "1", "object": "chat.completion", "created": 1, "model": "m", **said(content)})
+        return reply({"id": "1", "object": "chat.completion", "created": 1, "model": "m", **said("good")})
     return refuse(404)
 
 
@@ -77,47 +73,6 @@ def test_promptfoo_sends_its_export(promptfoo: str, sent: Sent, tmp_path: Path) 
         assert path == "/v1/completions"
         assert body["prompt"] == sent.text_for(TEXT)
         assert body["max_tokens"] == 2  # of the longer word
-
-
-ASK_DSPY = """\
-import sys
-import dspy
-program = dspy.Predict("text -> label")
-program.load(sys.argv[1])
-dspy.configure(lm=dspy.LM("openai/m", api_base=sys.argv[2], api_key="none", cache=False, num_retries=0))
-print("answer:", program(text=sys.argv[3]).label)
-"""
-
-
-def test_dspy_sends_its_export(tmp_path: Path) -> None:
-    python = os.environ.get("DSPY_PYTHON") or (sys.executable if importlib.util.find_spec("dspy") else None)
-    if python is None:
-        pytest.skip("dspy is not installed: `make test-exports` installs it in an environment of its own")
-    (tmp_path / "program.json").write_text(export(COMPLETES, "dspy")[1])
-    own = {"DSPY_CACHEDIR": str(tmp_path), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-    bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    with serving(answers) as server:
-        words = [os.path.abspath(python), "-c", ASK_DSPY, str(tmp_path / "program.json"), server.url, TEXT]
-        done = subprocess.run(words, cwd=tmp_path, env={**bare, **own}, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-        ((_, body, _),) = server.seen
-    assert "answer: good" in done.stdout
-    asked = "\n".join(str(one["content"]) for one in body["messages"])
-    assert COMPLETES.open_text in asked
-    assert TEXT in asked
-    assert "bad, good" in asked
-
-
-def test_langchain_loads_its_export_and_asks_with_it(tmp_path: Path) -> None:
-    loading = pytest.importorskip("langchain_core.prompts.loading", reason="pip install langchain-core")
-    models = pytest.importorskip("langchain_core.language_models.fake")
-    (tmp_path / "prompt.json").write_text(export(COMPLETES, "langchain")[1])
-    try:
-        loaded = loading.load_prompt(tmp_path / "prompt.json", allow_dangerous_paths=True)
-    except TypeError:  # versions before the option
-        loaded = loading.load_prompt(tmp_path / "prompt.json")
-    assert loaded.format(text=TEXT) == COMPLETES.text_for(TEXT)
-    assert (loaded | models.FakeListLLM(responses=["good"])).invoke({"text": TEXT}) == "good"
 
 
 @pytest.mark.parametrize("sent", [COMPLETES, CHATS], ids=["completion", "chat"])

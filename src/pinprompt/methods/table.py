@@ -102,7 +102,7 @@ ROWS = (
     ),
     MethodRow(
         "grips", "edits of an instruction, phrase by phrase", "search", f"{_BASELINES}.grips:grips",
-        "Prasad et al. 2023", "grips", code=("parser", "paraphraser"),
+        "Prasad et al. 2023", "grips", code=("paraphraser",),
     ),
 )  # fmt: skip
 

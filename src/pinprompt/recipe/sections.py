@@ -278,9 +278,6 @@ class GripsSettings(Section):
     edits: int = Field(1, ge=1, description="Edits per candidate (l).")
     steps: int = Field(10, ge=1, description="Maximum number of steps (n).")
     patience: int = Field(2, ge=1, description="Stop after this many steps in a row without a better prompt (P).")
-    parser: str = Field(
-        "chunker", description="Phrase parser: chunker (ours), supar:crf-con-en (as published), or module:function."
-    )
     paraphraser: str = Field(
         "writer",
         description="Paraphraser of phrases: writer (the policy LM), pegasus (as published), seq2seq:MODEL, or "

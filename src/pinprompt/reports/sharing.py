@@ -30,7 +30,7 @@ def use(run: Path | str, text: str = "some text") -> dict[str, Any]:
 
 
 def export(run: Path | str, to: str, output: Path | str | None = None) -> Path:
-    """Export a run's prompt to a file for another tool: promptfoo, dspy, langchain, openai or json."""
+    """Export a run's prompt to a file for another tool: promptfoo, openai or json."""
     from pinprompt.files import write_atomically
     from pinprompt.reports.usage import export as exported
     from pinprompt.reports.usage import sent_of

@@ -15,7 +15,7 @@ from pinprompt import wording
 from pinprompt.errors import RunError, SettingError, did_you_mean
 from pinprompt.folder.reading import RunRecord, mapping, number, sequence
 
-TOOLS = ("promptfoo", "dspy", "langchain", "openai", "json")
+TOOLS = ("promptfoo", "openai", "json")
 TEXT = "{text}"
 _SERVER = "http://localhost:8000/v1"
 SENT_SHOWN = 20_000  # characters of the text that is sent, and of code that sends it
@@ -134,14 +134,14 @@ def export(sent: Sent, tool: str) -> tuple[str, str]:
     """The name and the content of a file for another tool."""
     if tool not in TOOLS:
         raise SettingError(f"there is no export to '{tool}': {did_you_mean(tool, TOOLS)}")
-    if sent.kind != "causal" and tool in ("promptfoo", "openai"):
+    if sent.kind != "causal" and tool != "json":
         raise SettingError(
             f"{sent.model} fills a mask, which servers of OpenAI's protocol do not do: there is no export to {tool}; "
             "export to json, and `pinprompt use` prints code for transformers"
         )
-    makers = {"promptfoo": _promptfoo, "dspy": _dspy, "langchain": _langchain, "openai": _request, "json": _plain}
+    makers = {"promptfoo": _promptfoo, "openai": _request, "json": _plain}
     made = makers[tool](sent)
-    name = {"promptfoo": "promptfooconfig.json", "openai": "request.json"}.get(tool, f"{tool}.json")
+    name = {"promptfoo": "promptfooconfig.json", "openai": "request.json", "json": "prompt.json"}[tool]
     return name, json.dumps(made, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -284,31 +284,3 @@ def _promptfoo(sent: Sent) -> dict[str, Any]:
         "providers": [{"id": f"openai:{way}:{_model(sent)}", "config": {"apiBaseUrl": _SERVER, **sent.options}}],
         "tests": [{"vars": {"text": "put your own text here"}, "assert": known}],
     }
-
-
-def _langchain(sent: Sent) -> dict[str, Any]:
-    """A PromptTemplate as `langchain_core.prompts.loading.load_prompt` reads it."""
-    before, after = (part.replace("{", "{{").replace("}", "}}") for part in (sent.before, sent.after))
-    return {
-        "_type": "prompt",
-        "input_variables": ["text"],
-        "template": before + TEXT + after,
-        "template_format": "f-string",
-        "metadata": {"words": dict(sent.words), "offsets": dict(sent.offsets), "model": sent.model},
-    }
-
-
-def _dspy(sent: Sent) -> dict[str, Any]:
-    """The state of `dspy.Predict("text -> label")`: its `load` reads this file."""
-    answer = "label" if sent.words else "answer"
-    choices = f" Answer with one of: {', '.join(sent.words.values())}." if sent.words else ""
-    fields = [
-        {"prefix": "Text:", "description": "${text}"},
-        {"prefix": f"{answer.capitalize()}:", "description": f"${{{answer}}}"},
-    ]
-    instructions = f"Continue this, where {TEXT} stands for the text: {sent.open_text}{choices}"
-    # dspy warns if the versions of dependencies differ from its own; they are not known here.
-    return {
-        "traces": [], "train": [], "demos": [], "signature": {"instructions": instructions, "fields": fields},
-        "lm": None, "metadata": {"dependency_versions": {}},
-    }  # fmt: skip
