@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from packaging.requirements import Requirement
-
 from pinprompt.errors import install_line
 from pinprompt.models import sources
 from pinprompt.models.cache import damaged_folders, home
@@ -63,7 +61,6 @@ def examine(weights: bool = False) -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "memory_gb": _memory_gb(),
         "libraries": libraries,
-        "unsuited": _unsuited(),
         "device": _device(libraries["torch"]) if libraries["torch"] else None,
         "cache": _cache(),
         "extras": [_extra(extra) for extra in EXTRAS],
@@ -80,25 +77,6 @@ def _version(distribution: str) -> str | None:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _unsuited() -> list[tuple[str, str, str]]:
-    """Installed libraries with an unsupported version: name, version, required version."""
-    try:
-        declared = importlib.metadata.requires("pinprompt") or []
-    except importlib.metadata.PackageNotFoundError:
-        return []
-    found = []
-    for line in declared:
-        requirement = Requirement(line)
-        version = _version(requirement.name)
-        # An installed library of an extra is used, so its bounds apply too; libraries for developers are not checked.
-        relevant = requirement.marker is None or any(
-            requirement.marker.evaluate({"extra": extra.name}) for extra in EXTRAS
-        )
-        if relevant and version is not None and not requirement.specifier.contains(version, prereleases=True):
-            found.append((requirement.name, version, str(requirement.specifier)))
-    return list(dict.fromkeys(found))
 
 
 def _memory_gb() -> float | None:
@@ -164,9 +142,6 @@ def _problems(report: dict[str, Any]) -> Iterator[str]:
     for name, version in report["libraries"].items():
         if version is None:
             yield f"{name} is not installed: pip install pinprompt"
-    for name, version, wanted in report["unsuited"]:
-        needs = f"{name}{wanted}"
-        yield f"{name} {version} is installed, and pinprompt needs {needs}: pip install '{needs}'"
     if report["device"] is not None and report["device"]["name"] is None:
         yield f"{report['device']['detail']}: pip install --force-reinstall torch==2.13.0"
     cache = report["cache"]

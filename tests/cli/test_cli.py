@@ -242,7 +242,7 @@ def test_ctrl_c_leaves_the_run_resumable(tiny_recipe: Path, tmp_path: Path) -> N
     slow = ["--set", "q_learning.steps=4000", "--set", "q_learning.updates=40"]
     events = tmp_path / "run" / "events.jsonl"
     with child([*command, *slow], cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as run:
-        wait_until(lambda: events.exists() and b'"step": 2' in events.read_bytes(), "the second step", run)
+        wait_until(lambda: events.exists() and b'"step":2' in events.read_bytes(), "the second step", run)
         os.kill(run.pid, signal.SIGINT)
         _, said = run.communicate()
     assert run.returncode == 130, said

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import tomllib
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,6 @@ from typing import Any
 from pinprompt.errors import RunError
 from pinprompt.files import MEBI, loads, object_of, opener
 from pinprompt.folder import identity as identities
-from pinprompt.recipe.recipe import parse_toml
 
 MAX_BYTES = 128 * MEBI
 """Maximum size of a file that is read as a whole; no real run has a larger one."""
@@ -174,7 +174,7 @@ def _json(folder: Path, name: str) -> dict[str, Any]:
 
 def _toml(folder: Path, text: str) -> dict[str, Any]:
     try:
-        return parse_toml(text)
+        return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         what = str(error)[:200] or type(error).__name__
         raise RunError(f"{folder / 'recipe.toml'} is not a recipe ({what}).") from None
