@@ -77,9 +77,6 @@ ROWS: dict[str, tuple[tuple[str, str], ...]] = {
         ("early, times faster than careful", "speedup_to_careful_early"),
         ("largest difference of a probability", "largest_difference"),
         ("a gradient at prompt vectors, times faster", "gradient_speedup"),
-        ("int8, times faster than float32", "int8.speedup"),
-        ("int8, rank correlation of prompts", "int8.rank_correlation"),
-        ("int8, largest difference of a probability", "int8.largest_difference"),
     ),
     "generate": (
         ("samples/s", "samples_per_second"),
@@ -111,7 +108,6 @@ ROWS: dict[str, tuple[tuple[str, str], ...]] = {
     "invert": (
         ("guided, prompts per CPU second", "guided_prompts_per_second"),
         ("pin", "pin_prompts_per_second"),
-        ("pin with rewards per prefix", "pin_prefix_prompts_per_second"),
     ),
     "scale": (
         ("1,000 workers, 20,000 prompts: share of the ideal", "scoring_all_at_once.3.share_of_ideal"),
@@ -167,7 +163,7 @@ def measured(name: str, threads: int) -> dict[str, Any]:
 
 
 def at(figures: Any, path: str) -> Any:
-    """The figure at a dotted path; None if there is none, such as int8 on a processor without it."""
+    """The figure at a dotted path; None if there is none."""
     for part in path.split("."):
         if isinstance(figures, Mapping):
             figures = figures.get(part)

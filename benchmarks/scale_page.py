@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import scale
+from benchmarks.rough import elapsed, rough
 from pinprompt.recipe import recipe as recipes
-from pinprompt.run.estimating import rough
-from pinprompt.sweeps import Cell, elapsed, read_sweep
+from pinprompt.sweeps import Cell, read_sweep
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -77,7 +76,6 @@ def measure(model: str = "smollm2", inputs: int = 32, prompts: int = 32, device:
         "speedup": rates["shared prefixes"] / rates["plain"],
         "speedup_to_careful_late": rates["shared prefixes"] / rates["careful"],
         "speedup_to_careful_early": rates["whole prompts"] / rates["careful"],
-        "int8": _lower(lm, tokenizer, texts, [frames[p] for p in late]),
         "seconds_to_read_inputs_and_first_prompts": reading,
         "largest_difference": difference,
         "gradient_speedup": _gradient_speedup(labels, texts),
@@ -141,39 +139,6 @@ def _careful(labels: Any, texts: Sequence[str], frame: Any) -> Any:
             input_ids=ids.to(device), attention_mask=mask.to(device), position_ids=places.to(device), logits_to_keep=1
         ).logits
     return torch.softmax(logits[:, -1, list(labels.words.firsts)].float(), -1).cpu()
-
-
-def _lower(lm: Any, tokenizer: Any, texts: Sequence[str], frames: Sequence[Any]) -> dict[str, float] | None:
-    """The effect of 8 bits: speedup, rank correlation of the prompts' scores, largest difference in a probability.
-
-    A prompt's score is here the mean probability of the second label. None if the model cannot be loaded in 8 bits.
-    """
-    import torch
-
-    from pinprompt.errors import PinpromptError
-    from pinprompt.models.labels import CausalLabels
-    from pinprompt.models.loading import lowered
-
-    try:
-        models = {"float32": lm, "int8": lowered(copy.deepcopy(lm), "int8")}
-    except PinpromptError:
-        return None
-    answers, rates = {}, {}
-    for name, model in models.items():
-        labels = CausalLabels(model, tokenizer, _WORDS, frames[0])
-        kept = labels.prepare(texts, keep=True)
-        labels.log_probs(frames[:1], kept)
-        began = time.perf_counter()
-        found = labels.log_probs(frames, kept)
-        rates[name] = len(frames) / (time.perf_counter() - began)
-        answers[name] = torch.stack(found).exp()
-    scores = torch.stack([answers[name][:, :, 1].mean(1) for name in models])
-    ranks = scores.argsort(1).argsort(1).double()
-    return {
-        "speedup": rates["int8"] / rates["float32"],
-        "rank_correlation": float(torch.corrcoef(ranks)[0, 1]),
-        "largest_difference": float((answers["int8"] - answers["float32"]).abs().max()),
-    }
 
 
 def _rate(work: Callable[[], object], prompts: int) -> float:

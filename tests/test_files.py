@@ -12,19 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pinprompt import files
 from pinprompt.errors import RunError
-from pinprompt.files import (
-    AppendOnly,
-    checksum_of,
-    loads,
-    read_lines,
-    rename,
-    sha256_of,
-    whole_lines,
-    write_atomically,
-    write_tensors,
-)
+from pinprompt.files import loads, rename, seal, sha256_of, unseal, whole_lines, write_atomically, write_tensors
 
 
 def test_a_rename_is_followed_by_a_sync_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,52 +60,29 @@ def test_what_cannot_be_written_leaves_the_old_file(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("[" * 100_000, "nested"),
-        ("[" * 65 + "]" * 65, "nested deeper than 64"),
-        ("9" * 5000, "more than 40 digits"),
-        ('{"a": -' + "9" * 41 + "}", "more than 40 digits"),
-        ("[" + "0," * 2_000_000 + "0]", "more than 2,000,000 values"),
-        ("{", "Expecting"),
-        (b'"\xff"', "decode"),
-    ],
+    ("text", "reason"), [("[" * 100_000, "nested"), ("9" * 5000, "digits"), ("{", "Expecting"), (b'"\xff"', "decode")]
 )
-def test_json_beyond_the_limits_is_refused(text: str | bytes, reason: str) -> None:
+def test_json_that_cannot_be_read_is_refused(text: str | bytes, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         loads(text)
 
 
-def test_json_that_we_wrote_is_read() -> None:
-    tree = {"a": [1, -2.5, None, True, 10**40 - 1], "b": "9" * 5000, "c": {"d": "ü"}}
-    assert loads(json.dumps(tree)) == tree
-    assert loads(json.dumps(tree, ensure_ascii=False).encode()) == tree
-    assert loads("[" * 64 + "]" * 64)
-
-
-def test_lines_beyond_the_limits_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "scores.jsonl"
-    path.write_bytes(b'{"a": 1}\n{"a": 2}\n{"a"')
-    assert list(whole_lines(path)) == [b'{"a": 1}\n', b'{"a": 2}\n']
-    for name, most, reason in (
-        ("MAX_LINE_BYTES", 8, "line 1 is longer"),
-        ("MAX_LINES", 2, "more than 2 lines"),
-        ("MAX_FILE_BYTES", 20, "more than the limit of"),
-    ):
-        with monkeypatch.context() as patched:
-            patched.setattr(files, name, most)
-            with pytest.raises(RunError, match=reason):
-                list(whole_lines(path))
-            with pytest.raises(RunError, match=reason):
-                list(read_lines(path))
+def test_a_sealed_line_is_json_and_belongs_to_one_owner() -> None:
+    tree = {"a": [1, -2.5, None, True, 10**40], "b": "9" * 5000, "c": {"d": "ü\u2028\ud800"}}
+    line = seal(tree, "one")
+    assert {name: value for name, value in json.loads(line).items() if name != "crc"} == tree
+    assert unseal(line, "one") == unseal(line + b"\n", "one") == tree
+    assert unseal(line, "two") is None
+    assert unseal(line) is None
+    assert unseal(b"") is None
+    assert unseal(b'{"a":1}') is None
 
 
 def test_a_sparse_file_of_many_gigabytes_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "scores.jsonl"
     path.touch()
     os.truncate(path, 1 << 40)  # takes no room on the disk
-    for read in (lambda: list(whole_lines(path)), lambda: checksum_of(path, 1 << 40), lambda: AppendOnly(path)):
-        with pytest.raises(RunError, match="1,048,576 MiB"):
-            read()
-    with pytest.raises(OSError, match="1,048,576 MiB"):
+    with pytest.raises(RunError, match="too large"):
+        list(whole_lines(path))
+    with pytest.raises(OSError, match="too large"):
         sha256_of(path)

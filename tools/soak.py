@@ -40,6 +40,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src"), str(ROOT / "tests" / "toys")]
 
 from pinprompt import files  # noqa: E402
+from pinprompt.answers.log import Log  # noqa: E402
 from pinprompt.answers.table import unpack_rows  # noqa: E402
 from pinprompt.errors import PinpromptError  # noqa: E402
 from pinprompt.folder import folder  # noqa: E402
@@ -183,14 +184,13 @@ class Operations:
     @contextlib.contextmanager
     def counted(self) -> Iterator[None]:
         """Count appends, renames and syncs."""
-        append, replace, sync = files.AppendOnly.append, os.replace, os.fsync
+        write, replace, sync = Log._write, os.replace, os.fsync
 
-        def torn(file: files.AppendOnly, rows: list[dict[str, Any]]) -> None:
-            if rows and self._is_last():
-                data = b"".join(map(file._line, rows))
-                file._file.write(data[: len(data) // 2])
+        def torn(log: Log, data: bytes) -> None:
+            if data and self._is_last():
+                write(log, data[: len(data) // 2])
                 os.kill(os.getpid(), signal.SIGKILL)
-            append(file, rows)
+            write(log, data)
 
         def renamed(source: Any, target: Any) -> None:
             if self._is_last():
@@ -204,12 +204,12 @@ class Operations:
                 os.kill(os.getpid(), signal.SIGKILL)
             sync(handle)
 
-        files.AppendOnly.append = torn  # type: ignore[method-assign]
+        Log._write = torn  # type: ignore[method-assign]
         os.replace, os.fsync = renamed, synced  # type: ignore[assignment]
         try:
             yield
         finally:
-            files.AppendOnly.append = append  # type: ignore[method-assign]
+            Log._write = write  # type: ignore[method-assign]
             os.replace, os.fsync = replace, sync
 
     def _is_last(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -171,15 +171,11 @@ def sweep(
 def plan_sweep(
     file: Path | str, *, out: Path | str | None = None, seed: int | None = None,
     settings: Mapping[str, Any] | None = None, only: Mapping[str, Sequence[Any]] | None = None,
-    device: str | None = None, tflops: float | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """The runs of a sweep file, or those of `only`: what varies, whether each is finished, and its rough cost.
-
-    Minutes are for a worker with an effective speed of `tflops` TFLOP/s; by default this machine's, measured.
-    """
+    """The runs of a sweep file, or those of `only`: what varies, the most prompts and calls, and if it is finished."""
     from pinprompt.sweeps import plan, read_sweep
 
-    return plan(read_sweep(file, out, _over({"seed": seed}, {}, settings), only), device, tflops)
+    return plan(read_sweep(file, out, _over({"seed": seed}, {}, settings), only))
 
 
 def default_folder(recipe: Recipe) -> Path:
@@ -265,21 +261,17 @@ def doctor(deep: bool = False) -> dict[str, Any]:
     return examine(weights=deep)
 
 
-def cache(
-    *, older_than_days: float | None = None, max_mb: float | None = None, clear: bool = False,
-    notes: Callable[[str], None] = silent,
-) -> dict[str, Any]:  # fmt: skip
-    """Size, hits and savings of the memo (scores kept across runs), after deleting entries as requested."""
+def cache(*, clear: bool = False, notes: Callable[[str], None] = silent) -> dict[str, Any]:
+    """The size of the memo (answers kept across runs); `clear` deletes all answers."""
     from pinprompt.answers.memo import Memo
     from pinprompt.models.cache import home
 
-    path = home() / "memo.sqlite"
-    memo = Memo(path, warn=notes)
+    memo = Memo(home() / "memo.sqlite", warn=notes)
     try:
-        removed = 0
-        if clear or older_than_days is not None or max_mb is not None:
-            removed = memo.prune(older_than_days=older_than_days, max_mb=max_mb, everything=clear)
-        return {"path": str(path), **asdict(memo.stats()), "removed": removed}
+        if clear:
+            memo.clear()
+        entries, size = memo.size()
+        return {"path": str(memo.path), "entries": entries, "bytes": size}
     finally:
         memo.close()
 

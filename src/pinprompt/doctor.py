@@ -1,7 +1,4 @@
-"""Checks this machine: for `pinprompt doctor`, and for the models and data that a recipe needs.
-
-Models and data are looked for, but not loaded.
-"""
+"""Checks this machine, for `pinprompt doctor`."""
 
 from __future__ import annotations
 
@@ -13,21 +10,14 @@ import shutil
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from packaging.requirements import Requirement
-
-from pinprompt.errors import PinpromptError, install_line
-from pinprompt.methods.table import row_of
+from pinprompt.errors import install_line
 from pinprompt.models import sources
 from pinprompt.models.cache import damaged_folders, home
 from pinprompt.models.wheels import ALIASES
-from pinprompt.recipe.recipe import Recipe
-from pinprompt.recipe.task_sections import model_and_part
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "gguf", "accelerate", "huggingface-hub", "numpy")
 _ROOM_FOR_ALIASES = 2_000_000_000
@@ -49,7 +39,6 @@ EXTRAS = (
     Extra("diffusion", ("diffusers", "pillow"), "drawing images from prompts"),
     Extra("studio", ("starlette", "uvicorn"), "pinprompt studio: the local web page"),
     Extra("sklearn", ("scikit-learn", "pandas"), "a scikit-learn estimator (pinprompt.sklearn)"),
-    Extra("track", ("tensorboard", "mlflow-skinny"), "experiment trackers"),
 )
 
 
@@ -72,7 +61,6 @@ def examine(weights: bool = False) -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "memory_gb": _memory_gb(),
         "libraries": libraries,
-        "unsuited": _unsuited(),
         "device": _device(libraries["torch"]) if libraries["torch"] else None,
         "cache": _cache(),
         "extras": [_extra(extra) for extra in EXTRAS],
@@ -89,25 +77,6 @@ def _version(distribution: str) -> str | None:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _unsuited() -> list[tuple[str, str, str]]:
-    """Installed libraries with an unsupported version: name, version, required version."""
-    try:
-        declared = importlib.metadata.requires("pinprompt") or []
-    except importlib.metadata.PackageNotFoundError:
-        return []
-    found = []
-    for line in declared:
-        requirement = Requirement(line)
-        version = _version(requirement.name)
-        # An installed library of an extra is used, so its bounds apply too; libraries for developers are not checked.
-        relevant = requirement.marker is None or any(
-            requirement.marker.evaluate({"extra": extra.name}) for extra in EXTRAS
-        )
-        if relevant and version is not None and not requirement.specifier.contains(version, prereleases=True):
-            found.append((requirement.name, version, str(requirement.specifier)))
-    return list(dict.fromkeys(found))
 
 
 def _memory_gb() -> float | None:
@@ -173,9 +142,6 @@ def _problems(report: dict[str, Any]) -> Iterator[str]:
     for name, version in report["libraries"].items():
         if version is None:
             yield f"{name} is not installed: pip install pinprompt"
-    for name, version, wanted in report["unsuited"]:
-        needs = f"{name}{wanted}"
-        yield f"{name} {version} is installed, and pinprompt needs {needs}: pip install '{needs}'"
     if report["device"] is not None and report["device"]["name"] is None:
         yield f"{report['device']['detail']}: pip install --force-reinstall torch==2.13.0"
     cache = report["cache"]
@@ -190,132 +156,3 @@ def _problems(report: dict[str, Any]) -> Iterator[str]:
     if absent and not report["python"]["pip"]:
         needed = ", ".join(absent)
         yield f"this Python has no pip, which is needed to download {needed}: run {sys.executable} -m ensurepip"
-
-
-Known = dict[str, str | None]
-"""Cached answers: a sweep has many runs with the same models, and the hub is asked once for all."""
-
-
-def missing(recipe: Recipe, known: Known | None = None) -> list[str]:
-    """A sentence for each model or dataset that is not available; empty if the recipe can run.
-
-    Nothing is downloaded. What comes from the package index counts as available; model servers are not contacted.
-    """
-    known = {} if known is None else known
-    needed = [_once(f"model {name}", partial(_model, name, known), known) for name in _models(recipe)]
-    needed += _data(recipe, known)
-    if row_of(recipe.method).gradients and str(getattr(recipe.task, "model", "")).startswith("remote:"):
-        needed.append(f"model: '{recipe.method}' needs gradients, which a remote model does not provide")
-    return list(dict.fromkeys(sentence for sentence in needed if sentence is not None))
-
-
-def _once(question: str, ask: Callable[[], str | None], known: Known) -> str | None:
-    if question not in known:
-        known[question] = ask()
-    return known[question]
-
-
-def _models(recipe: Recipe) -> list[str]:
-    task: Any = recipe.task
-    names = [] if row_of(recipe.method).kind == "handwritten" else [recipe.policy.model]
-    names += [task.model] if task.kind != "custom" else []
-    if task.kind == "style-transfer":
-        judges = [model_and_part(name)[0] for name in (task.encoder, task.style, task.test_style, task.fluency)]
-        names += [name for name in judges if name not in ("trained", "perplexity")]
-        name, part = model_and_part(task.fluency)
-        names += [part] if name == "perplexity" and part else []
-    return names
-
-
-def _model(name: str, known: Known) -> str | None:
-    """Why a model is not available."""
-    from huggingface_hub import HfApi, try_to_load_from_cache
-
-    from pinprompt.models.clip import EMOJI_CLIP
-
-    if name in ALIASES or name == EMOJI_CLIP or name.startswith("remote:") or Path(name).expanduser().exists():
-        return None
-    if not sources.looks_like_id(name):
-        return f"model '{name}': there is no such file or folder"
-    if isinstance(try_to_load_from_cache(name, "config.json"), str):
-        return None
-    reason = _once("hub", sources.unreachable, known)
-    if reason is not None:
-        return f"model '{name}': not in the hub's cache on this machine, and {reason}"
-    try:
-        HfApi().model_info(name, timeout=10)
-    except Exception as error:  # not found, gated, or a network error
-        return f"model '{name}': not available on the hub ({(str(error).splitlines() or [type(error).__name__])[0]})"
-    return None
-
-
-def _data(recipe: Recipe, known: Known) -> Iterator[str | None]:
-    task: Any = recipe.task
-    if task.kind == "classification":
-        yield _labelled(task, known)
-    elif task.kind == "style-transfer":
-        yield _texts(task)
-    elif task.kind == "inversion":
-        for name in task.images:
-            path = Path(name).expanduser()
-            if not path.exists():
-                # A missing folder is reported once, however many pictures it should hold.
-                lost = path if path.parent.is_dir() else path.parent
-                how = "correct task.images; tools/paper_pictures.py downloads the pictures of recipes/paper"
-                yield f"picture: there is no '{lost}'; {how}"
-        if not task.images:
-            yield "pictures: none are named (task.images)"
-
-
-def _labelled(task: Any, known: Known) -> str | None:
-    from pinprompt.data import datasets
-    from pinprompt.data.packaged import PILES
-
-    if task.dataset is None:
-        if task.train is None:
-            return "data: neither a dataset nor a training file is named (task.dataset, task.train)"
-        return _absent("data", task.train, task.dev, task.test)
-    name = datasets.lookup(task.dataset).name
-    if task.data is not None:
-        return _folder(task.dataset, task.data, lambda: datasets.load(name, task.data, task.split, task.shots))
-    if name in PILES:
-        return None
-    place = datasets.lookup(name).hub
-    assert place is not None, "a card without a place on the hub is one of PILES"
-    try:
-        if datasets.in_hub_cache(place):
-            return None
-        down = _once("hub", sources.unreachable, known)
-        reason = None if down is None else f"{place.id} of the hub is not on this machine, and {down}"
-    except ImportError:
-        reason = f"{place.id} of the hub needs the extra: pip install 'pinprompt[hub]'"
-    return None if reason is None else f"data '{task.dataset}': {reason}; or set task.data to a folder with its splits"
-
-
-def _texts(task: Any) -> str | None:
-    from pinprompt.data.style import load_style, lookup_style
-
-    if task.dataset is None:
-        if task.source is None or task.target is None:
-            return "texts: neither a dataset nor a source and a target file are named (task.dataset, task.source)"
-        return _absent("texts", task.source, task.target, task.test, task.references)
-    card = lookup_style(task.dataset)
-    if task.data is None:
-        return None if card.packaged else f"texts '{task.dataset}': set task.data to the folder with its files"
-    return _folder(task.dataset, task.data, lambda: load_style(card.name, task.data, "test", task.split))
-
-
-def _absent(kind: str, *files: str | None) -> str | None:
-    absent = [name for name in files if name and not Path(name).expanduser().is_file()]
-    return f"{kind}: there is no file '{absent[0]}'" if absent else None
-
-
-def _folder(dataset: str, folder: str, read: Callable[[], Any]) -> str | None:
-    """Why the files of a dataset in a folder cannot be read."""
-    if not Path(folder).expanduser().is_dir():
-        return f"data: there is no folder '{folder}'; set the folder of the files with --set task.data=FOLDER"
-    try:
-        read()
-    except PinpromptError as error:
-        return f"data '{dataset}' in '{folder}': {error}"
-    return None

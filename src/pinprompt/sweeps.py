@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
 import os
@@ -18,6 +17,7 @@ from pinprompt.recipe import recipe as recipes
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.reports.report import write_report
 from pinprompt.run import running
+from pinprompt.run.estimating import prompts_planned
 from pinprompt.values import derive
 
 SECTIONS = ("name", "out", "base", "grid", "zip", "random", "where", "threads")
@@ -103,20 +103,17 @@ def _below(out: str, path: Path | str) -> Path:
     return Path(out)
 
 
-def plan(sweep: Sweep, device: str | None = None, tflops: float | None = None) -> list[dict[str, Any]]:
-    """Each cell with what varies, a rough estimate, whether it is finished, and what it lacks.
+def plan(sweep: Sweep) -> list[dict[str, Any]]:
+    """Each cell with what varies, the most prompts and calls, whether it is finished, and what it lacks here."""
+    from pinprompt.needs import Known, missing
 
-    `tflops` is the effective speed of one worker in TFLOP/s, for the minutes; by default that of this machine.
-    """
-    from pinprompt.doctor import Known, missing
-    from pinprompt.run.estimating import multiplications, rough
-
-    speed, known = multiplications(device) if tflops is None else tflops * 1e12 / 2, Known()
+    known = Known()
     return [
         {
             "cell": cell.folder.name,
             "varied": dict(cell.varied),
-            **rough(cell.recipe, speed),
+            "prompts": sum(prompts_planned(cell.recipe)),
+            "calls": cell.recipe.budget.calls,
             "done": cell.done,
             "missing": [] if cell.done else missing(cell.recipe, known),
         }
@@ -125,18 +122,8 @@ def plan(sweep: Sweep, device: str | None = None, tflops: float | None = None) -
 
 
 def longest_first(cells: Sequence[Cell]) -> list[Cell]:
-    """Cells by decreasing estimated work; in the order of the file if it is equal or unknown."""
-    from pinprompt.run.estimating import rough
-
-    return sorted(cells, key=lambda cell: -(rough(cell.recipe, speed=1e9)["minutes"] or 0.0))
-
-
-def elapsed(minutes: Sequence[float], workers: int) -> float:
-    """Minutes until all cells are finished, if each goes to the first free worker, longest first."""
-    free = [0.0] * workers
-    for cost in sorted(minutes, reverse=True):
-        heapq.heapreplace(free, free[0] + cost)
-    return max(free)
+    """Cells by decreasing number of prompts; in the order of the file if it is equal."""
+    return sorted(cells, key=lambda cell: -sum(prompts_planned(cell.recipe)))
 
 
 def _rules(tree: Mapping[str, Any], path: Path | str) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:

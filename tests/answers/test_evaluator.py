@@ -19,7 +19,7 @@ from pinprompt.answers.log import Log
 from pinprompt.answers.memo import Memo
 from pinprompt.answers.table import Table
 from pinprompt.errors import BudgetSpent, RunError, ServerDown, SettingError, TaskError
-from pinprompt.files import sealed_line
+from pinprompt.files import seal
 from pinprompt.recipe.sections import BudgetSettings, Price
 from pinprompt.values import Answers, Draw, Evaluation, Meter, Prompt, Score, derive
 
@@ -271,7 +271,6 @@ def test_tokens_and_money(tmp_path: Path) -> None:
     assert count == 8
     assert evaluator.budget.spent.tokens == 8 * 620
     assert evaluator.paid_calls == 16
-    assert Memo(tmp_path / "memo.sqlite").stats().money_saved == pytest.approx(0.008 * 4)
 
 
 def test_a_budget_of_tokens_gives_the_same_run_whatever_the_memo_knows(tmp_path: Path) -> None:
@@ -337,7 +336,7 @@ def test_the_memo_has_single_cells_of_the_same_task(tmp_path: Path) -> None:
 def test_a_stochastic_task_has_no_memo(tmp_path: Path) -> None:
     with_memo = Memo(tmp_path / "memo.sqlite")
     make(Toy(noisy, stochastic=True), memo=with_memo).score(prompts("a"))
-    assert with_memo.stats().entries == 0
+    assert with_memo.size()[0] == 0
 
 
 # Failures and broken promises.
@@ -394,7 +393,7 @@ def test_a_failure_counts_as_the_worst_so_far_and_is_not_asked_again(tmp_path: P
     assert (failed.value, failed.failures) == (3, ("no number for xxxxxx",))  # once said, it stays
     assert evaluator.charged_calls == 20
     position = evaluator.position()
-    assert memo.stats().entries == 3 * 4  # failures are not kept for other runs
+    assert memo.size()[0] == 3 * 4  # failures are not kept for other runs
     evaluator.close()
     task = Toy(no_x)
     other = make(task, path=path)
@@ -578,7 +577,7 @@ def test_a_run_that_spent_its_budget_goes_on_with_more(tmp_path: Path) -> None:
 
 def test_damaged_positions_are_sentences() -> None:
     good = make(Toy()).position()
-    for name in good:
+    for name in good.keys() - {"crc"}:  # checked before
         with pytest.raises(RunError, match="in the checkpoint"):
             make(Toy()).restore({key: value for key, value in good.items() if key != name})
     with pytest.raises(RunError, match="position in the checkpoint"):
@@ -599,6 +598,6 @@ def test_an_impossible_sum_in_a_line_is_a_sentence(tmp_path: Path, spent: dict[s
     first.close()
     (line,) = lines(path)
     assert line is not None
-    path.write_bytes(sealed_line({**line, "spent": line["spent"] | spent, "run": "one"}))
+    path.write_bytes(seal({**line, "spent": line["spent"] | spent}, "one") + b"\n")
     with pytest.raises(RunError, match="costs of the run cannot be read"):
         make(Toy(), path=path).score(prompts("a"))

@@ -16,7 +16,7 @@ from pinprompt.answers.budget import Amounts, Budget
 from pinprompt.answers.log import Log
 from pinprompt.answers.requests import Requests
 from pinprompt.errors import BudgetSpent, RunError, ServerDown
-from pinprompt.files import sealed_line
+from pinprompt.files import seal
 from pinprompt.recipe.sections import BudgetSettings, Price
 from pinprompt.recipe.task_sections import RemoteSettings
 from pinprompt.remote.client import BadAnswer, RemoteClient
@@ -129,7 +129,7 @@ def test_questions_before_the_run_are_counted_in_it(tmp_path: Path) -> None:
     ],
 )
 def test_a_line_that_cannot_be_is_a_sentence(tmp_path: Path, line: dict[str, Any]) -> None:
-    (tmp_path / "requests.jsonl").write_bytes(sealed_line({**line, "run": "one"}))
+    (tmp_path / "requests.jsonl").write_bytes(seal(line, "one") + b"\n")
     with pytest.raises(RunError, match=r"requests\.jsonl cannot be read"):
         session(tmp_path / "requests.jsonl", "http://127.0.0.1:9/v1")
 

@@ -41,7 +41,6 @@ def test_a_table_has_the_figures_and_says_where_they_were_measured() -> None:
 def test_figures_are_found_in_lists_and_missing_ones_are_a_dash() -> None:
     assert run.at({"a": [{"b": 2}, {"b": 3}]}, "a.1.b") == 3
     assert run.at({"a": [{"b": 2}]}, "a.1.b") is None
-    assert run.at({"int8": None}, "int8.speedup") is None
     assert [run.shown(value) for value in (None, 0.01234, 12.34, 12345.6)] == ["-", "0.0123", "12.3", "12,346"]
 
 

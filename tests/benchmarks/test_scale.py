@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from benchmarks import scale, scale_page
+from benchmarks.rough import elapsed
 from benchmarks.simulated import Clock, Driver, Lost, SimulatedRay, in_place_of_ray
 from pinprompt.answers.executors import DEATHS, Job, Ray
 from pinprompt.errors import ServerDown
 from pinprompt.recipe.task_sections import RemoteSettings
 from pinprompt.run.build import share_of_rate
-from pinprompt.sweeps import RETRIES, Cell, elapsed, longest_first, read_sweep
+from pinprompt.sweeps import RETRIES, Cell, longest_first, read_sweep
 from pinprompt.tasks.protocol import TaskInfo
 from pinprompt.values import Draw, Prompt
 

@@ -34,8 +34,6 @@ def test_every_stage_is_measured_and_gives_the_same_numbers(monkeypatch: pytest.
     assert found["gradient_speedup"] > 0
     assert found["speedup_to_careful_late"] > 0
     assert found["speedup_to_careful_early"] > 0
-    assert 0 < found["int8"]["largest_difference"] < 0.1
-    assert -1 <= found["int8"]["rank_correlation"] <= 1 + 1e-9
 
 
 def test_late_prompts_share_their_beginnings(monkeypatch: pytest.MonkeyPatch) -> None:

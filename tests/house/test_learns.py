@@ -9,7 +9,7 @@ import pytest
 
 from pinprompt.files import read_lines
 from pinprompt.run import running
-from tests.house.tiny import TARGET, FindTheWords, flat_lm, recipe
+from tests.house.tiny import TARGET, FindTheWords, recipe
 
 LOW = {"learning_rate": 3e-4}
 SOFT = {"alpha": 0.2, "learning_rate": 3e-3, "steps": 150}
@@ -18,8 +18,6 @@ REPLAYED = {"alpha": 0.05, "learning_rate": 1e-3, "steps": 100}
 METHODS: dict[str, dict[str, Any]] = {
     "pin": {"q_learning": {"target": "bootstrap"}},
     "pin-monte-carlo": {"method": "pin", "q_learning": {"target": "monte-carlo", **LOW}},
-    "pin-by-prefix": {"method": "pin", "q_learning": {"target": "monte-carlo", "rewards": "prefix", **LOW}},
-    "pin-by-prefix-bootstrap": {"method": "pin", "q_learning": {"target": "bootstrap", "rewards": "prefix"}},
     "pin-no-fluency": {"q_learning": {"target": "monte-carlo", **LOW}},
     "rlprompt": {"q_learning": {**SOFT, "top_q": 32}},
     "rlprompt-fluency": {"q_learning": {**SOFT, "learning_rate": 1e-3}, "policy": {"k": 300}},
@@ -49,12 +47,3 @@ def learns(lm_folder: Path, out: Path, least: int, **over: Any) -> bool:
 @pytest.mark.parametrize("name", METHODS)
 def test_finds_the_words(name: str, lm_folder: Path, tmp_path: Path) -> None:
     assert learns(lm_folder, tmp_path, len(TARGET) - 1, **{"method": name, **METHODS[name]})
-
-
-@pytest.mark.learning
-@pytest.mark.parametrize("target", ["bootstrap", "monte-carlo"])
-def test_relative_to_the_lm_it_leaves_what_the_lm_likes(target: str, lm_folder: Path, tmp_path: Path) -> None:
-    """The LM finds the target words about as likely as others; what pays becomes likelier, from where the LM stands."""
-    policy = {"model": str(flat_lm(lm_folder))}
-    settings = {"target": target, "alpha": 0.03, "steps": 100}
-    assert learns(lm_folder, tmp_path, 1, method="pin-lm", policy=policy, q_learning=settings)

@@ -42,20 +42,6 @@ def test_the_same_recipe_and_seed_give_the_same_bytes(lm_folder: Path, tmp_path:
     assert first == second
 
 
-@pytest.mark.parametrize("target", ["monte-carlo", "bootstrap", "path-mean"])
-def test_relative_to_the_lm_it_is_as_deterministic_and_resumes_to_the_same_bytes(
-    lm_folder: Path, tmp_path: Path, target: str
-) -> None:
-    relative = {"method": "pin-lm", "q_learning": {"steps": 10, "target": target}}
-    run(lm_folder, tmp_path / "whole", budget={"calls": 150}, **relative)
-    run(lm_folder, tmp_path / "torn", budget={"calls": 70}, **relative)
-    run(lm_folder, tmp_path / "torn", budget={"calls": 150}, resume=True, **relative)
-    run(lm_folder, tmp_path / "small", budget={"calls": 150}, **relative, policy={"tree_mb": 1, "rows": 16})
-    assert events(tmp_path / "whole") == events(tmp_path / "torn") == events(tmp_path / "small")
-    run(lm_folder, tmp_path / "pin", budget={"calls": 150}, q_learning=relative["q_learning"])
-    assert events(tmp_path / "whole") != events(tmp_path / "pin")
-
-
 def test_memo_on_and_off_give_the_same_run(lm_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PINPROMPT_HOME", str(tmp_path / "home"))
     short = {"q_learning": {"steps": 12}, "budget": {"calls": 150}}

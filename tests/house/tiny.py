@@ -66,18 +66,6 @@ def make_lm(folder: Path) -> Path:
     return path
 
 
-def flat_lm(folder: Path) -> Path:
-    """The same model with small states, so that it finds no word much likelier than another; made once per folder."""
-    path = folder / "flat-gpt2"
-    if not (path / "config.json").exists():
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(make_lm(folder))
-        model = GPT2LMHeadModel.from_pretrained(make_lm(folder))
-        model.transformer.ln_f.weight.data *= 0.15
-        model.save_pretrained(path)
-        tokenizer.save_pretrained(path)
-    return path
-
-
 class FindTheWords:
     """A prompt is worth as many points as it has target words in their places; each split is one row."""
 

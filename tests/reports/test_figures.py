@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import xml.etree.ElementTree as ElementTree
@@ -18,7 +17,6 @@ from pinprompt.reports.compare import compare
 from pinprompt.reports.figures import (
     Curve,
     ablation,
-    against_readability,
     averaged,
     greedy_progress,
     learning_curves,
@@ -96,17 +94,11 @@ def test_two_varied_settings_are_not_mixed(tmp_path: Path) -> None:
     assert [curve.name for curve in ablation(table, "sst-2", "k")] == ["pin (length=3)", "pin (length=5)"]
 
 
-def test_readability_points(tmp_path: Path) -> None:
-    [table] = compare(sample.sweep(tmp_path)).tables
-    points = against_readability(table, "sst-2")
-    assert {name: len(found) for name, found in points.items()} == {"pin": 3, "random": 3, "rlprompt": 3}
-
-
 def test_files_are_written_the_same_twice(tmp_path: Path) -> None:
     folders = sample.sweep(tmp_path / "runs", methods=("pin", "a $x$ <b>"), splits=(13, 21))
     first = write_figures(folders, tmp_path / "one")
     names = [path.name for path in first]
-    stems = ("curve-calls", "curve-time", "curve-greedy", "readability")
+    stems = ("curve-calls", "curve-time", "curve-greedy")
     assert names == [f"{stem}.svg" for stem in stems]
     for path, again in zip(first, write_figures(folders, tmp_path / "two"), strict=True):
         assert path.read_bytes() == again.read_bytes(), path.name
@@ -121,8 +113,6 @@ def texts_of(svg: str) -> list[str | None]:
 
 
 def test_twenty_methods_look_different() -> None:
-    svg = figures.draw_readability({f"m{place}": [(10.0 + place, 0.5)] for place in range(20)}, "accuracy")
-    assert len(set(re.findall(r'<path class="mark (s\d)" d="([^"]+)"', svg))) == 20
     curves = [Curve(f"m{place}", [1.0, 2.0], [0.0, 1.0], [0.0, 0.0], 1) for place in range(20)]
     svg = figures.draw_curves(curves, "calls")
     assert len(set(re.findall(r'<polyline class="line (s\d d\d)"', svg))) == 20
@@ -171,11 +161,7 @@ def test_an_ablation_over_a_decade_has_a_logarithmic_axis(xs: list[float], even:
 
 def test_varied_settings_get_a_figure(tmp_path: Path) -> None:
     folders = [sample.classification(tmp_path / str(k), k=k) for k in (16, 64)]
-    (folders[0] / "result.json").write_text(
-        json.dumps(read_run(folders[0]).result | {"readability": {}}), encoding="utf-8"
-    )
     names = [path.stem for path in write_figures(folders, tmp_path / "out")]
-    # One prompt's perplexity alone makes no figure.
     assert names == ["curve-calls", "curve-time", "curve-greedy", "ablation-k"]
 
 

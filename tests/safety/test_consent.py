@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -157,12 +156,10 @@ def test_a_strangers_server_hears_nothing_before_a_yes(here: Path, monkeypatch: 
     (here / "rows.csv").write_text("text,label\na fine film,1\na dull film,0\n", "utf-8")
     with serving(labeller) as server:
         run = folder_of(here / "run", with_server(server.url, train="rows.csv", dev="rows.csv", test="rows.csv"))
-        shutil.make_archive(str(here / "zipped"), "zip", here, "run")
         style = with_server(server.url)
         style["task"] = {"kind": "style-transfer", "source": "a.txt", "target": "b.txt", "model": "remote:toy"}
         for words in (
             ("predict", run, "a fine film"),
-            ("predict", here / "zipped.zip", "a fine film"),
             ("evaluate", run),
             ("evaluate", run, "--test", here / "rows.csv"),
             ("evaluate", run, "--task-model", "remote:other"),
@@ -179,7 +176,7 @@ def test_a_strangers_server_hears_nothing_before_a_yes(here: Path, monkeypatch: 
         done = call("predict", run, "a fine film", "--trust")
         assert done.exit_code == 0, done.output
         assert server.seen
-        assert call("predict", here / "zipped.zip", "a fine film").exit_code == 0
+        assert call("predict", run, "a fine film").exit_code == 0, "the answer is remembered"
 
 
 def test_what_the_user_names_is_not_asked_about(here: Path, lm_folder: Path) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from pinprompt.answers.memo import Memo
 from pinprompt.errors import RunError
 from pinprompt.folder.checkpoint import Checkpoint
 from pinprompt.folder.folder import RunFolder
@@ -145,23 +144,6 @@ def test_a_clock_that_jumps_neither_hurries_nor_stalls_a_client() -> None:
             client.chat([{"role": "user", "content": "hi"}], 1)
     assert max(naps) <= 7 + 3 * 0.1 + 1e-6
     assert min(naps) >= 0
-
-
-@pytest.mark.usefixtures("_jumping")
-def test_a_clock_that_jumps_spoils_no_memo(tmp_path: Path) -> None:
-    memo = Memo(tmp_path / "memo.sqlite")
-    for number in range(4):
-        memo.keep({f"key{number}": {"contents": [1.0], "calls": 1, "tokens": [0, 0]}}, 0.0)
-    known = memo.look_up([f"key{number}" for number in range(4)])
-    assert len(known) == 4
-    memo.count("key1")
-    memo.prune(max_mb=100.0)
-    assert memo.stats().entries == 4
-    memo.prune(older_than_days=365 * 100)
-    assert memo.stats().entries == 4
-    memo.prune(older_than_days=0.0)
-    assert memo.stats().entries <= 4
-    memo.close()
 
 
 def test_two_runs_on_one_folder(tmp_path: Path, lm_folder: Path) -> None:

@@ -58,10 +58,6 @@ def test_models_of_grips_that_load_code_or_files_are_shown_first(tmp_path: Path)
         task = {"kind": "classification", "dataset": "rotten-tomatoes", "model": "smollm2"}
         return consent.request_of(recipes.resolve({"method": "grips", "task": task, "grips": grips}))
 
-    assert asked(parser="supar:crf-con-en").code == ()
-    assert asked(parser=f"supar:{tmp_path}/model").code == (
-        ("grips.parser", f"supar:{tmp_path}/model", f"{tmp_path}/model"),
-    )
     assert ("grips.paraphraser", f"{tmp_path}/model") in asked(paraphraser=f"seq2seq:{tmp_path}/model").files
     assert asked(paraphraser="pegasus").files == ()
 

@@ -21,17 +21,18 @@ from pinprompt import api
 from pinprompt.answers.budget import Budget
 from pinprompt.answers.log import Log
 from pinprompt.answers.requests import Requests
-from pinprompt.answers.table import Table, damage
+from pinprompt.answers.table import Table
 from pinprompt.cli.shown import shown_result
 from pinprompt.data.examples import read_lines
 from pinprompt.data.style import load_style
 from pinprompt.errors import NotAgreed, PinpromptError, RunError, SettingError
-from pinprompt.files import sealed_line, write_json
+from pinprompt.files import seal, write_json
 from pinprompt.folder.checkpoint import Checkpoint
 from pinprompt.folder.reading import read_run
 from pinprompt.judges.vision import VisionJudge
 from pinprompt.models.sources import kind_of
-from pinprompt.policy.words import banned_phrases, seal
+from pinprompt.policy.words import banned_phrases
+from pinprompt.policy.words import seal as ban_list
 from pinprompt.recipe import recipe as recipes
 from pinprompt.recipe.sections import BudgetSettings, Constraints
 from pinprompt.reports.compare import compare
@@ -51,7 +52,7 @@ SHORT: dict[str, Any] = {
     "scoring": {"finalists": 2},
 }
 FILES = ("recipe.toml", "result.json", "events.jsonl", "costs.jsonl", "prompts.csv", "environment.json")
-KEPT = ("answers.jsonl", "checkpoint/state.json", "checkpoint/trials.jsonl", "checkpoint/state-3.safetensors")
+KEPT = ("answers.jsonl", "checkpoint/trials.jsonl", "checkpoint/state.safetensors")
 
 WORDS = "task kind method policy model base grid zip random where when set samples threads low high seed sizes step"
 keys = st.sampled_from([*WORDS.split(" "), "provided", "state"])
@@ -216,13 +217,12 @@ def test_a_run_folder_can_be_gone_on_with(
 def test_checkpoints_and_logs(tmp_path: Path, state: Any, content: bytes) -> None:
     folder = tmp_path / "checkpoint"
     folder.mkdir(exist_ok=True)
-    (folder / "state.json").write_text(json.dumps(state), "utf-8")
-    (folder / "state-1.safetensors").write_bytes(content)
+    (folder / "state.safetensors").write_bytes(content)
     (folder / "trials.jsonl").write_bytes(content)
     (tmp_path / "answers.jsonl").write_bytes(json.dumps(state).encode() + b"\n" + content)
     # A stranger can seal what he writes, and knows the run's id.
-    sealed = {**state, "run": "one"} if isinstance(state, dict) else {"run": "one", "rows": state}
-    (tmp_path / "sealed.jsonl").write_bytes(sealed_line(json.loads(json.dumps(sealed))) + content)
+    known = state if isinstance(state, dict) and state else {"rows": state}
+    (tmp_path / "sealed.jsonl").write_bytes(seal(json.loads(json.dumps(known)), "one") + b"\n" + content)
 
     def look() -> None:
         checkpoint = Checkpoint(folder)
@@ -231,7 +231,6 @@ def test_checkpoints_and_logs(tmp_path: Path, state: Any, content: bytes) -> Non
 
     ours(look)
     for name in ("answers.jsonl", "sealed.jsonl"):
-        assert isinstance(damage(Log(tmp_path / name, "one"), state), str)
         ours(lambda name=name: Table(Log(tmp_path / name, "one")).restore([]))  # type: ignore[misc]
         requests = Requests(Log(tmp_path / name, "one"), Budget(BudgetSettings()), "model")
         ours(requests.restore)
@@ -244,7 +243,7 @@ def test_texts_and_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, conten
     path.write_bytes(content)
     monkeypatch.setenv("PINPROMPT_BAN_FILE", str(path))
     ours(lambda: banned_phrases(Constraints(banned_file=str(path))))
-    ours(seal)
+    ours(ban_list)
     ours(lambda: read_lines(path))
     for name in ("train.0", "train.1", "dev.0", "dev.1", "test.0", "test.1"):
         (tmp_path / f"sentiment.{name}.clean").write_bytes(content)
@@ -270,8 +269,8 @@ OUTSIDE = b"not yours\n"
 @pytest.mark.skipif(not hasattr(os, "O_NOFOLLOW"), reason="needs links that can be refused")
 @pytest.mark.parametrize(
     "name",
-    [".lock", "events.jsonl", "costs.jsonl", "answers.jsonl", "checkpoint/state.json",
-     "checkpoint/trials.jsonl", "checkpoint/state-3.safetensors", "recipe.toml", "report.html", "prompts.csv",
+    [".lock", "events.jsonl", "costs.jsonl", "answers.jsonl",
+     "checkpoint/trials.jsonl", "checkpoint/state.safetensors", "recipe.toml", "report.html", "prompts.csv",
      "environment.json", "result.json"],
 )  # fmt: skip
 def test_a_link_in_a_run_folder_leads_nowhere(
@@ -296,20 +295,18 @@ def test_a_linked_folder_is_not_followed(
     folder = changed("result.json", b"{}")
     outside = tmp_path / "outside"
     outside.mkdir()
-    (outside / "state-1.safetensors").write_bytes(OUTSIDE)
+    (outside / "state.safetensors").write_bytes(OUTSIDE)
     shutil.rmtree(folder / name, ignore_errors=True)
     (folder / name).symlink_to(outside)
     if name == "checkpoint":
         with pytest.raises(RunError, match="is a link"):
             running.run(recipe(lm_folder, **SHORT), folder, task=FindTheWords(), device="cpu", resume=True)
     running.run(recipe(lm_folder, **SHORT), folder, task=FindTheWords(), device="cpu", force=True)
-    assert [path.name for path in outside.iterdir()] == ["state-1.safetensors"]
+    assert [path.name for path in outside.iterdir()] == ["state.safetensors"]
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-@pytest.mark.parametrize(
-    "name", [".lock", "events.jsonl", "answers.jsonl", "checkpoint/state.json", "checkpoint/state-3.safetensors"]
-)
+@pytest.mark.parametrize("name", [".lock", "events.jsonl", "answers.jsonl", "checkpoint/state.safetensors"])
 def test_a_pipe_in_a_run_folder_does_not_hang(
     changed: Callable[[str, bytes], Path], lm_folder: Path, name: str
 ) -> None:

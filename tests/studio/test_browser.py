@@ -433,7 +433,7 @@ def test_runs_are_compared_side_by_side(tab: Any, studio: Studio, earlier: dict[
     tab.click("#pick-go")
     tab.wait_for_selector("text=Side by side")
     assert tab.locator("h2", has_text="accuracy on test").count() == 1
-    assert tab.locator("text=Paired difference").count() == 1
+    assert tab.locator("text=the best against the second").count() == 1
     with tab.expect_download() as download:
         tab.click("text=Markdown")
     assert "| method |" in Path(download.value.path()).read_text("utf-8")

@@ -152,7 +152,7 @@ def test_folders_outside_are_not_served(served: Studio, page: str, run: str) -> 
 
 @pytest.mark.parametrize("run", [*OUTSIDE, "", None, 3])
 def test_no_action_leaves_the_folder(served: Studio, run: Any) -> None:
-    for name in ("resume", "vary", "try", "perplexity", "stop"):
+    for name in ("resume", "vary", "try", "stop"):
         form = {"run": run, "what": "banned", "word": "x", "do": "score", "prompts": ["x"]}
         assert post(served, name, form)[0] in (400, 404, 409), name
 
@@ -209,7 +209,6 @@ def test_a_strangers_function_and_server_are_not_used(served: Studio) -> None:
         (folder / "recipe.toml").write_text(f"[task]\n{task}\n")
         for action, form in (
             ("try", {"do": "score", "prompts": ["x"]}),
-            ("perplexity", {}),
             ("resume", {}),
             ("vary", {"what": "banned", "word": "x"}),
         ):

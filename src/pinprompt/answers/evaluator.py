@@ -31,17 +31,7 @@ from pinprompt.answers.memo import Memo, memo_key
 from pinprompt.answers.requests import Requests
 from pinprompt.answers.table import Table, pack_contents, pack_rows, unpack_contents
 from pinprompt.errors import BudgetSpent, RunError, TaskError
-from pinprompt.tasks.protocol import (
-    Billed,
-    Task,
-    billed,
-    calls,
-    calls_of,
-    fit_rows,
-    report_fit_rows,
-    split_rows,
-    splits,
-)
+from pinprompt.tasks.protocol import Billed, Task, billed, calls, fit_rows, report_fit_rows, split_rows, splits
 from pinprompt.values import Answers, Draw, Evaluation, Prompt, Score, derive
 
 REPORT = "report"
@@ -252,7 +242,7 @@ class Evaluator:
         self._begin()
         return {
             "requests": self.requests_made,
-            "lines": self.table.position(),
+            **self.table.position(),
             "paid_calls": self.paid_calls,
             "memo_hits": self.memo_hits,
             "worst": dict(self._worst),
@@ -383,7 +373,6 @@ class Evaluator:
                     continue
                 contents.append(content)
                 rows.append(row)
-                self.memo.count(key)
             if rows:
                 self.memo_hits += len(rows)
                 joined = np.concatenate(contents) if hasattr(contents[0], "dtype") else [one[0] for one in contents]
@@ -475,16 +464,14 @@ class Evaluator:
         self.table.add(asked.prompt, ordered, asked.draw, self.requests_made - 1, report, {"spent": self.spent()})
         if self.memo is None or not new.rows:
             return
-        money = float(self.budget.price(self._billed, *new.tokens)) / len(new.rows)
         kept = {}
         # Tokens are known for all rows together: each row gets its share, so that a run from the memo is charged alike.
         shares = zip(*(_shares(tokens, len(new.rows)) for tokens in new.tokens), strict=True)
         for row, tokens in zip(new.rows, shares, strict=True):
             key = "" if row in new.failures else self._memo_key(question, row)
             if key:
-                content = pack_contents(new.on((row,)))
-                kept[key] = {"contents": content, "calls": calls_of(self.task.rows[row]), "tokens": list(tokens)}
-        self.memo.keep(kept, money)
+                kept[key] = {"contents": pack_contents(new.on((row,))), "tokens": list(tokens)}
+        self.memo.keep(kept)
 
     # From answers to scores.
 

@@ -1,38 +1,29 @@
 """The memo: answers of deterministic tasks kept across runs and processes, in one SQLite file (WAL mode, JSON values).
 
-The memo is optional. If its disk is full or read-only, the run prints a note and continues without it; a file of
-another program or of a newer pinprompt is a RunError, for the user to resolve.
+The memo is optional. If it cannot be read or written (a full disk, a file of another program), the run prints a note
+and continues without it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import sqlite3
 import threading
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pinprompt.errors import RunError
-from pinprompt.files import dumps, object_of, sealed, unsealed
+from pinprompt.files import seal, unseal
 
-APPLICATION = 0x50494E31
-"""SQLite's application_id of our files ('PIN1'), so that no other database is written to."""
-SCHEMA = 2
+VERSION = 0x50494E33
+"""SQLite's application_id of our files ('PIN3'), so that no other database is written to."""
 BUSY_SECONDS = 20.0
-MAX_VALUE_BYTES = 64 << 20
-"""Maximum size of a value in bytes: the file may be untrusted."""
 BATCH = 500
 """Keys per query; SQLite allows 999 variables in old builds."""
-TABLE = (
-    "CREATE TABLE answers (key TEXT PRIMARY KEY, value TEXT NOT NULL, calls INTEGER NOT NULL, money REAL NOT NULL, "
-    "used REAL NOT NULL, hits INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID"
-)
-OFF = "move it away, or switch the memo off (scoring.memo = false)"
 
 
 def memo_key(*parts: str) -> str:
@@ -46,31 +37,18 @@ def _warn(message: str) -> None:
     warnings.warn(message, stacklevel=3)
 
 
-@dataclass(frozen=True)
-class MemoStats:
-    """The size of a memo, and what its answers have saved."""
-
-    entries: int
-    bytes: int
-    hits: int
-    calls_saved: int
-    money_saved: float
-
-
 class Memo:
     """The memo file; safe for several processes and threads at once."""
 
     def __init__(self, path: Path, warn: Callable[[str], None] = _warn, busy_seconds: float = BUSY_SECONDS) -> None:
-        self.path, self._warn, self._busy = Path(path), warn, busy_seconds
+        self.path, self._warn = Path(path), warn
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
-        self._writable = True
-        self._used: list[tuple[float, str]] = []
-        """Keys that were used since the last write, with the time."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._connection = self._open()
-        except (sqlite3.OperationalError, OSError) as error:
+            self._connection = sqlite3.connect(self.path, timeout=busy_seconds, check_same_thread=False)
+            self._open(self._connection)
+        except (sqlite3.Error, OSError, UnicodeError) as error:
             self._give_up(error)
 
     @property
@@ -79,7 +57,7 @@ class Memo:
         return self._connection is not None
 
     def look_up(self, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """The known answers among the keys; call `count` for those that are used."""
+        """The known answers among the keys."""
         found: dict[str, dict[str, Any]] = {}
         with self._lock:
             try:
@@ -87,82 +65,52 @@ class Memo:
                     part = list(keys[start : start + BATCH])
                     query = f"SELECT key, value FROM answers WHERE key IN ({','.join('?' * len(part))})"  # nosec B608
                     for key, value in self._db.execute(query, part):
-                        answer = _answer(key, value)
+                        answer = unseal(value, key) if isinstance(value, bytes) and isinstance(key, str) else None
                         if answer is not None:
                             found[key] = answer
-            except (sqlite3.Error, ValueError, TypeError) as error:
+            except (sqlite3.Error, UnicodeError) as error:
                 self._give_up(error)
         return found
 
-    def count(self, key: str) -> None:
-        """Register that an answer was used."""
+    def keep(self, answers: Mapping[str, Mapping[str, Any]]) -> None:
+        """Store answers; known ones are not changed."""
         with self._lock:
-            self._used.append((time.time(), key))
-            if len(self._used) >= BATCH:
-                self._note_uses()
-
-    def keep(self, answers: Mapping[str, Mapping[str, Any]], money: float = 0.0) -> None:
-        """Store answers; known ones are not changed. `money` is the cost of each."""
-        rows = [
-            (key, dumps(sealed({**value, "key": key})), int(value.get("calls", 0)), money, time.time())
-            for key, value in answers.items()
-        ]
-        with self._lock:
-            if self._connection is None or not rows or not self._writable:
+            if self._connection is None or not answers:
                 return
             try:
                 with self._db:
-                    self._db.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?, ?, 0)", rows)
-            except sqlite3.OperationalError as error:
-                self._read_only(error)
+                    rows = [(key, seal(value, key)) for key, value in answers.items()]
+                    self._db.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?)", rows)
             except (sqlite3.Error, UnicodeError) as error:
                 self._give_up(error)
 
-    def stats(self) -> MemoStats:
-        """Entries, size, hits, and the calls and money that they saved."""
+    def size(self) -> tuple[int, int]:
+        """The number of answers, and the bytes of the file."""
         with self._lock:
             if self._connection is None:
-                return MemoStats(0, 0, 0, 0, 0.0)
-            self._note_uses()
-            query = "SELECT count(*), total(hits), total(hits * calls), total(hits * money) FROM answers"
+                return 0, 0
             try:
-                entries, hits, calls, money = self._db.execute(query).fetchone()
-                files = (self.path, self.path.with_name(self.path.name + "-wal"))
-                size = sum(path.stat().st_size for path in files if path.exists())
-                return MemoStats(int(entries), size, int(hits), int(calls), float(money))
-            except (sqlite3.Error, TypeError, ValueError, OverflowError) as error:
-                raise RunError(f"cannot read the memo {self.path}: {error}; move it away") from error
-
-    def prune(self, older_than_days: float | None = None, max_mb: float | None = None, everything: bool = False) -> int:
-        """Delete answers not used for `days`, the least recently used above a size, or all; returns how many."""
-        # The size of an entry: its value and key, and some overhead.
-        by_size = (
-            "DELETE FROM answers WHERE key IN (SELECT key FROM (SELECT key, sum(length(value) + 200) OVER "
-            "(ORDER BY used DESC, key) AS running FROM answers) WHERE running > ?)"
-        )
-        oldest = time.time() - (older_than_days or 0.0) * 86400
-        wanted: list[tuple[str, tuple[float, ...]]] = [("DELETE FROM answers", ())] if everything else []
-        wanted += [("DELETE FROM answers WHERE used < ?", (oldest,))] if older_than_days is not None else []
-        wanted += [(by_size, (max_mb * 1e6,))] if max_mb is not None else []
-        with self._lock:
-            if self._connection is None:
-                return 0
-            self._note_uses()
-            try:
-                with self._db:
-                    gone = sum(self._db.execute(*one).rowcount for one in wanted)
-                self._db.execute("VACUUM")
-                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                (entries,) = self._db.execute("SELECT count(*) FROM answers").fetchone()
             except (sqlite3.Error, UnicodeError) as error:
-                raise RunError(f"cannot prune the memo {self.path}: {error}; is another run using it?") from error
-            return gone
+                raise RunError(f"cannot read the memo {self.path}: {error}; move it away") from error
+            return int(entries), self.path.stat().st_size
+
+    def clear(self) -> None:
+        """Delete all answers."""
+        with self._lock:
+            if self._connection is not None:
+                try:
+                    with self._db:
+                        self._db.execute("DELETE FROM answers")
+                    self._db.execute("VACUUM")
+                except (sqlite3.Error, UnicodeError) as error:
+                    raise RunError(f"cannot clear the memo {self.path}: {error}; is another run using it?") from error
 
     def close(self) -> None:
         """Close the file."""
         with self._lock:
             if self._connection is not None:
-                self._note_uses()
-                self._db.close()
+                self._connection.close()
                 self._connection = None
 
     @property
@@ -170,86 +118,25 @@ class Memo:
         assert self._connection is not None
         return self._connection
 
-    def _open(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self.path, timeout=self._busy, check_same_thread=False)
-        try:
-            connection.text_factory = lambda data: data.decode("utf-8", "replace")
-            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
-            # An untrusted file must not run code: its schema may not call anything unsafe.
-            connection.execute("PRAGMA trusted_schema=OFF")
-            if not self._is_ours(connection):
-                self._create(connection)
-            connection.execute("PRAGMA synchronous=NORMAL")
-        except RunError:
-            connection.close()
-            raise
-        except (sqlite3.DatabaseError, UnicodeError) as error:  # SQLite's message may contain bytes of a damaged file
-            connection.close()
-            if isinstance(error, sqlite3.OperationalError):
-                raise
-            raise RunError(f"{self.path} is not a memo of pinprompt, or is damaged ({error}); {OFF}") from error
-        return connection
-
-    def _is_ours(self, connection: sqlite3.Connection) -> bool:
-        """True for a memo that can be used, False for an empty file; RunError for anything else."""
-        connection.execute("BEGIN")  # one snapshot for all queries: another process may be creating the file now
-        objects = set(connection.execute("SELECT type, name FROM sqlite_master WHERE type != 'index'").fetchall())
-        (application,) = connection.execute("PRAGMA application_id").fetchone()
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        connection.execute("ROLLBACK")
-        if not objects and not application:
-            return False
-        if application != APPLICATION:
-            raise RunError(f"{self.path} is a database of another program; {OFF}")
-        if version > SCHEMA:
-            raise RunError(f"{self.path} was made by a newer pinprompt (schema {version}); upgrade pinprompt, or {OFF}")
-        if version < SCHEMA or objects != {("table", "answers")}:
-            raise RunError(f"{self.path} is a damaged or altered memo; {OFF}")
-        return True
-
-    def _create(self, connection: sqlite3.Connection) -> None:
-        """Make an empty file a memo; two processes may do so at once."""
-        deadline = time.monotonic() + self._busy
-        while True:
-            try:
-                # SQLite does not wait for other processes when it changes to WAL mode, so we wait here.
-                connection.execute("PRAGMA journal_mode=WAL")
-                break
-            except sqlite3.OperationalError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.05)
-        connection.execute("BEGIN IMMEDIATE")
-        connection.execute(TABLE.replace("TABLE", "TABLE IF NOT EXISTS", 1))
-        connection.execute(f"PRAGMA application_id={APPLICATION}")
-        connection.execute(f"PRAGMA user_version={SCHEMA}")
-        connection.execute("COMMIT")
-
-    def _note_uses(self) -> None:
-        """Store which answers were used, for the statistics and for pruning."""
-        used, self._used = self._used, []
-        if not used or not self._writable or self._connection is None:
-            return
-        try:
-            with self._db:
-                self._db.executemany("UPDATE answers SET used = ?, hits = hits + 1 WHERE key = ?", used)
-        except (sqlite3.Error, UnicodeError) as error:
-            self._read_only(error)
-
-    def _read_only(self, error: Exception) -> None:
-        """Keep reading a memo that cannot be written."""
-        self._writable = False
-        self._warn(f"the memo {self.path} cannot be written ({error}); the run continues and only reads it")
+    def _open(self, connection: sqlite3.Connection) -> None:
+        """Check that the file is a memo, or make an empty one; two processes may do so at once."""
+        # An untrusted file must not run code: its schema may not call anything unsafe.
+        connection.execute("PRAGMA trusted_schema=OFF")
+        with connection:
+            connection.execute("BEGIN IMMEDIATE")
+            (version,) = connection.execute("PRAGMA application_id").fetchone()
+            objects = connection.execute("SELECT type, name FROM sqlite_master WHERE type != 'index'").fetchall()
+            if not version and not objects:
+                connection.execute("CREATE TABLE answers (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID")
+                connection.execute(f"PRAGMA application_id={VERSION}")
+            elif version != VERSION or objects != [("table", "answers")]:
+                raise sqlite3.DatabaseError("a file of another program or version; move it away")
+        with contextlib.suppress(sqlite3.OperationalError):  # another process may be opening the file now
+            connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
 
     def _give_up(self, error: Exception) -> None:
         if self._connection is not None:
-            self._db.close()
+            self._connection.close()
             self._connection = None
         self._warn(f"the memo {self.path} cannot be used ({error}); the run continues without it")
-
-
-def _answer(key: str, value: Any) -> dict[str, Any] | None:
-    """A stored value as an object; None if it is damaged or belongs to another key."""
-    found = object_of(value.encode()) if isinstance(value, str) else None
-    found = None if found is None else unsealed(found)
-    return found if found is not None and found.pop("key", None) == key else None

@@ -130,6 +130,7 @@ class Table:
         self._waiting: dict[tuple[str, str], list[_Waiting]] = {}
         self._lines: list[list[int]] = []
         """Ranges of the lines that are part of the run."""
+        self._crc = ""
 
     def get(self, text: str, draw: str = "") -> Answers:
         """A prompt's answers so far; empty if it was not asked about."""
@@ -162,10 +163,8 @@ class Table:
         for one in list(self._waiting.get(key, ())):
             if set(one.answers.rows) <= left:
                 self._waiting[key].remove(one)
-                if self.log is not None and one.line not in self.log.moved:
-                    self._count(one.line)
-                    left -= set(one.answers.rows)
-                # A line in another's place is written again: the next checkpoint names the new one.
+                self._count(one.line)
+                left -= set(one.answers.rows)
         if left and self.log is not None:
             rows = tuple(row for row in answers.rows if row in left)
             failures = {row: answers.failures[row] for row in rows if row in answers.failures}
@@ -201,11 +200,12 @@ class Table:
             else:
                 self._waiting.setdefault((draw, prompt.text), []).append(_Waiting(number, answers))
         self._lines, self.log.lines = [list(pair) for pair in lines], []
+        self._crc = self.log.sum_of(unpack_rows(lines))
         return facts
 
-    def position(self) -> list[list[int]]:
-        """The lines that are part of the run, as ranges, for a checkpoint."""
-        return [list(pair) for pair in self._lines]
+    def position(self) -> dict[str, Any]:
+        """The lines that are part of the run, as ranges, and their checksum, for a checkpoint."""
+        return {"lines": [list(pair) for pair in self._lines], "crc": self._crc}
 
     def _enter(self, prompt: Prompt, answers: Answers, draw: str, request: int, report: bool) -> None:
         asked = self.prompts.setdefault(prompt.text, Asked(prompt, request))
@@ -219,6 +219,8 @@ class Table:
             self._tokens.setdefault(key, []).append((answers.rows, answers.tokens))
 
     def _count(self, line: int) -> None:
+        assert self.log is not None
+        self._crc = self.log.sum_of([line], self._crc)
         if self._lines and self._lines[-1][1] == line:
             self._lines[-1][1] += 1
         else:
@@ -226,18 +228,6 @@ class Table:
 
 
 _NONE = Answers()
-
-
-def damage(log: Log, lines: Any) -> str:
-    """What is wrong with the lines that a checkpoint names; '' if nothing."""
-    try:
-        named = unpack_rows(lines)
-    except (TypeError, ValueError):
-        return f"the checkpoint's lines of {log.path} cannot be read"
-    if any(number >= log.count for number in named):
-        return f"{log.path} has {log.count} lines but the checkpoint counts {max(named) + 1}"
-    bad = next((number for number in named if log.lines[number] is None or number in log.moved), None)
-    return "" if bad is None else f"{log.path}:{bad + 1}: the line was changed or moved, or is of another run"
 
 
 def _without_texts(contents: Any) -> Any:

@@ -68,14 +68,12 @@ def _cell(value: Any) -> str:
 def cache(
     console: Console,
     options: Output,
-    older_than: Annotated[float | None, Option(min=0, help="Delete scores older than N days.")] = None,
-    max_mb: Annotated[float | None, Option(min=0, help="Delete the least used scores above N MB.")] = None,
-    clear: Annotated[bool, Option("--clear", help="Delete all scores.")] = False,
+    clear: Annotated[bool, Option("--clear", help="Delete all answers.")] = False,
 ) -> None:
-    """Show the cache of scores kept across runs (size, hits, savings), or delete entries from it."""
+    """Show the size of the cache of answers kept across runs, or empty it."""
     from pinprompt import api
 
-    found = api.cache(older_than_days=older_than, max_mb=max_mb, clear=clear, notes=console.note)
+    found = api.cache(clear=clear, notes=console.note)
     rows = [
         (name.replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value))
         for name, value in found.items()

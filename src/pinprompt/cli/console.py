@@ -27,7 +27,7 @@ from pinprompt.models.sources import trusting
 from pinprompt.run import consent
 from pinprompt.wording import visible
 
-Run = Annotated[Path, Argument(help="A run folder; commands that only read it also take a zip file.")]
+Run = Annotated[Path, Argument(help="A run folder.")]
 Runs = Annotated[list[Path], Argument(help="Run folders, or folders that hold run folders.")]
 NoReport = Annotated[
     bool,

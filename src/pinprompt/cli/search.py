@@ -127,10 +127,6 @@ def invert(
     tree["policy"] = _given({"length": length})
     if ban is not None:
         tree["policy"]["constraints"] = {"banned_file": str(ban)}
-    if console.terminal and not options.estimate:
-        from pinprompt.cli.shown import show_pictures
-
-        show_pictures(images)
     if tree["task"].get("model") == "emoji-clip":
         console.note(
             "emoji-clip scores the words; it was trained on emoji, not photographs (choose another with --model)"

@@ -1,10 +1,9 @@
-"""A run in the terminal: a progress bar or lines, then tables, sentences and small pictures."""
+"""A run in the terminal: a progress bar or lines, then tables and sentences."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -14,7 +13,6 @@ from rich.text import Text
 
 from pinprompt.cli.console import Console
 from pinprompt.folder.reading import inside, mapping, number, sequence
-from pinprompt.models.images import find_pictures, load_picture
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.reports import trackers
 from pinprompt.run.running import Result
@@ -113,49 +111,6 @@ def shown_estimate(figures: Mapping[str, Any]) -> str:
     few = (figures["calls"] or 0) < figures.get("enough_calls", 0)
     more = f"; {figures['enough_calls']:,} calls are enough for {figures['method']}" if few else ""
     return "would cost " + ", ".join(parts) + (f" ({note})" if note else "") + more
-
-
-# A picture in a terminal: two pixels per character, the upper in the foreground colour, the lower in the background's.
-
-
-COLUMNS = 24
-"""Characters in one line of a picture."""
-MAX_PICTURES = 3
-"""Maximum number of pictures shown."""
-
-
-def show_pictures(given: Sequence[Path]) -> None:
-    """Draw the first pictures on stderr, side by side."""
-    from rich.columns import Columns
-
-    files = find_pictures([str(path) for path in given])
-    drawn = [drawing(load_picture(path).image) for path in files[:MAX_PICTURES]]
-    console = Rich(stderr=True)
-    console.print(Columns(drawn, padding=(0, 2)))
-    if len(files) > MAX_PICTURES:
-        console.print(f"and {len(files) - MAX_PICTURES} more", highlight=False)
-
-
-def drawing(image: object, columns: int = COLUMNS) -> Text:
-    """A Pillow image as text of that many columns, with its aspect ratio kept."""
-    from PIL.Image import Image, Resampling
-
-    assert isinstance(image, Image)
-    lines = max(1, min(2 * columns, round(columns * image.height / image.width / 2)))
-    small = image.convert("RGB").resize((columns, 2 * lines), Resampling.BOX)
-    text = Text()
-    for line in range(lines):
-        for column in range(columns):
-            upper, lower = (small.getpixel((column, 2 * line + half)) for half in (0, 1))
-            text.append("\N{UPPER HALF BLOCK}", style=f"{_colour(upper)} on {_colour(lower)}")
-        if line < lines - 1:
-            text.append("\n")
-    return text
-
-
-def _colour(pixel: object) -> str:
-    assert isinstance(pixel, tuple)
-    return "#" + "".join(f"{int(level):02x}" for level in pixel[:3])
 
 
 class Progress:

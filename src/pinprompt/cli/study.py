@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,12 +31,8 @@ def sweep(
     ] = None,
     seed: Seed = None,
     dry_run: Annotated[
-        bool, Option("--dry-run", help="List the runs with their estimated cost and what they lack, then exit.")
+        bool, Option("--dry-run", help="List the runs with their calls and what they lack, then exit.")
     ] = False,
-    tflops: Annotated[
-        float | None, Option(min=1e-9, help="For --dry-run: TFLOP/s of a worker; default: measured here.")
-    ] = None,
-    per_hour: Annotated[float | None, Option(min=0, help="For --dry-run: price of a worker per hour.")] = None,
 ) -> None:
     """Run many recipes; finished runs are skipped and interrupted ones are resumed."""
     from pinprompt import api
@@ -47,11 +43,19 @@ def sweep(
     for setting, value in map(recipes.parse_override, only or []):
         chosen.setdefault(setting, []).append(value)
     if dry_run:
-        cells = api.plan_sweep(
-            file, out=out, seed=seed, settings=settings, only=chosen, device=options.device, tflops=tflops
-        )
-        console.answer(*_planned(cells, workers or 1, per_hour))
-        if any(cell["missing"] for cell in cells):
+        cells = api.plan_sweep(file, out=out, seed=seed, settings=settings, only=chosen)
+        rows = []
+        for cell in cells:
+            varied = ", ".join(f"{name}={value}" for name, value in cell["varied"].items())
+            counts = ["no limit" if cell[name] is None else f"{cell[name]:,}" for name in ("prompts", "calls")]
+            state = "finished" if cell["done"] else "cannot run" if cell["missing"] else ""
+            rows.append((cell["cell"], varied, *counts, state))
+        left = sum(not cell["done"] for cell in cells)
+        heads = ("cell", "varied", "most prompts", "most calls", "")
+        lacking = Counter(sentence for cell in cells for sentence in cell["missing"])
+        told = [f"missing for {count} of them: {sentence}" for sentence, count in lacking.items()]
+        console.answer({"cells": cells}, table(heads, rows), f"{len(cells)} cells, {left} to run", *told)
+        if lacking:
             raise typer.Exit(1)
         return
     swept = api.sweep(
@@ -64,52 +68,6 @@ def sweep(
     console.answer({"folder": str(swept.folder), "cells": swept.cells, "failed": len(failed)}, *shown)
     if failed:
         raise typer.Exit(1)
-
-
-def _time(minutes: float) -> str:
-    return f"{minutes / 60:,.1f} hours" if minutes >= 90 else f"{max(1, math.ceil(minutes))} min"
-
-
-def _planned(cells: list[dict[str, Any]], workers: int, per_hour: float | None) -> tuple[Any, ...]:
-    from pinprompt.sweeps import elapsed
-
-    rows = []
-    for cell in cells:
-        varied = ", ".join(f"{name}={value}" for name, value in cell["varied"].items())
-        counts = ["?" if cell[name] is None else f"{cell[name]:,}" for name in ("prompts", "calls")]
-        spent = cell["minutes"]
-        minutes = "?" if spent is None else "under 1" if spent < 1 else f"{spent:,.0f}"
-        state = "finished" if cell["done"] else "cannot run" if cell["missing"] else ""
-        rows.append((cell["cell"], varied, *counts, minutes, state))
-    left = [cell for cell in cells if not cell["done"]]
-    calls, total_minutes = (sum(cell[name] or 0 for cell in left) for name in ("calls", "minutes"))
-    unknown = "" if all(cell["minutes"] is not None for cell in left) else ", and more for cells marked ?"
-    ahead = f"at most {calls:,} calls, roughly {_time(total_minutes)}{unknown}"
-    total = f"{len(cells)} cells, {len(left)} to run: {ahead}"
-    wait = elapsed([cell["minutes"] or 0.0 for cell in left], workers)
-    facts: dict[str, Any] = {
-        "cells": cells,
-        "calls": calls,
-        "minutes": total_minutes,
-        "workers": workers,
-        "elapsed_minutes": wait,
-    }
-    if workers > 1:
-        total += f"; {_time(wait)} on {workers:,} workers"
-    if per_hour is not None:
-        facts["rent"] = total_minutes / 60 * per_hour
-        total += f"; {facts['rent']:,.2f} at {per_hour:g} an hour"
-    if any("tokens" in cell for cell in left):
-        facts["tokens"] = sum(cell.get("tokens", 0) for cell in left)
-        prices = [cell.get("money") for cell in left if "tokens" in cell]
-        facts["money"] = None if None in prices else sum(price for price in prices if price is not None)
-        price = "?" if facts["money"] is None else f"{facts['money']:,.2f}"
-        total += f"; {facts['tokens']:,} tokens, {price} to the server"
-    lacking: dict[str, int] = {}
-    for sentence in (sentence for cell in cells for sentence in cell["missing"]):
-        lacking[sentence] = lacking.get(sentence, 0) + 1
-    told = [f"missing for {count} of them: {sentence}" for sentence, count in lacking.items()]
-    return facts, table(("cell", "varied", "prompts", "calls", "minutes", ""), rows), total, *told
 
 
 def ls(
@@ -136,7 +94,7 @@ def verify(console: Console, options: Output, runs: Runs) -> None:
         count = f"{len(one.findings)} problem" + "s" * (len(one.findings) != 1)
         whole = "unchanged" if one.ok else f"changed ({count})"
         shown.append(f"{one.folder}: {one.state}, {whole}")
-        shown += [f"  {finding.what}; {finding.remedy}" for finding in one.findings]
+        shown += [f"  {finding}" for finding in one.findings]
     console.answer({"runs": [one.data() for one in checked]}, *shown)
     if not all(one.ok for one in checked):
         raise typer.Exit(1)

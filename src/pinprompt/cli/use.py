@@ -175,7 +175,7 @@ def export(
     console: Console,
     options: Output,
     run: Run,
-    to: Annotated[str, Option(help="promptfoo, dspy, langchain, openai or json.")],
+    to: Annotated[str, Option(help="promptfoo, openai or json.")],
     output: Annotated[Path | None, Option(help="The file; default: the tool's usual name.")] = None,
 ) -> None:
     """Export a run's prompt to a file for another tool."""

@@ -1,41 +1,30 @@
-"""The checkpoint that a killed run resumes from: JSON, safetensors and append-only streams, replaced atomically."""
+"""The checkpoint that a killed run resumes from: one safetensors file, replaced atomically, and logs that only grow."""
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pinprompt.answers.log import Log
 from pinprompt.errors import RunError
-from pinprompt.files import (
-    AppendOnly,
-    checksum_of,
-    dumps,
-    read_lines,
-    read_object,
-    sealed,
-    sha256_of,
-    unsealed,
-    write_atomically,
-    write_tensors,
-)
+from pinprompt.files import checksum, loads, opener, seal, unseal, whole_lines, write_tensors
 
+FILE = "state.safetensors"
 SHARE = 0.04
 """Maximum share of a run's time for saving."""
-MAX_STATE_BYTES = 64 << 20
-"""Maximum size of state.json."""
-MAX_TENSOR_BYTES = 4 << 30
-"""Maximum size of its tensors."""
-TABLES = ("sizes", "provided", "state")
+BESIDE = ("events", "costs")
+"""Logs in the run folder itself. Their lines do not name the run: equal runs write equal events."""
 
 
 class Checkpoint:
     """The `checkpoint/` folder of a run.
 
-    `state.json` names the tensors' file and the valid bytes of each growing file, with their checksum. Until it is
-    renamed into place, the previous checkpoint is valid. The replay is a stream, so that the cost of saving does not
-    depend on its size.
+    Its file has the method's tensors and, as metadata, the run's state and the valid lines of each log with their
+    checksum. Until a new file is renamed into place, the previous checkpoint is valid. The replay is a log, so that the
+    cost of saving does not depend on its size.
     """
 
     def __init__(self, folder: Path, least_seconds: float = 5.0, run: str = "") -> None:
@@ -46,54 +35,45 @@ class Checkpoint:
         """Further state to save, by name, as of the call to `save`: the time and money actually spent."""
         self.syncs: list[Callable[[], None]] = []
         """Called before saving, to sync what the checkpoint refers to."""
-        self.growing: dict[str, AppendOnly] = {}
-        """Files outside this folder that grow with the run (events, costs), by name."""
-        self._streams: dict[str, AppendOnly] = {}
+        self._logs: dict[str, Log] = {}
         self._least_seconds = least_seconds
         self._saved_at = time.monotonic()
         self._cost = 0.0
         self._mark: dict[str, dict[str, Any]] = {}
-        """A point that the run can return to: the valid part of each growing file, and the run's state."""
+        """A point that the run can return to: the valid part of each log, and the run's state."""
         if folder.is_symlink():
             raise RunError(f"{folder} is a link, and links are not followed; copy the folder it points to")
-        self._read, self._damage = read_state(folder / "state.json", run)
+        self._state, self._tensors, self._damage = _read(folder / FILE, run)
 
     def damage(self) -> str:
-        """What is damaged: the checkpoint's state, its tensors, or a file it refers to; '' if nothing."""
-        if self._damage or self._read is None:
-            return self._damage
-        path = self.folder / Path(str(self._read.get("tensors"))).name
-        try:
-            digest = self._read.get("sha256")
-            if digest is not None and digest != sha256_of(path, MAX_TENSOR_BYTES):
-                return f"{path} was changed"
-        except FileNotFoundError:
-            return f"{path} is missing"
-        except ValueError:
-            return f"{self.folder / 'state.json'} is damaged"  # not a valid file name
-        except OSError as error:
-            raise RunError(f"{path} cannot be read: {error.strerror}; start the run again with --force") from None
-        places = {"events": self.folder.parent}
-        for name, crc in self._read.get("sums", {}).items():
-            if not name.isidentifier():
-                return f"{self.folder / 'state.json'} is damaged"  # an untrusted state must not name files elsewhere
-            file = places.get(name, self.folder) / f"{name}.jsonl"
-            if name != "costs" and crc != checksum_of(file, self.size(name)):
-                return f"{file} was changed or truncated"
-        return ""
+        """What is damaged: the checkpoint itself or a log it refers to; '' if nothing."""
+        for name, (count, crc) in ({} if self._state is None else self._state["logs"]).items():
+            log = self.log(name)
+            if name != "costs" and crc != log.sum_of(range(count)):
+                return f"{log.path} was changed or truncated"
+        return self._damage
 
     def forget(self) -> None:
         """Ignore the checkpoint: the run repeats its steps with the answers in its table."""
-        self._read, self._damage = None, ""
+        self._state, self._tensors, self._damage, self._logs = None, {}, "", {}
+
+    def log(self, name: str) -> Log:
+        """A log without the lines after the last checkpoint."""
+        if name not in self._logs:
+            beside = name in BESIDE
+            path = (self.folder.parent if beside else self.folder) / f"{Path(name).name}.jsonl"
+            log = self._logs[name] = Log(path, "" if beside else self.run)
+            log.cut(self.size(name))
+            log.lines = []
+        return self._logs[name]
 
     def size(self, name: str) -> int:
-        """The valid bytes of a growing file at the last checkpoint."""
-        size = (self._read or {}).get("sizes", {}).get(name, 0)
-        return size if isinstance(size, int) and size >= 0 else 0
+        """The number of valid lines of a log at the last checkpoint."""
+        return 0 if self._state is None else int(self._state["logs"].get(name, (0, ""))[0])
 
     def provided(self, name: str) -> Any:
         """A provider's state at the last checkpoint."""
-        return (self._read or {}).get("provided", {}).get(name)
+        return None if self._state is None else self._state["provided"].get(name)
 
     def due(self) -> bool:
         """Whether saving now stays within its share of the run's time."""
@@ -102,11 +82,8 @@ class Checkpoint:
 
     def mark(self) -> None:
         """Set the point that the next `save` stores; a resumed run repeats what comes after it."""
-        files = self.growing | self._streams
-        earlier = self._read or {}
         self._mark = {
-            "sizes": {**earlier.get("sizes", {}), **{name: file.size for name, file in files.items()}},
-            "sums": {**earlier.get("sums", {}), **{name: file.crc for name, file in files.items()}},
+            "logs": {name: [log.count, log.crc] for name, log in self._logs.items()},
             "provided": {name: provider() for name, provider in self.marked.items()},
         }
 
@@ -116,80 +93,67 @@ class Checkpoint:
         if not self._mark:
             self.mark()
         self.folder.mkdir(exist_ok=True)
-        for file in (self.growing | self._streams).values():
-            file.sync()
-        for sync in self.syncs:
+        for sync in (*(log.sync for log in self._logs.values()), *self.syncs):
             sync()
-        name = f"state-{step}.safetensors"
-        digest = write_tensors(self.folder / name, tensors)
-        whole = {
-            "run": self.run,
-            "step": step,
-            "tensors": name,
-            "sha256": digest,
-            **self._mark,
-            "provided": self._mark["provided"] | {key: provider() for key, provider in self.providers.items()},
-            "state": dict(state),
-        }
-        write_atomically(self.folder / "state.json", dumps(sealed(whole)))
-        for old in self.folder.glob("state-*.safetensors"):
-            if old.name != name:
-                old.unlink(missing_ok=True)
+        now = {key: provider() for key, provider in self.providers.items()}
+        whole = {"step": step, "tensors": _sum(tensors), **self._mark, "state": dict(state)}
+        whole["provided"] = {**self._mark["provided"], **now}
+        write_tensors(self.folder / FILE, tensors, {"state": seal(whole, self.run).decode()})
         self._saved_at = time.monotonic()
         self._cost = self._saved_at - started
 
     def load(self) -> tuple[int, dict[str, Any], dict[str, Any]] | None:
         """The last checkpoint as (step, state, tensors), or None where there is none."""
         if self._damage:
-            raise RunError(self._damage)
-        if self._read is None:
-            return None
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
-        path = self.folder / Path(str(self._read.get("tensors"))).name
-        try:
-            # The library opens the file itself, so the file is checked first.
-            if path.is_symlink() or not path.is_file():
-                raise ValueError("it is missing or not a regular file")
-            return int(self._read["step"]), dict(self._read["state"]), load_file(path)
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError, OverflowError) as error:
-            raise RunError(
-                f"the checkpoint {path} cannot be read ({error}); remove {self.folder} and resume: the answers are kept"
-            ) from None
+            raise RunError(f"{self._damage}; remove {self.folder} and resume: the answers are kept")
+        return None if self._state is None else (self._state["step"], self._state["state"], self._tensors)
 
     def append(self, stream: str, rows: list[dict[str, Any]]) -> None:
-        """Append rows to a stream; they are valid once the next `save` has succeeded."""
-        if stream not in self._streams:
-            self.folder.mkdir(exist_ok=True)
-            self._streams[stream] = AppendOnly(self.folder / f"{stream}.jsonl", self.size(stream))
-        mine = {"run": self.run} if self.run else {}
-        self._streams[stream].append([{**row, **mine} for row in rows])
+        """Append rows to a log; they are valid once the next `save` has succeeded."""
+        self.log(stream).append(*rows)
 
     def stream(self, name: str) -> Iterator[dict[str, Any]]:
-        """The valid rows of a stream; rows of another run are an error."""
-        path = self.folder / f"{name}.jsonl"
-        for row in read_lines(path, self.size(name)):
-            if row.pop("run", "") != self.run:
-                raise RunError(f"{path} has rows of another run; remove {self.folder} and resume: the answers are kept")
-            yield row
+        """The rows of a log up to the last checkpoint."""
+        for line in itertools.islice(whole_lines(self.log(name).path), self.size(name)):
+            if (row := unseal(line, self.run)) is not None:
+                yield row
 
     def close(self) -> None:
-        """Close every stream, and forget the providers, so that nothing keeps their models in memory."""
-        for file in self._streams.values():
-            file.close()
+        """Close every log, and forget the providers, so that nothing keeps their models in memory."""
+        for log in self._logs.values():
+            log.close()
         self.providers.clear()
 
 
-def read_state(path: Path, run: str) -> tuple[dict[str, Any] | None, str]:
-    """The content of state.json (None if it cannot be used), and what is wrong with it ('' if nothing)."""
-    state, there = read_object(path, MAX_STATE_BYTES, "; start the run again with --force")
-    if not there:
-        return None, ""
-    state = None if state is None else unsealed(state)
-    tables = () if state is None else (*(state.get(name) for name in TABLES), state.get("sums", {}))
-    if state is None or not all(isinstance(table, dict) for table in tables):
-        return None, f"{path} is damaged"
-    if state.get("run", "") != run:
-        return None, f"{path} belongs to another run"
-    return state, ""
+def _read(path: Path, run: str) -> tuple[dict[str, Any] | None, dict[str, Any], str]:
+    """The state (None if there is none) and the tensors of a checkpoint, and what is wrong with it ('' if nothing)."""
+    try:
+        with open(path, "rb", opener=opener) as file:
+            content = file.read()
+    except FileNotFoundError:
+        return None, {}, ""
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}; remove it and resume: the answers are kept") from None
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        tensors, header = load(content), loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        state = unseal(header["__metadata__"]["state"].encode(), run)
+        if state is not None and state["tensors"] == _sum(tensors):
+            return state, tensors, ""
+    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        pass
+    return None, {}, f"{path} is damaged or belongs to another run"
+
+
+def _sum(tensors: Mapping[str, Any]) -> str:
+    """One checksum of all tensors, with their names, types and shapes."""
+    import torch
+
+    crc = ""
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        about = f"{name} {tensor.dtype} {tuple(tensor.shape)} {crc}"
+        crc = checksum(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()), about)
+    return crc

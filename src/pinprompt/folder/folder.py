@@ -1,7 +1,4 @@
-"""Run folders: creating, locking, writing, reopening for a resumed run or from a zip file, and verifying.
-
-Verifying checks every checksum of a folder; nothing is changed, imported or contacted.
-"""
+"""Run folders: creating, locking, writing, reopening for a resumed run, and verifying."""
 
 from __future__ import annotations
 
@@ -11,45 +8,34 @@ import io
 import os
 import secrets
 import shutil
-import tempfile
 import time
-import zipfile
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from pinprompt.answers.log import Log
-from pinprompt.answers.table import damage
+from pinprompt.answers.table import unpack_rows
 from pinprompt.errors import RunError
-from pinprompt.files import LOCK, AppendOnly, FolderLock, csv_safe, is_held, sync_folder, write_atomically, write_json
+from pinprompt.files import LOCK, FolderLock, csv_safe, is_held, write_atomically, write_json
 from pinprompt.folder import identity as identities
-from pinprompt.folder.checkpoint import Checkpoint
+from pinprompt.folder.checkpoint import BESIDE, Checkpoint
 from pinprompt.folder.identity import Identity
-from pinprompt.folder.reading import LIMITS, MARKS, read_text
+from pinprompt.folder.reading import MARKS, number
 from pinprompt.values import Event
 
 ANSWERS, REQUESTS = "answers.jsonl", "requests.jsonl"
 """The table of answers, and the requests that were sent to a server."""
-OURS = ("run.json", "recipe.toml", ANSWERS, REQUESTS, "checkpoint", "events.jsonl", "costs.jsonl", "result.json",
-        "prompts.csv", "environment.json", "rows.json", "judges.json", "vectors.safetensors", "judgements.json",
-        "drawings", "report.html")  # fmt: skip
-"""What --force deletes; anything else in the folder is the user's and stays."""
-RUN = ("run.json", "recipe.toml")
+FINISHED = ("recipe.toml", "events.jsonl", "costs.jsonl", ANSWERS, REQUESTS, "result.json", "prompts.csv",
+            "environment.json", "rows.json", "judges.json", "vectors.safetensors", "report.html")  # fmt: skip
+"""Files whose checksums are in run.json."""
+OURS = (identities.FILE, *FINISHED, "checkpoint", "judgements.json", "drawings")
+"""What --force deletes, in this order; anything else in the folder is the user's and stays."""
+RUN = (identities.FILE, "recipe.toml")
 """A folder with any of these holds a run."""
 REMAINS = (ANSWERS, REQUESTS, "checkpoint")
 """Files that only a run writes: a folder with only these holds the rest of a deleted run."""
-ASIDE = ".removed-"
-"""Name of the folder in which files of a removed run await deletion."""
-
-FINISHED = ("recipe.toml", "events.jsonl", "costs.jsonl", ANSWERS, REQUESTS, "result.json", "prompts.csv",
-            "environment.json", "rows.json", "judges.json", "vectors.safetensors", "checkpoint/state.json",
-            "checkpoint/trials.jsonl", "report.html")  # fmt: skip
-"""Files whose checksums are in run.json."""
-FOREVER = 1e12
-"""Maximum plausible seconds of a run."""
 
 
 class RunFolder:
@@ -78,7 +64,7 @@ class RunFolder:
                 )
             if taken_up:
                 self._read_identity()
-            elif holds or left or any(self.path.glob(ASIDE + "*")):
+            elif holds or left:
                 self._clear()
             self.checkpoint = Checkpoint(self.path / "checkpoint", run=self.run)
             if taken_up:
@@ -86,9 +72,7 @@ class RunFolder:
         except BaseException:
             self._lock.close()
             raise
-        self._files: dict[str, AppendOnly] = {}
-        before = self.checkpoint.provided("seconds")
-        self.seconds_before = float(before) if isinstance(before, int | float) and 0 <= before < FOREVER else 0.0
+        self.seconds_before = number(self.checkpoint.provided("seconds")) or 0.0
         self._opened = time.monotonic()
         self.checkpoint.providers["seconds"] = self.seconds
 
@@ -110,7 +94,7 @@ class RunFolder:
                 "ones, or start over with --force"
             )
         if known is None:
-            self.identity = identities.new(fingerprint, recipe)
+            self.identity = Identity(secrets.token_hex(6), fingerprint, recipe)
         else:
             self.identity = replace(known, fingerprint=fingerprint, recipe=recipe, files=None)
         self.checkpoint.run = self.identity.run
@@ -118,14 +102,13 @@ class RunFolder:
         identities.write(self.path, self.identity)
         write_atomically(self.path / "recipe.toml", recipe)
         self._begun = True
-        for name in ("events", "costs"):
-            self._files[name] = AppendOnly(self.path / f"{name}.jsonl", self.checkpoint.size(name))
-        self.checkpoint.growing |= self._files
+        for name in BESIDE:
+            self.checkpoint.log(name)  # its position is part of every checkpoint from here on
 
     def finish(self) -> None:
         """Complete run.json with the checksums of the finished run's files."""
         assert self.identity is not None
-        self.identity = identities.complete(self.path, self.identity, FINISHED)
+        identities.complete(self.path, self.identity, FINISHED)
 
     def seconds(self) -> float:
         """How long the run has taken, earlier sessions included."""
@@ -133,10 +116,10 @@ class RunFolder:
 
     def record(self, event: Event) -> None:
         """Write an event to events.jsonl and its costs to costs.jsonl."""
-        self._files["events"].append([{"event": event.kind, "step": event.step, **event.data}])
+        self.checkpoint.log("events").append({"event": event.kind, "step": event.step, **event.data})
         if event.costs:
             elapsed = {"elapsed": round(self.seconds(), 3)}
-            self._files["costs"].append([{"event": event.kind, "step": event.step, **event.costs, **elapsed}])
+            self.checkpoint.log("costs").append({"event": event.kind, "step": event.step, **event.costs, **elapsed})
 
     def save_json(self, name: str, value: Mapping[str, Any]) -> None:
         """Write a JSON file such as result.json."""
@@ -157,15 +140,11 @@ class RunFolder:
     def close(self) -> None:
         """Release the folder."""
         self.checkpoint.close()
-        for file in self._files.values():
-            file.close()
         self._lock.close()
         if self._made and not self._begun:
             # A failed start leaves no folder behind, unless it contains anything else.
             with contextlib.suppress(OSError):
                 (self.path / LOCK).unlink(missing_ok=True)
-                if (self.path / "checkpoint").is_dir():
-                    (self.path / "checkpoint").rmdir()
                 self.path.rmdir()
 
     def __enter__(self) -> RunFolder:
@@ -181,19 +160,17 @@ class RunFolder:
 
     def _read_identity(self) -> None:
         """Open the folder's run for resuming; a damaged recipe is restored, and noted."""
-        found, damage = identities.read(self.path)
-        if found is None:
+        self.identity = identities.read(self.path)
+        if self.identity is None:
             raise RunError(
-                f"{damage or f'{self.path / identities.FILE} is missing'}; put a copy of it back, or start over with "
-                "--force"
+                f"{self.path / identities.FILE} is missing; put a copy of it back, or start over with --force"
             )
         if identities.restore_recipe(self.path):
             self.notes.append(f"{self.path / 'recipe.toml'} was changed after the run wrote it; restored")
-        self.identity = found
 
     def _check(self) -> None:
         """Check everything that a resumed run starts from; a damaged checkpoint is ignored, and noted."""
-        damage = self.checkpoint.damage() or _table_damage(self.path, self.run, self.checkpoint)
+        damage = _damage(self.path, self.run, self.checkpoint)
         if damage:
             self.checkpoint.forget()
             self.notes.append(
@@ -201,87 +178,30 @@ class RunFolder:
             )
 
     def _clear(self) -> None:
-        """Delete the run of this folder, or the rest of one.
+        """Delete the run of this folder, or the rest of one; first what makes it a run.
 
-        Its files are first moved aside, those that make it a run before the others, and then deleted: a kill in between
-        leaves a complete run or none, and the next start deletes the rest.
+        A kill in between leaves a complete run or none, and the next start deletes the rest.
         """
-        aside = self.path / f"{ASIDE}{secrets.token_hex(4)}"
         for name in OURS:
             target = self.path / name
-            if os.path.lexists(target):
-                aside.mkdir(exist_ok=True)
-                os.replace(target, aside / name)
-        sync_folder(self.path)
-        for left in self.path.glob(f"{ASIDE}*"):
-            if left.is_dir() and not left.is_symlink():
-                shutil.rmtree(left)
+            if target.is_dir() and not target.is_symlink():
+                shutil.rmtree(target)
+            else:
+                target.unlink(missing_ok=True)
 
 
-def _table_damage(folder: Path, run: str, checkpoint: Checkpoint) -> str:
-    """What is wrong with the answers that a checkpoint refers to; '' if nothing."""
-    position = checkpoint.provided("evaluator")
-    return damage(Log(folder / ANSWERS, run), position.get("lines")) if isinstance(position, Mapping) else ""
-
-
-# Zipped run folders: only recipe, result and judges are extracted, into a temporary folder.
-
-
-_NEEDED = ("recipe.toml", "result.json", "judges.json")
-_MOST_MEMBERS = 100_000
-
-
-@contextmanager
-def opened(run: Path | str) -> Iterator[Path]:
-    """The folder of a run; for a zip file, a temporary folder that exists as long as the context."""
-    path = Path(run)
-    if path.suffix.lower() != ".zip" or not path.is_file():
-        yield path
-        return
-    with tempfile.TemporaryDirectory(prefix="pinprompt-") as place:
-        folder = Path(place) / "run"
-        folder.mkdir()
-        for name, content in _contents(path).items():
-            (folder / name).write_bytes(content)
-        yield folder
-
-
-def _contents(path: Path) -> dict[str, bytes]:
+def _damage(folder: Path, run: str, checkpoint: Checkpoint) -> str:
+    """What is wrong with a checkpoint or with the answers it refers to; '' if nothing."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
-            if len(members) > _MOST_MEMBERS:
-                raise RunError(f"{path} has more than {_MOST_MEMBERS:,} files; zip one run folder")
-            recipes = [one.filename for one in members if one.filename.split("/")[-1] == "recipe.toml"]
-            if len(recipes) != 1:
-                raise RunError(f"{path} holds {len(recipes)} recipe.toml files; zip one run folder")
-            base = recipes[0].removesuffix("recipe.toml")
-            names = {one.filename for one in members}
-            # Names are only compared, never used as paths, so that no file can be written elsewhere.
-            return {name: _read(archive, base + name, name, path) for name in _NEEDED if base + name in names}
-    except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError) as error:
-        raise RunError(f"{path} cannot be read as a zip file: {error}") from None
-
-
-def _read(archive: zipfile.ZipFile, member: str, name: str, path: Path) -> bytes:
-    with archive.open(member) as file:
-        content = file.read(LIMITS[name] + 1)
-    if len(content) > LIMITS[name]:
-        raise RunError(f"{name} in {path} is larger than {LIMITS[name] >> 20} MiB")
-    return content
-
-
-REPAIRED = "`pinprompt resume` repairs it"
-REPORT = "`pinprompt report` restores it"
-LOGS = (ANSWERS, REQUESTS)
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A changed or damaged file, and what to do about it."""
-
-    what: str
-    remedy: str
+        if found := checkpoint.damage():
+            return found
+        position = checkpoint.provided("evaluator")
+        log = Log(folder / ANSWERS, run)
+        if position is not None and position["crc"] != log.sum_of(unpack_rows(position["lines"])):
+            return f"{log.path}: lines that the checkpoint refers to were changed, moved or removed"
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return f"{checkpoint.folder} cannot be read ({error!r})"
+    return ""
 
 
 @dataclass(frozen=True)
@@ -291,11 +211,8 @@ class Verification:
     folder: Path
     state: str
     """finished, unfinished, or running."""
-    run: str
-    """The run's id; '' if it is not known."""
-    files: int
-    """Files whose checksum was checked."""
-    findings: tuple[Finding, ...]
+    findings: tuple[str, ...]
+    """What was changed or damaged."""
 
     @property
     def ok(self) -> bool:
@@ -308,51 +225,24 @@ class Verification:
 
 
 def verify(folder: Path | str) -> Verification:
-    """Check every checksum of a run folder; RunError if it is not a run folder."""
+    """Check every checksum of a run folder without changing it; RunError if it is not a run folder."""
     folder = Path(folder)
     if not any((folder / name).is_file() for name in (*MARKS, identities.FILE)):
         raise RunError(f"{folder} is not a run folder: none of {', '.join(MARKS)} is in it")
-    identity, damage = identities.read(folder)
-    if identity is None:
-        what = damage or f"{folder / identities.FILE} is missing"
-        return Verification(folder, "unfinished", "", 0, (Finding(what, "put a copy of it back"),))
-    found: list[Finding] = []
-    if identity.recipe != read_text(folder, "recipe.toml"):
-        found.append(Finding(f"{folder / 'recipe.toml'} was changed after the run wrote it", REPAIRED))
-    running, files = is_held(folder), identity.files or {}
-    changed = identities.changed_files(folder, files)
-    if not running:  # a running run is ahead of its checkpoint
-        found += _checkpoint(folder, identity.run)
-        # A run that is resumed after damage leaves the bad lines in its files, and knows their checksums at its end.
-        as_left = set(files) - {what.partition(" ")[0] for what in changed}
-        found += _bad_lines(folder, identity.run, [name for name in LOGS if name not in as_left])
-    named = {finding.what.partition(" ")[0] for finding in found}
-    found += [
-        Finding(f"{folder / what}", REPORT if what.startswith("report.html") else REPAIRED)
-        for what in changed
-        if str(folder / what.partition(" ")[0]) not in named
-    ]
-    state = "running" if running else "unfinished" if identity.files is None else "finished"
-    checked = len(files) or sum((folder / name).is_file() for name in LOGS)
-    return Verification(folder, state, identity.run, checked, tuple(found))
-
-
-def _checkpoint(folder: Path, run: str) -> list[Finding]:
     try:
-        checkpoint = Checkpoint(folder / "checkpoint", run=run)
-        damage = checkpoint.damage() or _table_damage(folder, run, checkpoint)
+        identity = identities.read(folder)
     except RunError as error:
-        return [Finding(str(error), "remove it, then resume")]
-    return [Finding(damage, REPAIRED)] if damage else []
-
-
-def _bad_lines(folder: Path, run: str, names: Iterable[str]) -> list[Finding]:
-    """Lines that were changed or belong to another run, one finding per file."""
-    found = []
-    for name in names:
-        bad = [number for number, line in enumerate(Log(folder / name, run).lines, 1) if line is None]
-        if bad:
-            shown = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
-            what = f"{folder / name} has {len(bad)} lines that were changed or belong to another run (lines {shown})"
-            found.append(Finding(what, "`pinprompt resume` ignores them and asks these questions again"))
-    return found
+        return Verification(folder, "unfinished", (str(error),))
+    if identity is None:
+        return Verification(folder, "unfinished", (f"{folder / identities.FILE} is missing",))
+    if is_held(folder):
+        return Verification(folder, "running", ())  # ahead of its checkpoint
+    if identity.files is not None:
+        changed = identities.changed_files(folder, identity.files)
+        return Verification(folder, "finished", tuple(str(folder / what) for what in changed))
+    try:
+        found = [_damage(folder, identity.run, Checkpoint(folder / "checkpoint", run=identity.run))]
+    except RunError as error:
+        found = [str(error)]
+    found += [Log(folder / name, identity.run).bad() for name in (ANSWERS, REQUESTS)]
+    return Verification(folder, "unfinished", tuple(filter(None, found)))

@@ -8,33 +8,19 @@ from __future__ import annotations
 
 import csv
 import io
-import os
-from collections.abc import Collection, Iterator
+import tomllib
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pinprompt.errors import RunError
-from pinprompt.files import MAX_DEPTH, MEBI, is_deep, loads, opener
+from pinprompt.files import MEBI, loads, object_of, opener
 from pinprompt.folder import identity as identities
-from pinprompt.recipe.recipe import parse_toml
 
-LIMITS = {  # maximum size in bytes; result.json may contain pictures
-    "recipe.toml": 1 * MEBI,
-    "result.json": 64 * MEBI,
-    "environment.json": 1 * MEBI,
-    "events.jsonl": 128 * MEBI,
-    "costs.jsonl": 128 * MEBI,
-    "prompts.csv": 64 * MEBI,
-    "judgements.json": 8 * MEBI,
-    "rows.json": 8 * MEBI,
-    "judges.json": 8 * MEBI,
-}
+MAX_BYTES = 128 * MEBI
+"""Maximum size of a file that is read as a whole; no real run has a larger one."""
 MAX_VALUE = 1e100  # no measured value is larger, and sums and differences of larger ones could overflow
-LINE_LIMIT = 2 * MEBI
-PROMPT_ROWS = 250_000
-PROMPT_CELLS = 5_000_000  # of all rows together: the number of columns may be large
-EVENT_VALUES = 3_000_000  # of all lines together: in memory each takes up to a hundred times its size in the file
 WITH_TEXTS = ("examples", "rewrites", "pictures")
 """Tables of a result that contain texts or file names of the data; a private run has none of them."""
 MARKS = ("recipe.toml", "events.jsonl", "result.json")  # a folder with none of these is not a run folder
@@ -98,9 +84,9 @@ def read_run(folder: Path | str, *, prompts: bool = True, events: bool = True) -
 def changed_since(folder: Path, names: Collection[str]) -> list[str]:
     """A sentence for each of these files that was changed after the run finished."""
     try:
-        identity, _ = identities.read(folder)
+        identity = identities.read(folder)
     except RunError:
-        return []  # of a newer version; read what can be read
+        return []  # damaged or of another version; read what can be read
     files = {} if identity is None or identity.files is None else identity.files
     found = identities.changed_files(folder, {name: files[name] for name in sorted(names) if name in files})
     return [f"{what} since the run wrote it: see `pinprompt verify`." for what in found]
@@ -153,49 +139,22 @@ def sequence(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _bytes(folder: Path, name: str) -> bytes | None:
-    """A regular file of the folder, or None if there is none; a link or a pipe is an error."""
-    path, limit = folder / name, LIMITS[name]
+def read_text(folder: Path, name: str) -> str | None:
+    """The text of one file of a run folder; None if it does not exist, RunError if it is a link, a pipe or too large.
+
+    Bytes that are not UTF-8 become replacement characters.
+    """
+    path = folder / name
     try:
         with open(path, "rb", opener=opener) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size <= limit:
-                return file.read(limit)
+            raw = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}.") from None
-    raise RunError(
-        f"{path} has {size / MEBI:.0f} MiB, more than the {limit // MEBI} MiB that are read. Is it from pinprompt?"
-    )
-
-
-def read_text(folder: Path, name: str) -> str | None:
-    """The text of one file of a run folder, with the limits of `read_run`; None if it does not exist.
-
-    Bytes that are not UTF-8 become replacement characters.
-    """
-    raw = _bytes(folder, name)
-    return None if raw is None else raw.decode("utf-8", "replace")
-
-
-def _loads(text: str) -> Any:
-    """JSON with one kind of error, and without lone surrogates, which could not be written again."""
-    try:
-        value = loads(text)
-    except ValueError as error:
-        raise ValueError(str(error)[:200]) from None
-    return _whole(value) if "\\u" in text else value
-
-
-def _whole(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode("utf-8")
-    if isinstance(value, dict):
-        return {_whole(key): _whole(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_whole(item) for item in value]
-    return value
+    if len(raw) > MAX_BYTES:
+        raise RunError(f"{path} has more than the {MAX_BYTES // MEBI} MiB that are read. Is it from pinprompt?")
+    return raw.decode("utf-8", "replace")
 
 
 def _json(folder: Path, name: str) -> dict[str, Any]:
@@ -203,10 +162,10 @@ def _json(folder: Path, name: str) -> dict[str, Any]:
     if text is None:
         return {}
     try:
-        value = _loads(text)
+        value = loads(text)
     except ValueError as error:
         raise RunError(
-            f"{folder / name} is not JSON ({error}). Resume the run, or run it again, to restore it."
+            f"{folder / name} is not JSON ({str(error)[:200]}). Resume the run, or run it again, to restore it."
         ) from None
     if not isinstance(value, dict):
         raise RunError(f"{folder / name} holds a {type(value).__name__}, where a JSON object was expected.")
@@ -215,62 +174,25 @@ def _json(folder: Path, name: str) -> dict[str, Any]:
 
 def _toml(folder: Path, text: str) -> dict[str, Any]:
     try:
-        value = parse_toml(text)
+        return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         what = str(error)[:200] or type(error).__name__
         raise RunError(f"{folder / 'recipe.toml'} is not a recipe ({what}).") from None
-    if is_deep(value):
-        raise RunError(f"{folder / 'recipe.toml'} is not a recipe (nested deeper than {MAX_DEPTH} levels).")
-    return value
 
 
 def _lines(folder: Path, name: str, notes: list[str]) -> list[dict[str, Any]]:
-    """The objects of a JSON-lines file. An incomplete last line, as a killed run leaves it, is skipped."""
-    text = read_text(folder, name)
-    if not text:
-        return []
-    if text.count(",") + text.count("{") + text.count("[") > EVENT_VALUES:
-        raise RunError(f"{folder / name} has more than {EVENT_VALUES:,} values. Is it from pinprompt?")
-    lines = text.split("\n")
-    found: list[dict[str, Any]] = []
-    broken = 0
-    for place, line in enumerate(lines):
-        if not line.strip():
-            continue
-        try:
-            value = _loads(line) if len(line) <= LINE_LIMIT else None
-        except ValueError:
-            value = None
-        if isinstance(value, dict):
-            found.append(value)
-        elif place < len(lines) - 1:
-            broken += 1
-    if broken:
-        lines_were = "line was" if broken == 1 else "lines were"
-        notes.append(f"{broken} {lines_were} left out of {name}: not JSON objects.")
-    return found
-
-
-def _table_lines(text: str) -> Iterator[str]:
-    """The lines of a table, up to a line that exceeds the limit, which may have millions of cells."""
-    for line in io.StringIO(text, newline=""):
-        if len(line) > LINE_LIMIT:
-            raise csv.Error(f"a line is longer than {LINE_LIMIT // MEBI} MiB")
-        yield line
+    """The objects of a log. An incomplete last line, as a killed run leaves it, is skipped."""
+    lines = (read_text(folder, name) or "").split("\n")[:-1]
+    found = [line for line in (object_of(line.encode()) for line in lines) if line is not None]
+    if len(found) < len(lines):
+        notes.append(f"{len(lines) - len(found)} lines were left out of {name}: not JSON objects.")
+    return [{key: value for key, value in line.items() if key != "crc"} for line in found]
 
 
 def _rows(folder: Path, name: str, notes: list[str]) -> list[dict[str, Any]]:
-    text = read_text(folder, name)
-    if not text:
-        return []
     found: list[dict[str, Any]] = []
     try:
-        table = csv.DictReader(_table_lines(text))
-        most = min(PROMPT_ROWS, PROMPT_CELLS // max(1, len(table.fieldnames or ())))
-        for row in table:
-            if len(found) >= most:
-                notes.append(f"Only the first {most} rows of {name} were read.")
-                break
+        for row in csv.DictReader(io.StringIO(read_text(folder, name) or "", newline="")):
             found.append({key: value for key, value in row.items() if isinstance(key, str)})
     except csv.Error as error:
         notes.append(f"{name} could only be read up to row {len(found)} ({error}).")

@@ -13,8 +13,8 @@ from pinprompt.errors import PinpromptError
 from pinprompt.maths import entropy as entropies
 
 Masks = Tensor | Sequence[Tensor] | None
-_Block = tuple[int, int, Tensor | list[entropies.Prior] | None]
-"""The first state of a block, the first after it, and what its states keep: packed bits, priors, or everything."""
+_Block = tuple[int, int, Tensor | None]
+"""The first state of a block, the first after it, and what its states keep: packed bits, or everything."""
 AT_ONCE = 8
 """Blocks whose kept tokens are loaded together."""
 
@@ -36,7 +36,6 @@ def kept_value(
     entropy: entropies.Entropy,
     rows: int = 128,
     bias: float = 0.0,
-    priors: Sequence[entropies.Prior] | None = None,
     product: Callable[[Tensor], Tensor] | None = None,
     each: Callable[[Callable[[_Block], Tensor], Sequence[_Block]], Iterable[Tensor]] = map,
 ) -> Tensor:
@@ -45,8 +44,7 @@ def kept_value(
     V_n = V(F_I[W hat_e_n])
     Paper: Eq. (5), `eq:sp_target`, with F_I as in Algorithm 1.
     hat_e [N, d], head [V, d] -> [N]. Masks: None (all kept), packed bits [N, ceil(V/8)] (the fast way), booleans
-    [N, V], or a sequence of N rows of either. `bias` is added to every value of a token. With `priors` (N of them) the
-    values are relative to those, and they say what is kept.
+    [N, V], or a sequence of N rows of either. `bias` is added to every value of a token.
 
     Every product has `rows` rows, the last one padded: on a CPU a state's value then never depends on which states
     it is computed with. No tensor has more than `rows` rows as wide as the vocabulary. `product` replaces hat_e W^T
@@ -58,8 +56,6 @@ def kept_value(
 
     def given(start: int) -> _Block:
         stop = min(start + rows, count)
-        if priors is not None:
-            return start, stop, [*priors[start:stop], *[priors[stop - 1]] * (rows - (stop - start))]
         return start, stop, None if masks is None else _bits(masks, start, stop)
 
     @torch.no_grad()
@@ -69,12 +65,10 @@ def kept_value(
         if len(part) < rows:
             part = torch.cat([part, part.new_zeros(rows - len(part), part.shape[-1])])
         z = part @ head.T if product is None else product(part)
-        # V(z + b) = V(z) + b for both entropies, so the bias need not touch every token.
-        if isinstance(kept, list):
-            return entropies.values(z, kept, entropy)[: stop - start] + bias
         z = z[: stop - start]
         if kept is not None:
             z += _penalties(kept, size, z)
+        # V(z + b) = V(z) + b for both entropies, so the bias need not touch every token.
         return entropies.value(z, entropy) + bias
 
     values = [hat_e.new_empty(0)]
@@ -137,20 +131,14 @@ def _bits(masks: Tensor | Sequence[Tensor], start: int, stop: int) -> Tensor:
 
 
 def differentiable_value(
-    hat_e: Tensor,
-    head: Tensor,
-    masks: Masks,
-    entropy: entropies.Entropy,
-    rows: int = 32,
-    bias: float = 0.0,
-    priors: Sequence[entropies.Prior] | None = None,
+    hat_e: Tensor, head: Tensor, masks: Masks, entropy: entropies.Entropy, rows: int = 32, bias: float = 0.0
 ) -> Tensor:
     """`kept_value`, differentiable in hat_e; what RLPrompt's path-consistency losses need.
 
     dV/dhat_e = sum_z pi(z) w_z, for both Shannon and Tsallis entropy (the envelope theorem)
-    hat_e [N, d], head [V, d], masks and priors as in `kept_value` -> [N]
+    hat_e [N, d], head [V, d], masks as in `kept_value` -> [N]
     """
-    value: Tensor = _Value.apply(hat_e, head, masks, entropy, rows, priors)  # type: ignore[no-untyped-call]
+    value: Tensor = _Value.apply(hat_e, head, masks, entropy, rows)  # type: ignore[no-untyped-call]
     return value + bias
 
 
@@ -158,24 +146,11 @@ class _Value(torch.autograd.Function):
     """V forward; backward needs only the policy's mean row of the head, kept as [N, d]."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        hat_e: Tensor,
-        head: Tensor,
-        masks: Masks,
-        entropy: entropies.Entropy,
-        rows: int,
-        priors: Sequence[entropies.Prior] | None,
-    ) -> Tensor:
+    def forward(ctx: Any, hat_e: Tensor, head: Tensor, masks: Masks, entropy: entropies.Entropy, rows: int) -> Tensor:
         values, directions = hat_e.new_empty(len(hat_e)), torch.empty_like(hat_e)
         for start in range(0, len(hat_e), rows):
             stop = min(start + rows, len(hat_e))
             z = hat_e[start:stop] @ head.T
-            if priors is not None:
-                some = priors[start:stop]
-                values[start:stop] = entropies.values(z, some, entropy)
-                directions[start:stop] = entropies.policies(z, some, entropy) @ head
-                continue
             mask = None if masks is None else unpack(_bits(masks, start, stop), len(head)).to(z.device)
             values[start:stop] = entropies.value(z, entropy, mask)
             directions[start:stop] = entropies.policy(z, entropy, mask) @ head
@@ -185,4 +160,4 @@ class _Value(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         (directions,) = ctx.saved_tensors
-        return gradient.unsqueeze(-1) * directions, None, None, None, None, None
+        return gradient.unsqueeze(-1) * directions, None, None, None, None

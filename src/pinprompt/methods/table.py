@@ -51,10 +51,6 @@ _BASELINES = "pinprompt.methods.baselines"
 ROWS = (
     MethodRow("pin", "sparse Q-learning with the filter of unlikely tokens", "rl", _LOOP, _PIN, "q_learning"),
     MethodRow("pin-no-fluency", "pin without the filter", "rl", _LOOP, _PIN, "q_learning"),
-    MethodRow(
-        "pin-lm", "sparse Q-learning relative to the LM: pin that starts as random search", "rl", _LOOP, "here",
-        "q_learning",
-    ),
     MethodRow("rlprompt", "on-policy soft Q-learning", "rl", _LOOP, _RLPROMPT, "q_learning"),
     MethodRow("rlprompt-fluency", "rlprompt that samples likely tokens only", "rl", _LOOP, _PIN, "q_learning"),
     MethodRow("rlprompt-rb", "soft Q-learning from a replay", "rl", _LOOP, _PIN, "q_learning"),
@@ -106,7 +102,7 @@ ROWS = (
     ),
     MethodRow(
         "grips", "edits of an instruction, phrase by phrase", "search", f"{_BASELINES}.grips:grips",
-        "Prasad et al. 2023", "grips", code=("parser", "paraphraser"),
+        "Prasad et al. 2023", "grips", code=("paraphraser",),
     ),
 )  # fmt: skip
 

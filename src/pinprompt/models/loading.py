@@ -1,8 +1,4 @@
-"""Loads frozen models of every kind with their tokenizers, optionally in lower precision.
-
-int8 rounds the weights once, with a scale per output, and the inputs with a scale per row. Integer products are exact,
-so the result of a row does not depend on the other rows, as in float32.
-"""
+"""Loads frozen models of every kind with their tokenizers, optionally in lower precision."""
 
 from __future__ import annotations
 
@@ -11,12 +7,12 @@ from weakref import WeakValueDictionary
 
 import torch
 
-from pinprompt.errors import ModelError, NotFetched, SettingError
+from pinprompt.errors import ModelError, NotFetched
 from pinprompt.models import sources
 from pinprompt.models.cache import may_fetch
 from pinprompt.models.sources import ADVICE, Source, config_of, quiet, resolve, trusted
 
-Precision = Literal["float32", "bf16", "int8"]
+Precision = Literal["float32", "bf16"]
 
 
 _OPEN: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
@@ -30,11 +26,10 @@ def load_causal_lm(name: str, device: str = "cpu", precision: Precision | None =
     """
     source = resolve(name)
     where = (name, source.revision, str(source.path))  # another cache may have another model of the same name
-    asked = (*where, device, trusted(), _dtype(precision, device), precision == "int8")
+    asked = (*where, device, trusted(), _dtype(precision, device))
     model = _OPEN.get(asked)
     if model is None:
         model, tokenizer = _load("AutoModelForCausalLM", name, device, precision)
-        model = lowered(model, precision)
         model.pinprompt_tokenizer = tokenizer
         _OPEN[asked] = model
     return model, model.pinprompt_tokenizer
@@ -42,8 +37,7 @@ def load_causal_lm(name: str, device: str = "cpu", precision: Precision | None =
 
 def load_masked_lm(name: str, device: str = "cpu", precision: Precision | None = None) -> tuple[Any, Any]:
     """A frozen masked language model with its head, and its tokenizer."""
-    model, tokenizer = _load("AutoModelForMaskedLM", name, device, precision)
-    return lowered(model, precision), tokenizer
+    return _load("AutoModelForMaskedLM", name, device, precision)
 
 
 def load_encoder(name: str, device: str = "cpu") -> tuple[Any, Any]:
@@ -126,48 +120,3 @@ def _cannot_load(source: Source, door: str, error: Exception) -> str:
     if "trust_remote_code" in str(error):
         return f"'{source.name}' brings its own code; read it, and if you trust it give --trust-remote-code: {reason}"
     return f"'{source.name}' ({source.path}) cannot be loaded with {door}: {reason}"
-
-
-class Int8Linear(torch.nn.Module):
-    """A linear layer whose weights and inputs are rounded to 8 bits: y = s_x s_w (q_x q_w^T) + b."""
-
-    scale: torch.Tensor
-    weight: torch.Tensor
-    bias: torch.Tensor | None
-
-    def __init__(self, linear: torch.nn.Linear) -> None:
-        super().__init__()
-        weight = linear.weight.detach().float()
-        scale = weight.abs().amax(1).clamp_min(torch.finfo(torch.float32).tiny) / 127
-        self.register_buffer("scale", scale)
-        self.register_buffer("weight", (weight / scale[:, None]).round().to(torch.int8))
-        self.register_buffer("bias", None if linear.bias is None else linear.bias.detach().float())
-        self.out_features, self.in_features = weight.shape
-
-    def forward(self, given: torch.Tensor) -> torch.Tensor:
-        """[..., in] to [..., out]."""
-        rows = given.reshape(-1, self.in_features)
-        scale = rows.abs().amax(1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny) / 127
-        product = torch._int_mm((rows / scale).round().to(torch.int8), self.weight.t()).float()
-        found = product.mul_(scale).mul_(self.scale)
-        if self.bias is not None:
-            found += self.bias
-        return found.view(*given.shape[:-1], self.out_features)
-
-
-def lowered(model: Any, precision: Precision | None) -> Any:
-    """The model with its linear layers in that precision, except the head, where rounding would change labels."""
-    if precision != "int8":
-        return model
-    if model.device.type != "cpu":
-        raise SettingError("models.precision = 'int8' is for CPUs; on a GPU choose bf16 or float32")
-    head = model.get_output_embeddings()
-    found = [(name, part) for name, part in model.named_modules() if type(part) is torch.nn.Linear and part is not head]
-    if not found:
-        raise ModelError(
-            f"{type(model).__name__} has no plain linear layers to compute in 8 bits; choose models.precision = float32"
-        )
-    for name, part in found:
-        parent, _, last = name.rpartition(".")
-        setattr(model.get_submodule(parent), last, Int8Linear(part))
-    return model

@@ -307,42 +307,16 @@ def config_of(name: str, folder: Path) -> dict[str, Any]:
 
 
 def catalogue_of_models() -> list[dict[str, Any]]:
-    """The list of `pinprompt models`: every alias, cached or not, and every other cached model."""
-    rows = []
-    for alias in ALIASES.values():
-        rows.append(_row(alias.name, alias.purpose, "alias", alias.kind, alias.folder, alias.megabytes))
-        rows[-1] |= {"package": f"{alias.package}=={alias.version}", "licence": alias.licence}
+    """The list of `pinprompt models`: the models that need no hub, cached or not."""
     packaged = Path(__file__).parent / "emoji_clip"
     purpose = "finding words for a picture: emoji drawings, not photographs"
-    rows.append(_row("emoji-clip", purpose, "package", "clip", packaged))
-    known = {alias.folder.name for alias in ALIASES.values()}
-    for folder in sorted((home() / "models").glob("*")):
-        if folder.is_dir() and folder.name not in known:
-            rows.append(_row(folder.name, _origin(folder), "gguf", "causal", folder))
-    for folder in sorted(cache_folder().glob("models--*")):
-        if any((folder / "snapshots").glob("*/config.json")):
-            name = folder.name.removeprefix("models--").replace("--", "/")
-            rows.append(_row(name, "model of the hub", "hub", None, folder))
-    return rows
-
-
-def _row(name: str, purpose: str, source: str, kind: str | None, folder: Path, megabytes: float = 0) -> dict[str, Any]:
-    cached = folder.is_dir()
-    return {
-        "name": name,
-        "source": source,
-        "kind": kind,
-        "purpose": purpose,
-        "package": None,
-        "licence": None,
-        "cached": cached,
-        "megabytes": round(size_of(folder) / 1e6, 1) if cached else megabytes,
-        "path": str(folder) if cached else None,
-    }
-
-
-def _origin(folder: Path) -> str:
-    try:
-        return f"dequantised from {json.loads((folder / NOTE).read_text(encoding='utf-8'))['file']}"
-    except (OSError, ValueError, KeyError, TypeError):
-        return "model of unknown origin"
+    rows = [
+        {
+            "name": alias.name, "kind": alias.kind, "purpose": alias.purpose, "licence": alias.licence,
+            "package": f"{alias.package}=={alias.version}", "cached": alias.folder.is_dir(),
+            "megabytes": alias.megabytes,
+        }
+        for alias in ALIASES.values()
+    ]  # fmt: skip
+    shown = {"name": "emoji-clip", "kind": "clip", "purpose": purpose, "licence": None, "package": "pinprompt"}
+    return [*rows, {**shown, "cached": True, "megabytes": round(size_of(packaged) / 1e6, 1)}]

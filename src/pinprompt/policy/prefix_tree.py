@@ -1,10 +1,10 @@
 """The tree of prefixes: each distinct prefix is read once, and everything that depends on it alone is stored with it.
 
 A node stores the state e; the kept set F_I, which depends on the frozen LM and the constraints and so is the same for
-psi and its slow copy; the LM's distribution over F_I if the policy is relative to the LM; and the token's own keys and
-values unless nothing will be read after it. Memory is bounded. Dropped nodes are computed again when needed, with
-bit-identical results, since every pass has the same shape. Their states, a small part of a node, are kept for longer:
-an update on Monte-Carlo returns needs nothing else of old prefixes, and reading them again would take most of its time.
+psi and its slow copy; and the token's own keys and values unless nothing will be read after it. Memory is bounded.
+Dropped nodes are computed again when needed, with bit-identical results, since every pass has the same shape. Their
+states, a small part of a node, are kept for longer: an update on Monte-Carlo returns needs nothing else of old
+prefixes, and reading them again would take most of its time.
 """
 
 from __future__ import annotations
@@ -18,13 +18,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pinprompt.maths.entropy import Prior
 from pinprompt.policy.reader import Prefix, Reader
 
 Keep = Callable[[Sequence[Prefix], Tensor], Tensor]
 """From n prefixes and their states [rows, d] (padded) to the kept sets, bool [n, V]."""
-Likely = Callable[[Tensor], Tensor]
-"""From states [rows, d] (padded) to the LM's log-probabilities [rows, V]."""
 
 
 BOOKKEEPING = 512
@@ -40,29 +37,19 @@ class Node:
     kept: NDArray[np.uint8] | None = None
     """Eight tokens to a byte, as in `maths.state_values.pack`. Computed on demand: an update on Monte-Carlo returns
     needs only the states of old prefixes."""
-    mu: Tensor | None = None
-    """The LM's distribution over the kept tokens, if the policy is relative to it."""
 
     @property
     def bytes(self) -> int:
         """Memory used."""
-        parts = [part for part in (self.kept, self.own, self.mu) if part is not None]
+        parts = [part for part in (self.kept, self.own) if part is not None]
         return int(self.state.nbytes + sum(part.nbytes for part in parts)) + BOOKKEEPING
 
 
 class PrefixTree:
     """States and kept sets by prefix; a prefix is a tuple of prompt ids, () is the root."""
 
-    def __init__(
-        self,
-        reader: Reader,
-        keep: Keep,
-        size: int,
-        tree_mb: int = 1024,
-        enabled: bool = True,
-        likely: Likely | None = None,
-    ) -> None:
-        self.reader, self.keep, self.size, self.enabled, self.likely = reader, keep, size, enabled, likely
+    def __init__(self, reader: Reader, keep: Keep, size: int, tree_mb: int = 1024, enabled: bool = True) -> None:
+        self.reader, self.keep, self.size, self.enabled = reader, keep, size, enabled
         self.limit = tree_mb * 2**20 * 3 // 4
         self.old_limit = tree_mb * 2**20 // 4
         """Memory for the states of dropped nodes."""
@@ -99,17 +86,6 @@ class PrefixTree:
         packed = np.stack([_packed(nodes[prefix]) for prefix in prefixes])
         bits = np.unpackbits(packed, axis=1, count=self.size, bitorder="little").view(np.bool_)
         return stacked, torch.from_numpy(bits).to(device)
-
-    def priors(self, prefixes: Sequence[Prefix]) -> list[Prior]:
-        """The kept tokens of the prefixes with the LM's distribution over them; empty if nothing is kept."""
-        nodes = self._nodes_of(prefixes)
-        found = []
-        for prefix in prefixes:
-            node = nodes[prefix]
-            assert node.mu is not None, "only a tree that was made with `likely` has priors"
-            ids = np.flatnonzero(np.unpackbits(_packed(node), count=self.size, bitorder="little"))
-            found.append(Prior(torch.from_numpy(ids).to(node.mu.device), node.mu))
-        return found
 
     def _nodes_of(self, prefixes: Sequence[Prefix], kept: bool = True) -> dict[Prefix, Node]:
         """The nodes of the prefixes, without keys and values, which may be dropped before the request is complete."""
@@ -215,12 +191,10 @@ class PrefixTree:
             self._trim(self.limit, set(wanted))
 
     def _fill(self, nodes: Sequence[Node], prefixes: Sequence[Prefix], states: Tensor) -> None:
-        """Set the nodes' kept sets and, if needed, the LM's distribution over them."""
+        """Set the nodes' kept sets."""
         kept = self.keep(prefixes, states)
-        likely = None if self.likely is None else self.likely(states)
         for row, node in enumerate(nodes):
             node.kept = np.packbits(kept[row].cpu().numpy(), bitorder="little")
-            node.mu = None if likely is None else torch.softmax(likely[row][kept[row]], -1)
 
     def _plant(self) -> None:
         """Read the empty prefix, the ancestor of all others; it is never dropped."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from pinprompt.errors import SettingError
-from pinprompt.maths.entropy import Entropy, largest, policies, policy, value, values
+from pinprompt.maths.entropy import Entropy, policy, value
 from pinprompt.policy.adapter import Adapter
 from pinprompt.policy.backbone import Backbone, log_unigrams
 from pinprompt.policy.prefix_tree import PrefixTree
@@ -40,11 +40,6 @@ class Writer:
         self.backbone, self.vocabulary, self.tree, self.psi = backbone, vocabulary, tree, psi
         self.length, self.rows = tree.reader.length, tree.reader.rows
 
-    @property
-    def relative(self) -> bool:
-        """Whether the policy is relative to the LM."""
-        return self.tree.likely is not None
-
     @classmethod
     def build(
         cls,
@@ -55,12 +50,8 @@ class Writer:
         filter_on: bool = True,
         backbone: Backbone | None = None,
         tree: bool = True,
-        prior: Literal["uniform", "lm"] = "uniform",
     ) -> Writer:
-        """A writer from its settings; `context` is a text, and `tree=False` reads every prefix again each time.
-
-        The policy is relative to a prior over the kept tokens: uniform (the paper), or the LM's own distribution.
-        """
+        """A writer from its settings; `context` is a text, and `tree=False` reads every prefix again each time."""
         backbone = backbone or Backbone.load(settings.model, device)
         vocabulary = Vocabulary(
             backbone.tokenizer, backbone.vocabulary_size, settings.length, settings.constraints, backbone.texts
@@ -68,8 +59,7 @@ class Writer:
         vocabulary.check()
         ignorable = Ignorable(backbone, vocabulary, settings.k if filter_on else None)
         reader = Reader(backbone, backbone.start(context), settings.length, settings.rows)
-        likely = backbone.logprobs if prior == "lm" else None
-        prefixes = PrefixTree(reader, ignorable.kept, backbone.vocabulary_size, settings.tree_mb, tree, likely)
+        prefixes = PrefixTree(reader, ignorable.kept, backbone.vocabulary_size, settings.tree_mb, tree)
         psi = Adapter(backbone.dim, settings.hidden, derive(seed, "psi")).to(device)
         return cls(backbone, vocabulary, prefixes, psi)
 
@@ -112,28 +102,19 @@ class Writer:
             z = self.q(states)
             if logit_bias:
                 z.add_(logit_bias)
-            if self.relative:
-                return self._relative(prefixes, z, entropy, top_q)
             z = z[: len(prefixes)]
             return policy(z, entropy, masks if top_q is None else _largest(z, masks, top_q))
 
         return self._write(choose, self._numbers(count, generator), filtered, explore)
 
-    def greedy(self, count: int = 1, entropy: Entropy = "tsallis") -> list[Prompt]:
-        """The prompt of the most likely tokens, `count` times: at each position, the kept token with the largest Q.
-
-        If the policy is relative to the LM, a token with a large Q may be unlikely, so the probability decides instead.
-        """
+    def greedy(self) -> Prompt:
+        """The prompt of the most likely tokens: at each position, the kept token with the largest Q."""
 
         def choose(prefixes: list[Prefix], states: Tensor, masks: Tensor) -> Tensor:
-            z = self.q(states)
-            if self.relative:
-                pi = self._relative(prefixes, z, entropy)
-                return _largest(pi, pi > 0, 1).float()
-            return _largest(z[: len(prefixes)], masks, 1).float()
+            return _largest(self.q(states)[: len(prefixes)], masks, 1).float()
 
         # The number 0 selects the lowest id among ties.
-        return self._write(choose, np.zeros((1, self.length)), True).prompts * count
+        return self._write(choose, np.zeros((1, self.length)), True).prompts[0]
 
     def lm_sample(self, count: int, generator: torch.Generator, temperature: float = 1.0) -> list[Prompt]:
         """Prompts drawn from the frozen LM itself, under the same kept sets and constraints."""
@@ -199,15 +180,11 @@ class Writer:
         prefixes = [prompt.ids[:place] for place in range(len(prompt.ids))]
         states, kept = self.tree.look(prefixes)
         assert kept is not None
-        priors = self.tree.priors(prefixes) if self.relative else None
         rows = []
         for place, token in enumerate(prompt.ids):
             q = self.q(states[place : place + 1])
             mask = kept[place : place + 1]
-            if priors is None:
-                pi, v = policy(q, entropy, mask), value(q, entropy, mask)
-            else:
-                pi, v = policies(q, [priors[place]], entropy), values(q, [priors[place]], entropy)
+            pi, v = policy(q, entropy, mask), value(q, entropy, mask)
             best = torch.topk(q[0].masked_fill(~mask[0], -torch.inf), min(6, int(mask.sum())))
             pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
             rows.append(
@@ -222,22 +199,6 @@ class Writer:
                 }
             )
         return rows
-
-    def _relative(self, prefixes: Sequence[Prefix], z: Tensor, entropy: Entropy, top_q: int | None = None) -> Tensor:
-        """The policy relative to the LM, [n, V] from z [rows, V]; 0 at dead ends."""
-        priors = self.tree.priors(prefixes)
-        found = torch.zeros_like(z[: len(prefixes)])
-        alive = [row for row, prior in enumerate(priors) if len(prior.ids)]
-        if not alive:
-            return found
-        some = [priors[row] for row in alive]
-        if top_q is not None:
-            some = largest(z[alive], some, top_q)
-        # Padded to the full number of rows, so that a row's policy does not depend on the number of prefixes.
-        fill = len(z) - len(alive)
-        pi = policies(z[[*alive, *[alive[0]] * fill]], [*some, *[some[0]] * fill], entropy)
-        found[alive] = pi[: len(alive)]
-        return found
 
     def _numbers(self, count: int, generator: torch.Generator) -> Any:
         if count < 1:

@@ -1,8 +1,5 @@
 """A run's settings as one frozen object: from TOML and `--set a.b=c`, resolved over presets, back to TOML.
 
-A TOML file may be untrusted, so it is read in bounded time: by the standard library's parser, after checks for inputs
-that would exhaust it.
-
 The defaults in sections.py are the paper's settings for few-shot classification, with the target of the released code;
 presets.toml has what each task, method and profile changes.
 """
@@ -144,7 +141,7 @@ def read_toml(path: Path | str) -> dict[str, Any]:
     if len(data) > MAX_RECIPE_BYTES:
         raise SettingError(f"{path} is larger than {MAX_RECIPE_BYTES:,} bytes; a recipe is a small TOML file")
     try:
-        return parse_toml(data.decode("utf-8"))
+        return tomllib.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise SettingError(f"{path} is not valid TOML: {str(error)[:300]}") from None
 
@@ -166,7 +163,7 @@ def parse_override(override: str) -> tuple[str, Any]:
     if not equals or not setting.strip():
         raise SettingError(f"'{override}' is not a setting: write section.name=value, such as policy.k=256")
     try:
-        value = parse_toml(f"value = {text}")["value"]
+        value = tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
         value = text
     return setting.strip(), value
@@ -278,67 +275,6 @@ def _known_names() -> set[str]:
     """Every name that a recipe may contain: sections and settings; those of tasks without their kind."""
     plain = {f"task.{path.partition(').')[2]}" if ")." in path else path for path, *_ in fields()}
     return plain | set(Recipe.model_fields)
-
-
-MOST_PARTS = 16
-"""Maximum parts of a dotted key: parsing time is quadratic in them, and the deepest setting has four."""
-LARGEST_NUMBER = 2**63
-"""TOML integers have 64 bits. Python reads larger ones but fails later, when they are written."""
-
-_TOKEN = re.compile(
-    r'"""(?:[^"\\]|\\.|"{1,2}(?!"))*+"{3,5}|\'\'\'(?:[^\']|\'{1,2}(?!\'))*+\'{3,5}'  # multi-line strings
-    r'|(?P<part>"(?!"")(?:[^"\\\n]|\\.)*+"|\'(?!\'\')[^\'\n]*+\'|[\w-]+)'  # parts of keys, plain values
-    r"|(?P<dot>\.)|(?P<space>[ \t]+)|\#[^\n]*|[^\"'\w.\- \t#]+",
-    re.DOTALL,
-)
-
-
-def parse_toml(text: str) -> dict[str, Any]:
-    """The tree of a TOML text; raises ValueError or RecursionError if it is invalid or exceeds the limits above."""
-    if _longest_key(text) > MOST_PARTS:
-        raise ValueError(f"a key has more than {MOST_PARTS} parts")
-    try:
-        tree = tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
-        raise
-    except ValueError:  # Python converts no integer of thousands of digits
-        raise ValueError("an integer has more than 64 bits") from None
-    _check_numbers(tree)
-    return tree
-
-
-def _longest_key(text: str) -> int:
-    """The largest number of parts joined by dots, outside strings and comments."""
-    longest = parts = place = 0
-    joined = False
-    while place < len(text):
-        token = _TOKEN.match(text, place)
-        if token is None:
-            return longest  # an unterminated string: the parser stops there too
-        place = token.end()
-        kind = token.lastgroup
-        if kind == "part":
-            parts = parts + 1 if joined else 1
-            longest, joined = max(longest, parts), False
-        elif kind == "dot":
-            joined = True
-        elif kind != "space":
-            parts, joined = 0, False
-    return longest
-
-
-def _check_numbers(tree: dict[str, Any]) -> None:
-    """Check the size of integers, level by level and not recursively, since an untrusted file may be deeply nested."""
-    level: list[Any] = [tree]
-    while level:
-        inner: list[Any] = []
-        for one in level:
-            for value in one.values() if isinstance(one, dict) else one:
-                if isinstance(value, dict | list):
-                    inner.append(value)
-                elif isinstance(value, int) and not -LARGEST_NUMBER <= value < LARGEST_NUMBER:
-                    raise ValueError("an integer has more than 64 bits")
-        level = inner
 
 
 @cache

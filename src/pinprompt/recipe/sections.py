@@ -73,15 +73,10 @@ Target = Literal["bootstrap", "monte-carlo", "path-single", "path-multi", "path-
 
 
 class QLearningSettings(Section):
-    """Q-learning over tokens with an entropy bonus (pin, pin-no-fluency, pin-lm, rlprompt and its variants)."""
+    """Q-learning over tokens with an entropy bonus (pin, pin-no-fluency, rlprompt and its variants)."""
 
     entropy: Literal["tsallis", "shannon"] = Field(
         "tsallis", description="Entropy bonus: tsallis gives a sparsemax policy (PIN), shannon a softmax (RLPrompt)."
-    )
-    prior: Literal["uniform", "lm"] = Field(
-        "uniform",
-        description="Prior of the policy over the kept tokens: uniform (as in the paper), or the LM's own distribution "
-        "(lm), so that the search starts out as random search.",
     )
     target: Target = Field(
         "monte-carlo",
@@ -108,11 +103,6 @@ class QLearningSettings(Section):
         0.0, ge=0, lt=1, description="Share of tokens drawn uniformly from the kept tokens instead of from the policy."
     )
     alpha: float = Field(1.0, gt=0, description="Weight of the entropy bonus; 1/alpha is the reward scale.")
-    rewards: Literal["prompt", "prefix"] = Field(
-        "prompt",
-        description="What is rewarded: the whole prompt (as in the paper), or each token by its gain in score, for "
-        "which every prefix of a prompt is scored too.",
-    )
     reward_shift: float = Field(0.0, description="Constant added to the scaled reward.")
     logit_bias: float = Field(0.0, description="Constant added to every Q/alpha (RLPrompt's style transfer uses -10).")
     gamma: float = Field(1.0, gt=0, le=1, description="Discount factor per token.")
@@ -149,32 +139,7 @@ class QLearningSettings(Section):
     def planned(self, length: int, finalists: int) -> tuple[int, int]:
         """The maximum number of prompts scored on train and on dev; greedy prompts are scored on both."""
         greedy = self.steps // self.eval_every + 1
-        each = length if self.rewards == "prefix" else 1
-        return self.steps * self.prompts * each + greedy, greedy + finalists
-
-    @model_validator(mode="after")
-    def _gains_are_known(self) -> QLearningSettings:
-        if self.rewards == "prefix":
-            if self.target not in ("monte-carlo", "bootstrap"):
-                raise ValueError(
-                    f"rewards = 'prefix' needs the target monte-carlo or bootstrap; '{self.target}' only supports "
-                    "rewards for whole prompts"
-                )
-            if not self.replay or not (self.normalise == "none" or self.renormalise):
-                raise ValueError(
-                    "rewards = 'prefix' needs a replay buffer, and scores of all steps on one scale: set replay to "
-                    "true, and either renormalise to true or normalise to 'none'"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _one_set_of_tokens(self) -> QLearningSettings:
-        if self.prior == "lm" and self.filter != "values":
-            raise ValueError(
-                f"prior = 'lm' is a distribution over the kept tokens, so filter must be 'values', not "
-                f"'{self.filter}'; set policy.k to none to keep all tokens"
-            )
-        return self
+        return self.steps * self.prompts + greedy, greedy + finalists
 
     @model_validator(mode="after")
     def _a_replay_that_can_be_warm(self) -> QLearningSettings:
@@ -313,9 +278,6 @@ class GripsSettings(Section):
     edits: int = Field(1, ge=1, description="Edits per candidate (l).")
     steps: int = Field(10, ge=1, description="Maximum number of steps (n).")
     patience: int = Field(2, ge=1, description="Stop after this many steps in a row without a better prompt (P).")
-    parser: str = Field(
-        "chunker", description="Phrase parser: chunker (ours), supar:crf-con-en (as published), or module:function."
-    )
     paraphraser: str = Field(
         "writer",
         description="Paraphraser of phrases: writer (the policy LM), pegasus (as published), seq2seq:MODEL, or "

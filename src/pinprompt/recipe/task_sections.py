@@ -208,10 +208,9 @@ class CustomSettings(Section):
 class ModelSettings(Section):
     """Local task models: precision and batching."""
 
-    precision: Literal["float32", "bf16", "int8"] = Field(
+    precision: Literal["float32", "bf16"] = Field(
         "float32",
-        description="Precision of task models: float32, bf16 (GPUs, and CPUs that support it) or int8 (CPUs). Lower "
-        "precision changes scores; `make bench` in a checkout measures by how much.",
+        description="Precision of task models: float32, or bf16 (for GPUs, and CPUs that support it).",
     )
     read: Literal["prompts", "prefixes"] = Field(
         "prompts",

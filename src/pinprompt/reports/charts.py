@@ -6,7 +6,7 @@ Colours are CSS classes, so that one page supports light and dark mode; a figure
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TypeVar
@@ -16,12 +16,7 @@ LEFT, RIGHT, TOP, BOTTOM = 50, 12, 12, 40
 POINTS = 300  # more points than a screen can show only make the page larger
 
 LOOKS = 8
-"""Colours, dashes and marks; a second round of colours meets other dashes and marks."""
-MARKS = (
-    "M-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0", "M-3-3h6v6h-6z", "M0-4l4 4l-4 4l-4-4z", "M0-4l4 7h-8z", "M0 4l4-7h-8z",
-    "M-1-4h2v3h3v2h-3v3h-2v-3h-3v-2h3z", "M-3-4l3 3l3-3l1 1l-3 3l3 3l-1 1l-3-3l-3 3l-1-1l3-3l-3-3z", "M-4-4h8l-8 8h8z",
-)  # fmt: skip
-"""Outlines of a disc, a square, a diamond, two triangles, a plus, a cross and an hourglass."""
+"""Colours and dashes; a second round of colours meets other dashes."""
 
 Point = tuple[float, float]
 T = TypeVar("T")
@@ -126,22 +121,6 @@ def line_chart(
     return _frame(title, HEIGHT + height, [*body, *legend])
 
 
-def group_chart(
-    groups: Mapping[str, Sequence[Point]], *, title: str, x: str, y: str, log_x: bool = False,
-    label: Callable[[float], str] = compact,
-) -> str:  # fmt: skip
-    """A scatter plot of several groups, which differ in colour and mark, with a legend below."""
-    across, up = _axes([point for group in groups.values() for point in group], log_x)
-    body = _grid(across, up, x, y, label)
-    keys = []
-    for place, group in enumerate(groups.values()):
-        mark = f'<path class="mark s{place % LOOKS}" d="{MARKS[_second(place)]}" transform="translate({{}} {{}})"/>'
-        body += [mark.format(f"{across.at(a):.1f}", f"{up.at(b):.1f}") for a, b in group]
-        keys.append(mark.format(8, 0))
-    legend, height = _legend(list(groups), keys)
-    return _frame(title, HEIGHT + height, [*body, *legend])
-
-
 def interval_chart(rows: Sequence[Row], *, title: str, label: Callable[[float], str] = compact) -> str:
     """One dot with its 95 % interval per row, on a common axis."""
     if not rows:
@@ -213,7 +192,7 @@ def _look(place: int) -> str:
 
 
 def _second(place: int) -> int:
-    """The dash or mark of a line: the next one in every round of colours."""
+    """The dash of a line: the next one in every round of colours."""
     return (place + place // LOOKS) % LOOKS
 
 

@@ -43,7 +43,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Contrast:
-    """A row against the best baseline of its column; `difference` is None for fewer than two pairs."""
+    """The best row of a column against the second; `difference` is None for fewer than two pairs."""
 
     column: str
     row: str
@@ -101,7 +101,7 @@ class Comparison:
 
 
 def compare(folders: Iterable[Path | str], metric: str | None = None) -> Comparison:
-    """Compare run folders: mean and standard error over splits and seeds, paired with the best baseline.
+    """Compare run folders: mean and standard error over splits and seeds, and the best row against the second.
 
     `metric` names one of the metrics in result.json; none takes each run's primary one.
     """
@@ -197,22 +197,16 @@ def _table(facts: dict[str, str], entries: list[Entry], columns: dict[Path, str]
     return replace(table, contrasts=_contrasts(table))
 
 
-def _order(row: str) -> tuple[int, int, list[tuple[float, str]]]:
-    """Hand-written prompts, then the baselines, then our methods."""
+def _order(row: str) -> tuple[int, list[tuple[float, str]]]:
+    """Hand-written prompts, then the searches by name."""
     name = row.removesuffix(RAW).split(" (")[0]
-    if name in WRITTEN:
-        return 0, WRITTEN.index(name), by_number(row)
-    return (2 if _ours(row) else 1), 0, by_number(row)
+    return (WRITTEN.index(name) if name in WRITTEN else len(WRITTEN)), by_number(row)
 
 
 def by_number(text: str) -> list[tuple[float, str]]:
     """A key to sort texts by the value of the numbers in them: k=64 before k=256, alpha=0.05 before alpha=0.2."""
     parts = re.findall(r"\d+(?:\.\d+)?|\D+", text)
     return [(float(part), "") if part[0].isdecimal() else (-1.0, part) for part in parts]
-
-
-def _ours(row: str) -> bool:
-    return row.split(" ")[0].split("-")[0] == "pin"
 
 
 def _column_labels(entries: Sequence[Entry]) -> dict[Path, str]:
@@ -310,21 +304,15 @@ def _metrics(cells: dict[tuple[str, str], dict[Unit, Entry]]) -> dict[tuple[str,
 
 
 def _contrasts(table: ScoreTable) -> tuple[Contrast, ...]:
-    """Our rows against the best of the others; if all or none are ours, the best against the second."""
+    """The best row of each column against the second."""
     found = []
     sign = -1 if table.metric in LOWER_IS_BETTER else 1
     for column in table.columns:
-        order = table.ranked(column)
-        ours, others = [row for row in order if _ours(row)], [row for row in order if not _ours(row)]
-        if not ours or not others:
-            ours, others = order[:1], order[1:]
-        for row in ours if others else []:
-            theirs = table.cells[others[0], column].values
-            difference = compare_paired(
-                {unit: sign * value for unit, value in table.cells[row, column].values.items()},
-                {unit: sign * value for unit, value in theirs.items()},
-            )
-            found.append(Contrast(column, row, others[0], difference))
+        best = table.ranked(column)[:2]
+        if len(best) == 2:
+            pair = [table.cells[row, column].values for row in best]
+            signed = [{unit: sign * value for unit, value in values.items()} for values in pair]
+            found.append(Contrast(column, best[0], best[1], compare_paired(*signed)))
     return tuple(found)
 
 

@@ -1,4 +1,4 @@
-"""Figures for papers and pages: learning curves, ablations, score against readability, as SVG files in one style.
+"""Figures for papers and pages: learning curves and ablations, as SVG files in one style.
 
 Colours are Okabe and Ito's, and lines also differ in dash. The same runs give byte-identical files.
 """
@@ -14,11 +14,11 @@ from pathlib import Path
 from pinprompt.errors import RunError, SettingError, did_you_mean
 from pinprompt.folder.reading import RunRecord, number, read_run
 from pinprompt.maths.bootstrap import mean, standard_error
-from pinprompt.reports.charts import Point, Series, compact, group_chart, line_chart
+from pinprompt.reports.charts import Point, Series, compact, line_chart
 from pinprompt.reports.compare import ScoreTable, by_number, compare, labelled, varying
 from pinprompt.wording import SHARES, title
 
-# The data of the figures: progress over calls or time, ablations, score against readability.
+# The data of the figures: progress over calls or time, ablations.
 
 AXES = ("calls", "time")
 ABLATIONS = {"length": "policy.length", "k": "policy.k", "reward_scale": "q_learning.alpha"}
@@ -49,18 +49,13 @@ def learning_curves(table: ScoreTable, column: str, axis: str = "calls") -> list
     With the axis `greedy`, the score of its greedy prompt over calls: the paper's training curves.
     """
     found = []
-    for row in drawn_order(table.rows):
+    for row in sorted(table.rows, key=by_number):
         runs = [read_run(entry.folder, prompts=False) for entry in table.runs.get((row, column), ())]
         curves = [greedy_progress(record) if axis == "greedy" else progress(record, axis) for record in runs]
         drawn = [points for points in curves if len(points) > 1]
         if drawn:
             found.append(averaged(row, drawn))
     return found
-
-
-def drawn_order(names: Iterable[str]) -> list[str]:
-    """Our methods first, so that a method has the same colour in every figure."""
-    return sorted(names, key=lambda name: (not name.startswith("pin"), by_number(name)))
 
 
 def progress(record: RunRecord, axis: str = "calls") -> list[Point]:
@@ -125,7 +120,7 @@ def ablation(table: ScoreTable, column: str, setting: str) -> list[Curve]:
             name = labelled(entry.method, entry.settings, others)
             groups.setdefault(name, {}).setdefault(1 / at if setting == "reward_scale" else at, []).append(entry.value)
     found = []
-    for name in drawn_order(groups):
+    for name in sorted(groups, key=by_number):
         values = groups[name]
         xs = sorted(values)
         if len(xs) > 1:
@@ -134,24 +129,13 @@ def ablation(table: ScoreTable, column: str, setting: str) -> list[Curve]:
     return found
 
 
-def against_readability(table: ScoreTable, column: str) -> dict[str, list[Point]]:
-    """(perplexity, metric) of every run's answer, per row; empty for fewer than two runs."""
-    found: dict[str, list[Point]] = {}
-    for row in drawn_order(table.rows):
-        for entry in table.runs.get((row, column), ()):
-            at = entry.readability.get("perplexity")
-            if at is not None and at > 0:
-                found.setdefault(row, []).append((at, entry.value))
-    return found if sum(map(len, found.values())) > 1 else {}
-
-
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 DASHES = ("none", "6 3", "6 3 2 3", "2 3", "10 3", "5 2 2 2", "1 2", "9 4 2 4")
 STYLE = "".join(
     [
         "text{font:11px sans-serif}.mid{text-anchor:middle}.end{text-anchor:end}.grid{stroke:#ddd}.axis{stroke:#444}",
-        ".line{fill:none;stroke-width:1.8}.band{fill-opacity:.18}.mark{stroke:#fff;stroke-width:.5}",
-        *(f".line.s{n}{{stroke:{c}}}.dot.s{n},.band.s{n},.mark.s{n}{{fill:{c}}}" for n, c in enumerate(COLOURS)),
+        ".line{fill:none;stroke-width:1.8}.band{fill-opacity:.18}",
+        *(f".line.s{n}{{stroke:{c}}}.dot.s{n},.band.s{n}{{fill:{c}}}" for n, c in enumerate(COLOURS)),
         *(f".d{n}{{stroke-dasharray:{dash}}}" for n, dash in enumerate(DASHES)),
     ]
 )
@@ -176,10 +160,9 @@ def write_figures(folders: Iterable[Path | str], out: Path | str) -> list[Path]:
             for setting in ABLATIONS:
                 lines = ablation(table, column, setting)
                 drawn[f"ablation-{setting}{end}"] = draw_ablation(lines, setting, table.metric)
-            drawn[f"readability{end}"] = draw_readability(against_readability(table, column), table.metric)
     written = [save(Path(out) / f"{name}.svg", svg) for name, svg in drawn.items() if svg]
     if not written:
-        raise RunError("The runs have nothing to draw: no steps in events.jsonl, no varied setting, no readability.")
+        raise RunError("The runs have nothing to draw: no steps in events.jsonl, no varied setting.")
     return written
 
 
@@ -198,15 +181,6 @@ def draw_ablation(curves: Sequence[Curve], setting: str, metric: str) -> str:
     log = xs[-1] / xs[0] >= 8
     lines = _series(curves, dots=True)
     return line_chart(lines, title=name, x=X_AXES[setting], y=name, log_x=log, label=label, ticks=ticks)
-
-
-def draw_readability(points: dict[str, list[Point]], metric: str) -> str:
-    """One mark per run: higher is better, further left is more readable; '' if there are none."""
-    if not points:
-        return ""
-    name, label = _measure(metric)
-    x = "perplexity of the prompt (lower is more readable)"
-    return group_chart(points, title=f"{name} against perplexity", x=x, y=name, log_x=True, label=label)
 
 
 def save(path: Path, svg: str) -> Path:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pinprompt.errors import RunError, SettingError
-from pinprompt.folder.folder import opened
 from pinprompt.folder.identity import refresh
 from pinprompt.run import build, consent, running
 from pinprompt.run.running import Result, recipe_of
@@ -19,8 +18,7 @@ def use(run: Path | str, text: str = "some text") -> dict[str, Any]:
     """A run's prompt for use elsewhere: the exact text (or chat) for one input, and code snippets that send it."""
     from pinprompt.reports.usage import sent_of, snippets
 
-    with opened(run) as folder:
-        sent = sent_of(running.result_of(folder).data, run)
+    sent = sent_of(running.result_of(Path(run)).data, run)
     return {
         "text": sent.text_for(text),
         "messages": sent.messages_for(text),
@@ -33,13 +31,12 @@ def use(run: Path | str, text: str = "some text") -> dict[str, Any]:
 
 
 def export(run: Path | str, to: str, output: Path | str | None = None) -> Path:
-    """Export a run's prompt to a file for another tool: promptfoo, dspy, langchain, openai or json."""
+    """Export a run's prompt to a file for another tool: promptfoo, openai or json."""
     from pinprompt.files import write_atomically
     from pinprompt.reports.usage import export as exported
     from pinprompt.reports.usage import sent_of
 
-    with opened(run) as folder:
-        name, content = exported(sent_of(running.result_of(folder).data, run), to)
+    name, content = exported(sent_of(running.result_of(Path(run)).data, run), to)
     path = Path(name) if output is None else Path(output)
     write_atomically(path, content)
     return path

@@ -180,7 +180,7 @@ def _significance(table: ScoreTable) -> Grid | None:
         )
     heads = ("row", "difference", "95 % interval", "p", "significant")
     note = f"Paired bootstrap over splits (over seeds where there is one split); below {FEWEST} pairs none is reported."
-    return Grid(f"{table.title}: against the best baseline", heads, tuple(rows), note)
+    return Grid(f"{table.title}: the best against the second", heads, tuple(rows), note)
 
 
 def _readability(table: ScoreTable) -> Grid | None:

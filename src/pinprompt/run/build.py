@@ -160,8 +160,7 @@ def build_writer(recipe: Recipe, task: Task, device: str) -> Any:
         constraints = policy.constraints.model_copy(update={"dictionary": False})
         policy = policy.model_copy(update={"constraints": constraints})
     # Tokens carry their own leading space; a space at the end of the context would make every word unlikely.
-    prior = recipe.q_learning.prior if row_of(recipe.method).kind == "rl" else "uniform"
-    return Writer.build(policy, context.rstrip(" "), derive(recipe.seed, "psi"), device, prior=prior)
+    return Writer.build(policy, context.rstrip(" "), derive(recipe.seed, "psi"), device)
 
 
 def language_notes(recipe: Recipe, task: Task) -> list[str]:
@@ -238,10 +237,10 @@ def build_evaluator(
         requests = Requests(logs[1], budget, model)
     table = Table(logs[0], recipe.private)
     evaluator = Evaluator(task, budget, memo=memo, executor=executor, seed=recipe.seed, table=table, requests=requests)
-    evaluator.restore(record.checkpoint.provided("evaluator"), record.checkpoint.provided("spent"))
     for log in logs:
-        for problem in log.problems:
-            notes(problem)
+        if bad := log.bad():
+            notes(f"{bad}; they are ignored, and their questions are asked again")
+    evaluator.restore(record.checkpoint.provided("evaluator"), record.checkpoint.provided("spent"))
     record.checkpoint.marked["evaluator"] = evaluator.position
     record.checkpoint.providers["spent"] = evaluator.spent
     record.checkpoint.syncs.append(logs[0].sync)

@@ -12,7 +12,6 @@ from pinprompt.answers.budget import Budget
 from pinprompt.answers.evaluator import Evaluator
 from pinprompt.errors import DataError, RunError, SettingError
 from pinprompt.folder import reading
-from pinprompt.folder.folder import opened
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.recipe.sections import BudgetSettings
 from pinprompt.run import build, consent, running
@@ -61,11 +60,10 @@ def evaluate(
     """
     build.set_threads(threads)
     device = build.choose_device(device)
-    with opened(run) as folder:
-        recipe, found = running.with_found_files(recipe_of(folder), Path(run)), running.result_of(folder).data
-        asked = Prompt(found["prompt"] if prompt is None else prompt)
-        # A readout is valid for one prompt and one model: others are measured on the same training rows.
-        readout = None if prompt is not None or task_models else readout_of(folder)
+    recipe, found = running.with_found_files(recipe_of(run), Path(run)), running.result_of(Path(run)).data
+    asked = Prompt(found["prompt"] if prompt is None else prompt)
+    # A readout is valid for one prompt and one model: others are measured on the same training rows.
+    readout = None if prompt is not None or task_models else readout_of(run)
     evaluations = {}
     for model in task_models or (getattr(recipe.task, "model", recipe.task.kind),):
         changed = recipe
@@ -105,8 +103,7 @@ def predict(
     """
     texts = _texts_of(texts, "predict_table")
     build.set_threads(threads)
-    with opened(run) as folder:
-        recipe, found, readout = recipe_of(folder), found_prompt(folder), readout_of(folder)
+    recipe, found, readout = recipe_of(run), found_prompt(run), readout_of(run)
     if recipe.task.kind != "classification":
         raise SettingError(f"{run} is a {recipe.task.kind} run; predict labels texts with a classification run")
     consent.agree(recipe, run, reads=False)
@@ -136,8 +133,7 @@ def predict_table(
     """
     from pinprompt.data import tables
 
-    with opened(run) as folder:
-        recipe = recipe_of(folder)
+    recipe = recipe_of(run)
     if output is not None:
         tables.check_output(Path(output), source)
     table = tables.read_table(source, text_column, getattr(recipe.task, "text_column", "text"))
@@ -176,8 +172,7 @@ def rewrite(
     """
     texts = _texts_of(texts)
     build.set_threads(threads)
-    with opened(run) as folder:
-        recipe, prompt, kept = recipe_of(folder), running.result_of(folder).prompt, reading.read_judges(folder)
+    recipe, prompt, kept = recipe_of(run), found_prompt(run).text, reading.read_judges(Path(run))
     if recipe.task.kind != "style-transfer":
         raise SettingError(f"{run} is a {recipe.task.kind} run; rewrite works with a style-transfer run")
     consent.agree(recipe, run, reads=not kept)

@@ -15,14 +15,14 @@ from pinprompt.files import is_held
 from pinprompt.folder.reading import RunRecord, inside, mapping, number, read_run
 from pinprompt.maths.bootstrap import compare_rows, mcnemar
 from pinprompt.reports import report, report_parts
-from pinprompt.reports.charts import Series, line_chart, scatter
+from pinprompt.reports.charts import Series, line_chart
 from pinprompt.reports.compare import compare
 from pinprompt.reports.figures import progress
-from pinprompt.reports.report_parts import pareto
+from pinprompt.reports.tables import Grid, grids
 from pinprompt.reports.usage import TOOLS
 from pinprompt.run.verdict import outcomes_of, reported_split, shown_p
-from pinprompt.studio.runs import Card, Library, Place, RunList, ScoredPrompts, readable_points, what_happened
-from pinprompt.wording import LOWER_IS_BETTER, digits, metric, plain, text, title
+from pinprompt.studio.runs import Card, Library, Place, RunList, what_happened
+from pinprompt.wording import LOWER_IS_BETTER, metric, plain, text, title
 
 PAGE = 60
 SORTS = {"when": "latest first", "figure": "best metric first", "name": "by name"}
@@ -133,8 +133,6 @@ def _record(folder: Path) -> RunRecord:
 
 
 def _alive(folder: Path, record: RunRecord, library: Library) -> dict[str, Any]:
-    from markupsafe import Markup
-
     scored, busy = library.prompts_of(folder), is_held(folder)
     contents = report.contents(record)
     header = contents["header"]
@@ -143,12 +141,6 @@ def _alive(folder: Path, record: RunRecord, library: Library) -> dict[str, Any]:
         if best and not header["prompt"]:
             header["prompt"] = best[0].prompt.strip()
         contents["top"] = _best_so_far(best)
-    writer = text(inside(record.recipe, "policy", "model") or "", 200)
-    # Only SVG written by charts.py is marked as safe; all text in it is escaped.
-    front = _front(record, scored, writer, library)
-    if front and _has_accuracy(scored):
-        contents["front_title"] = "Accuracy against readability"
-    contents["front"] = Markup(front or report_parts.front(record))  # nosec B704
     return {
         **contents,
         "rows_place": True,
@@ -179,23 +171,6 @@ def _best_so_far(best: Sequence[Any]) -> dict[str, Any] | None:
     return {"names": ["dev score" if name == "dev" else name for name in names], "rows": rows, "sources": False}
 
 
-def _has_accuracy(scored: ScoredPrompts) -> bool:
-    return any(column.accuracy is not None for column in scored.columns[:50])
-
-
-def _front(record: RunRecord, scored: ScoredPrompts, writer: str, library: Library) -> str:
-    pairs = readable_points(record.result.get("top"), scored, writer, library.perplexities)
-    shares = _has_accuracy(scored)
-    return scatter(
-        pairs,
-        pareto(pairs),
-        title="Accuracy against readability" if shares else "Score against readability",
-        x="perplexity (lower is more readable)",
-        y="accuracy on train" if shares else "score",
-        log_x=True,
-    )
-
-
 def try_page(run_list: RunList, root: str, run: str) -> str:
     """The page to try a run's prompts."""
     folder = run_list.path(run)
@@ -216,12 +191,12 @@ def compare_page(run_list: RunList, root: str, runs: Sequence[str], folder: str)
     if folder:
         chosen = [place for place in places if place.group == folder or place.id.startswith(folder + "/")]
     cards = [run_list.card(place) for place in chosen]
-    tables: list[dict[str, Any]] = []
+    tables: list[Grid] = []
     notes: list[str] = []
     if chosen:
         try:
             found = compare([place.path for place in chosen])
-            tables = _tables(found)
+            tables = [grid for table in found.tables for grid in grids(table)]
             notes = [text(note.replace(str(run_list.root) + "/", ""), 300) for note in found.notes]
         except PinpromptError as error:
             notes = [text(str(error).replace(str(run_list.root) + "/", ""), 600)]
@@ -278,33 +253,6 @@ def _curves(places: Sequence[Place]) -> Any:
             series.append(Series(text(place.id.rpartition("/")[2], 40), points))
     drawn = line_chart(series, title="Best score against calls", x="calls", y="best score so far")
     return Markup(drawn)  # nosec B704  # charts.py escapes every text
-
-
-def _tables(comparison: Any) -> list[dict[str, Any]]:
-    found = []
-    for table in comparison.tables:
-        rows = []
-        for row in table.rows:
-            cells = []
-            for column in table.columns:
-                cell = table.cells.get((row, column))
-                value, error = (None, None) if cell is None else (cell.mean, cell.error)
-                said = "" if error is None else f"± {metric(table.metric, error)}"
-                cells.append({"value": metric(table.metric, value), "error": said, "rank": table.rank(row, column)})
-            rows.append({"name": row, "cells": cells})
-        contrasts = [_contrast(one, table.metric) for one in table.contrasts]
-        found.append({"title": table.title, "columns": list(table.columns), "rows": rows, "contrasts": contrasts})
-    return found
-
-
-def _contrast(one: Any, name: str) -> str:
-    where = f"{one.column}: {one.row} against {one.baseline}"
-    if one.difference is None:
-        return f"{where}: too few pairs of splits and seeds for a test."
-    found = one.difference
-    sure = "the 95 % interval excludes zero" if found.significant else "not significant"
-    value, low, high = (metric(name, end) for end in (found.mean, found.low, found.high))
-    return f"{where}: {value} [{low}, {high}] over {found.pairs} pairs, p = {digits(found.p)}, {sure}."
 
 
 def ago(moment: float) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import stat
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ import numpy as np
 
 from pinprompt.answers.table import unpack_answers
 from pinprompt.errors import PinpromptError
-from pinprompt.files import is_held, object_of
+from pinprompt.files import is_held, object_of, opener
 from pinprompt.folder.reading import MARKS, RunRecord, inside, mapping, number, read_result, read_text, sequence
 from pinprompt.maths import labels, readout
 from pinprompt.reports import report_parts
@@ -144,16 +143,10 @@ class RunList:
 
 def _opened(path: Path) -> BinaryIO | None:
     """A regular file, opened for reading; None for a link, a pipe or a missing file."""
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
-        handle = os.open(path, flags)
+        return open(path, "rb", opener=opener)
     except OSError:
         return None
-    file = os.fdopen(handle, "rb")
-    if stat.S_ISREG(os.fstat(handle).st_mode):
-        return file
-    file.close()
-    return None
 
 
 def last_event(folder: Path) -> dict[str, Any]:
@@ -450,8 +443,6 @@ class Library:
     """The scored prompts of recently viewed runs; the least recently used are dropped."""
 
     _scored: OrderedDict[Path, ScoredPrompts] = field(default_factory=OrderedDict)
-    perplexities: dict[tuple[str, str], float] = field(default_factory=dict)
-    """Perplexities measured on request, by writer and prompt."""
 
     def prompts_of(self, folder: Path) -> ScoredPrompts:
         """The scored prompts of a run, up to date."""
@@ -498,23 +489,3 @@ def matrix_rows(folder: Path) -> MatrixRows:
     measured = found.get("reading") in ("calibrated", "learnt") and len(prior) == len(names)
     words = tuple(map(str, sequence(found.get("words"))[:5000]))
     return MatrixRows(names, rows, splits, targets, words, measured, prior, (str(kind), wrong, right))
-
-
-def readable_points(
-    top: Any, scored: ScoredPrompts, writer: str, known: dict[tuple[str, str], float]
-) -> list[tuple[float, float]]:
-    """(perplexity, metric) of prompts whose perplexity is known: from the result's `top`, or measured on request."""
-    points: dict[str, tuple[float, float]] = {}
-    for column in scored.best(200):
-        measured = known.get((writer, column.prompt))
-        value = column.score if column.accuracy is None else column.accuracy
-        if measured is not None and value is not None:
-            points[column.prompt] = measured, value
-    accuracies = {column.prompt: column.accuracy for column in scored.columns}
-    for row in map(mapping, sequence(top)):
-        prompt, perplexity = text(row.get("prompt", ""), 600), number(row.get("perplexity"))
-        accuracy = accuracies.get(prompt)
-        value = number(row.get("score")) if accuracy is None else accuracy
-        if perplexity is not None and perplexity > 0 and value is not None and isinstance(row.get("prompt"), str):
-            points[prompt] = perplexity, value
-    return sorted(set(points.values()))

@@ -39,7 +39,6 @@ def application(studio: Studio, host: str) -> Any:
         yield
         studio.left = [job.search.command for job in await studio.jobs.close()]
         await studio.worker.close()
-        await studio.reader.close()
 
     def route(path: str, view: Callable[[Studio, Request], Awaitable[Response]], method: str = "GET") -> Route:
         async def answered(request: Request) -> Response:

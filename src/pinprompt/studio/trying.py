@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import math
 import os
 import shlex
 import sys
@@ -137,21 +136,18 @@ def main() -> None:
 
 
 class TriedRun:
-    """A run's task and writer, loaded on first use."""
+    """A run's task, loaded on first use."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.recipe = folder, api.recipe_of(folder)
         consent.agree(self.recipe, folder)
         self._evaluator: Evaluator | None = None
-        self._backbone: Any = None
 
     def answer(self, question: dict[str, Any]) -> dict[str, Any]:
-        """One question: predict, score, rewrite, picture or perplexity."""
+        """One question: predict, score, rewrite or picture."""
         prompts = [str(one) for one in question.get("prompts", [])][:MOST_PROMPTS]
         asked = str(question.get("text", ""))
         kind = question.get("do")
-        if kind == "perplexity":
-            return {"perplexities": self.perplexities(prompts)}
         if kind == "predict":
             return self.predict(prompts, asked)
         if kind == "score":
@@ -182,7 +178,7 @@ class TriedRun:
         from pinprompt.folder import identity
         from pinprompt.folder.folder import ANSWERS
 
-        table, known = Table(), identity.read(self.folder)[0]
+        table, known = Table(), identity.read(self.folder)
         if known is None or known.fingerprint != task.info.fingerprint:
             return table
         for line in Log(self.folder / ANSWERS, known.run).lines:
@@ -256,15 +252,6 @@ class TriedRun:
             for prompt, here, there in zip(prompts, found, own, strict=True)
         ]
         return {"answers": answers, "calls": 2 * len(prompts)}
-
-    def perplexities(self, prompts: list[str]) -> list[float | None]:
-        """The perplexity of each prompt under the run's writer; no call of the task model."""
-        from pinprompt.policy.backbone import Backbone
-        from pinprompt.run import build
-
-        if self._backbone is None:
-            self._backbone = Backbone.load(self.recipe.policy.model, build.choose_device(None))
-        return [value if math.isfinite(value) else None for value in self._backbone.perplexities(prompts)]
 
 
 if __name__ == "__main__":

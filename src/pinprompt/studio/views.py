@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from pinprompt.files import is_held
-from pinprompt.folder.reading import MARKS, inside, number, read_result, read_run, read_text
+from pinprompt.folder.reading import MARKS, number, read_result, read_run, read_text
 from pinprompt.reports import report
 from pinprompt.reports.usage import TOOLS, export, sent_of
 from pinprompt.studio import forms, pages, trying
@@ -50,8 +50,6 @@ class Studio:
     jobs: Jobs
     library: Library = field(default_factory=Library)
     worker: trying.TryWorker = field(default_factory=trying.TryWorker)
-    reader: trying.TryWorker = field(default_factory=trying.TryWorker)
-    """Measures perplexity; separate from `worker`, so that watching one run does not block trying another."""
     closing: Callable[[], bool] = lambda: False
     left: list[str] = field(default_factory=list)
     """Commands of searches that were still queued when the studio ended."""
@@ -364,24 +362,6 @@ async def _ask(studio: Studio, request: Request) -> Response:
     return _json(await studio.worker.ask(folder, question))
 
 
-async def _perplexity(studio: Studio, request: Request) -> Response:
-    """Compute the perplexity of the run's best prompts, so that readability is shown before the run ends."""
-    folder = _agreed(studio, await _form(request))
-    record = read_run(folder, prompts=False, events=False)
-    writer = text(inside(record.recipe, "policy", "model") or "", 200)
-    known = studio.library.perplexities
-    best = [
-        column.prompt for column in studio.library.prompts_of(folder).best(60) if (writer, column.prompt) not in known
-    ]
-    asked = best[:20]
-    if asked:
-        answer = await studio.reader.ask(folder, {"do": "perplexity", "prompts": asked})
-        for prompt, value in zip(asked, answer["perplexities"], strict=True):
-            if value is not None:
-                known[writer, prompt] = value
-    return _json({"measured": len(asked), "left": len(best) - len(asked)})
-
-
 PAGES = {
     "/": _runs,
     "/new": _new,
@@ -407,5 +387,4 @@ ACTIONS: dict[str, Callable[[Studio, Any], Awaitable[Any]]] = {
     "resume": _resume,
     "vary": _vary,
     "try": _ask,
-    "perplexity": _perplexity,
 }

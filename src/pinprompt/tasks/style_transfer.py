@@ -126,7 +126,7 @@ class StyleTransferTask(Shown):
         remote: RemoteSettings | None = None,
         writer: str | None = None,
         contact: bool = True,
-        precision: Literal["float32", "bf16", "int8"] = "float32",
+        precision: Literal["float32", "bf16"] = "float32",
     ) -> StyleTransferTask:
         """Read the texts, open the task model, load or train the judges.
 

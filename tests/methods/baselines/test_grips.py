@@ -14,10 +14,10 @@ import pytest
 import torch
 from baseline_toys import MAGIC, SEEDS, WordTask, assert_resumes, planted, run, writer
 
-from pinprompt.errors import ModelError, SettingError
+from pinprompt.errors import SettingError
 from pinprompt.methods.baselines import grips as grips_module
 from pinprompt.methods.baselines.grips import ByWriter, Draft, TextRules, _Edits, grips, merit_of, paraphraser_named
-from pinprompt.methods.baselines.grips_phrases import chunker_named, constituents, joined_to, phrases
+from pinprompt.methods.baselines.grips_phrases import phrases
 from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.recipe.sections import Constraints, GripsSettings, PolicySettings
 from pinprompt.values import Answers, Row
@@ -36,12 +36,10 @@ def other_words(phrase: str) -> list[str]:
 OWN = f"{__name__}:other_words"
 
 
-def words_of(text: str) -> list[str]:
-    """A parser into words."""
-    return text.split()
-
-
-WORDS = f"{__name__}:words_of"
+@pytest.fixture
+def _by_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every word is a phrase."""
+    monkeypatch.setattr("pinprompt.methods.baselines.grips.phrases", str.split)
 
 
 def method(constraints: dict[str, Any] | None = None, **settings: Any) -> Any:
@@ -59,7 +57,7 @@ def method(constraints: dict[str, Any] | None = None, **settings: Any) -> Any:
 
 @pytest.mark.parametrize("text", [INSTRUCTION, "It was", "one, two; three: (four) five!", "Say it  in\nother words"])
 def test_pieces_are_the_text(text: str) -> None:
-    assert " ".join(chunker_named("chunker")(text)).split() == text.split()
+    assert " ".join(phrases(text)).split() == text.split()
 
 
 def test_phrases_read_like_phrases() -> None:
@@ -81,32 +79,6 @@ class Tree(list[Any]):
 
     def leaves(self) -> list[str]:
         return [leaf for child in self for leaf in ([child] if isinstance(child, str) else child.leaves())]
-
-
-def test_constituents_of_a_tree() -> None:
-    # (S (NP You) (VP are (VP given (NP sentences (PP from (NP movie reviews))))) .)
-    tree = Tree("TOP", [Tree("S", [
-        Tree("NP", [Tree("PRP", ["You"])]),
-        Tree("VP", [Tree("VBP", ["are"]), Tree("VP", [Tree("VBN", ["given"]), Tree("NP", [
-            Tree("NP", [Tree("NNS", ["sentences"])]),
-            Tree("PP", [Tree("IN", ["from"]), Tree("NP", [Tree("NN", ["movie"]), Tree("NNS", ["reviews"])])]),
-        ])])]),
-        Tree(".", ["."]),
-    ])])  # fmt: skip
-    found = constituents(tree)
-    assert found == ["You", "are", "given", "sentences from movie reviews", "."]
-    text = "You are given sentences from movie reviews."
-    assert joined_to(text, found) == ["You", "are", "given", "sentences from movie reviews."]
-
-
-def test_published_parser_and_unknown_names() -> None:
-    with pytest.raises(ModelError, match="pip install supar"):
-        chunker_named("supar:crf-con-en")
-    with pytest.raises(SettingError, match="no parser 'tree'"):
-        chunker_named("tree")
-    with pytest.raises(SettingError, match="cannot be imported"):
-        chunker_named("nowhere:nothing")
-    assert chunker_named(f"{__name__}:other_words")("x") == ["truly x", "really x"]
 
 
 # Edits
@@ -190,6 +162,7 @@ def test_counts_of_a_classification_task() -> None:
     assert task.confusion(Answers(rows, np.log(p)), rows).tolist() == [[3, 0], [2, 1]]
 
 
+@pytest.mark.usefixtures("_by_words")
 def test_it_finds_the_planted_instruction(tmp_path: Path) -> None:
     # Words that hurt are to go, and the word that helps is to stand first.
     def worth(text: str) -> float:
@@ -197,7 +170,7 @@ def test_it_finds_the_planted_instruction(tmp_path: Path) -> None:
         return -float(sum(word in ("never", "wrong", "bad") for word in words)) + 5.0 * (words[0] == "Decide")
 
     task = WordTask(worth, "never bad Decide wrong")
-    outcome, events, _ = run(method(parser=WORDS, patience=10, candidates=8), task, tmp_path / "run", seed=1)
+    outcome, events, _ = run(method(patience=10, candidates=8), task, tmp_path / "run", seed=1)
     assert outcome.candidates[0].score == 5.0
     best = outcome.candidates[0].prompt.text.split()
     assert best[0] == "Decide"
@@ -207,11 +180,12 @@ def test_it_finds_the_planted_instruction(tmp_path: Path) -> None:
 
 
 @pytest.mark.learning
+@pytest.mark.usefixtures("_by_words")
 @pytest.mark.parametrize("kind", ["causal", "masked"])
 def test_it_finds_what_the_model_wants(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grips_module, "OPERATIONS", ("delete", "swap"))
     # The magic word stands first, where it does nothing. One swap in six, or three deletions in a row, put it last.
-    asked = method(parser=WORDS, patience=10, candidates=3)
+    asked = method(patience=10, candidates=3)
     climbed = 0
     for seed in SEEDS:
         task = planted(kind, seed=seed, manual=f"{MAGIC} river stone table")
@@ -258,10 +232,11 @@ def test_the_budget_is_kept(tmp_path: Path) -> None:
     assert outcome.steps == 1
 
 
+@pytest.mark.usefixtures("_by_words")
 def test_constraints_hold_for_every_prompt(tmp_path: Path) -> None:
     rules = {"banned": ["truly"], "required": ["task"], "max_chars": 40}
     task = WordTask(lambda text: len(text), "the task is one, two three four")
-    run(method(rules, patience=9, parser=WORDS), task, tmp_path / "run")
+    run(method(rules, patience=9), task, tmp_path / "run")
     assert len(task.asked) > 10
     for text in task.asked:
         assert "truly" not in text

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pinprompt.errors import BudgetSpent, SettingError
 from pinprompt.maths.labels import balanced_accuracy, label_entropy
-from pinprompt.methods.baselines.grips_phrases import chunker_named, load_function
+from pinprompt.methods.baselines.grips_phrases import load_function, phrases
 from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.methods.trials import Trials
 from pinprompt.policy.backbone import Backbone
@@ -211,7 +211,6 @@ class _Edits:
     def __init__(self, search: Search, settings: GripsSettings) -> None:
         self.search, self.settings = search, settings
         self.trials = Trials(search, "grips", merit=partial(objective, search))
-        self.chunk = chunker_named(settings.parser)
         self.rules = TextRules(search.policy.constraints)
         self._paraphraser: Paraphraser | None = None
         self.failures = 0
@@ -301,11 +300,9 @@ class _Edits:
         text = known[name].strip()
         field_at = re.search(r"\s*\{\w+\}", text)
         head, tail = (text, "") if field_at is None else (text[: field_at.start()], text[field_at.start() :])
-        pieces = tuple(piece for piece in self.chunk(head) if piece.strip())
+        pieces = tuple(piece for piece in phrases(head) if piece.strip())
         if not pieces:
-            raise SettingError(
-                f"grips found no phrase to edit in {text!r}; give another instruction, or another parser"
-            )
+            raise SettingError(f"grips found no phrase to edit in {text!r}; give another instruction")
         if why := self.rules.broken(" ".join(pieces)):
             raise SettingError(
                 f"the prompt that grips starts from violates a constraint: {why}. Loosen it, or give another "

@@ -1,21 +1,15 @@
-"""The phrases that GrIPS edits: splitting a prompt (chunker or parser), and paraphrases by a seq2seq model."""
+"""The phrases that GrIPS edits: splitting a prompt, and paraphrases by a seq2seq model."""
 
 from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from pinprompt.errors import ModelError, SettingError
 from pinprompt.models import loading
-
-Chunker = Callable[[str], list[str]]
-"""A function from a text to its pieces in order; joined by spaces they give the text, except for white space."""
-
-PARSERS = ("chunker", "supar:crf-con-en", "module:function")
 
 
 def _words(text: str) -> frozenset[str]:
@@ -39,26 +33,8 @@ _DETERMINERS = _words(
 _LONGEST = 6  # maximum words in a piece
 
 
-def chunker_named(name: str) -> Chunker:
-    """The chunker of that name."""
-    if name == "chunker":
-        return phrases
-    kind, colon, what = name.partition(":")
-    if kind == "supar" and colon:
-        return _supar(what)
-    if colon:
-        own: Chunker = load_function(name, "grips.parser")
-        return own
-    raise SettingError(f"there is no parser '{name}' (grips.parser); known: {', '.join(PARSERS)}")
-
-
-def sentences(text: str) -> list[str]:
-    """The sentences of a text."""
-    return [part for part in re.split(r"(?<=[.!?])\s+", text.strip()) if part]
-
-
 def phrases(text: str) -> list[str]:
-    """Pieces that read like noun and verb phrases, by punctuation and function words.
+    """Pieces that read like noun and verb phrases, by punctuation and function words; joined by spaces, the text.
 
     A piece ends at punctuation, before a word that starts a phrase (prepositions, conjunctions), before a determiner
     that has a piece before it, and around a verb group that an auxiliary shows. Quoted text stays whole.
@@ -85,32 +61,6 @@ def phrases(text: str) -> list[str]:
     return [" ".join(piece) for piece in pieces if piece]
 
 
-def constituents(tree: Any) -> list[str]:
-    """The pieces of a constituency tree: the highest phrases that hold no other clause or sentence, in order.
-
-    `tree` is what nltk calls a Tree: a list of subtrees and words with a `label()` and `leaves()`.
-    """
-    if isinstance(tree, str):
-        return [tree]
-    children = list(tree)
-    # A part-of-speech tag over one word; its phrase, if any, was handled before.
-    if len(children) == 1 and isinstance(children[0], str):
-        return [children[0]]
-    inner = [child for child in children if not isinstance(child, str)]
-    if tree.label() not in ("", "TOP", "ROOT", "S", "SBAR", "VP", "SINV", "SQ", "SBARQ") and all(
-        _flat(child) for child in inner
-    ):
-        return [" ".join(tree.leaves())]
-    return [piece for child in children for piece in constituents(child)]
-
-
-def _flat(tree: Any) -> bool:
-    """True for phrases of which no part is a clause."""
-    return isinstance(tree, str) or (
-        tree.label() not in ("S", "SBAR", "VP", "SINV", "SQ", "SBARQ") and all(_flat(child) for child in tree)
-    )
-
-
 def load_function(name: str, setting: str) -> Any:
     """The user's own function by 'module:function'."""
     module, _, attribute = name.partition(":")
@@ -121,49 +71,6 @@ def load_function(name: str, setting: str) -> Any:
     if not callable(function):
         raise SettingError(f"{setting} names '{name}', which is not a function")
     return function
-
-
-def _supar(model: str) -> Chunker:
-    """The published parser: supar's CRF constituency parser."""
-    try:
-        supar = importlib.import_module("supar")
-    except ImportError as error:
-        raise ModelError(
-            f"the parser 'supar:{model}' needs the package supar, which is not installed: pip install supar; or leave "
-            "grips.parser at 'chunker', which needs nothing"
-        ) from error
-    try:
-        parser = supar.Parser.load(model)
-    except Exception as error:  # a download that fails ends in any kind of error
-        raise ModelError(f"supar cannot load '{model}': {error}; leave grips.parser at 'chunker'") from error
-
-    def chunk(text: str) -> list[str]:
-        found: list[str] = []
-        for sentence in sentences(text):
-            words = re.findall(r"\w+(?:['-]\w+)*|[^\w\s]", sentence)
-            tree = parser.predict([words], prob=False, verbose=False).sentences[0].values[-1]
-            found += constituents(tree)
-        return joined_to(text, found)
-
-    return chunk
-
-
-def joined_to(text: str, pieces: list[str]) -> list[str]:
-    """A parser's pieces as in the text: with its spaces, and punctuation attached to the word before."""
-    found: list[str] = []
-    end = 0
-    for piece in pieces:
-        pattern = r"\s*".join(re.escape(part) for part in piece.split())
-        match = re.compile(pattern).search(text, end)
-        if match is None:
-            continue
-        gap = text[end : match.start()]
-        if found and not gap and not text[match.start()].isspace():
-            found[-1] += match.group()  # a comma, or the rest of a word that the parser split
-        else:
-            found.append(match.group())
-        end = match.end()
-    return found
 
 
 # Paraphrases by a sequence-to-sequence model such as PEGASUS, which GrIPS was published with.

@@ -25,7 +25,7 @@ from pinprompt.recipe.sections import QLearningSettings
 class ActionSets(Sequence[Any]):
     """The action sets of many prefixes, loaded a few at a time, since all at once may not fit in memory.
 
-    Each is a mask of the allowed tokens (packed if it comes from the tree), or a prior over them.
+    Each is a mask of the allowed tokens (packed if it comes from the tree).
     """
 
     def __init__(self, prefixes: list[Prefix], sets: Callable[[list[Prefix]], Any]) -> None:
@@ -71,7 +71,7 @@ class Learner:
         self.optimiser = torch.optim.Adam(self.writer.psi.parameters(), lr=self.settings.learning_rate)
 
     def update(self, ids: Tensor, rewards: Tensor) -> Update:
-        """One step on episodes `ids` [B, L] with rewards (already scaled by 1/alpha): [B], or [B, L] by token."""
+        """One step on episodes `ids` [B, L] with rewards [B] (already scaled by 1/alpha)."""
         prefixes, place = distinct_prefixes(ids)
         e = self.writer.tree.states(prefixes)
         hat_e = self.writer.psi(e)
@@ -98,23 +98,18 @@ class Learner:
         """The loss of the chosen target, and the values that went into it."""
         settings, length = self.settings, place.shape[1]
         if settings.target == "monte-carlo":
-            if rewards.ndim == 2:
-                target = targets.monte_carlo_gains(rewards, settings.gamma)
-            else:
-                target = targets.monte_carlo(rewards, length, settings.gamma)
+            target = targets.monte_carlo(rewards, length, settings.gamma)
             return targets.squared_error(q_t, target), torch.empty(0)
         if settings.target == "bootstrap":
             v = torch.zeros(len(prefixes), device=e.device)
             later = [row for row, prefix in enumerate(prefixes) if prefix]  # the empty prefix is never a next state
             if later:
                 v[later] = self._slow_values(e[later], [prefixes[row] for row in later])
-            estimate = targets.bootstrapped_gains if rewards.ndim == 2 else targets.bootstrapped
-            target = estimate(rewards, v[place[:, 1:]], settings.gamma)
+            target = targets.bootstrapped(rewards, v[place[:, 1:]], settings.gamma)
             return targets.squared_error(q_t, target), v[later]
         v_slow = self._slow_values(e, prefixes)[place]
         head, bias = self.writer.backbone.head, settings.logit_bias
-        masks, priors = self._action_sets(prefixes)
-        v = differentiable_value(hat_e, head, masks, settings.entropy, bias=bias, priors=priors)[place]
+        v = differentiable_value(hat_e, head, self._action_sets(prefixes), settings.entropy, bias=bias)[place]
         if settings.target == "path-single":
             loss = targets.path_single(q_t, v, v_slow, rewards, settings.gamma)
         elif settings.target == "path-multi":
@@ -127,18 +122,15 @@ class Learner:
     def _slow_values(self, e: Tensor, prefixes: list[Prefix]) -> Tensor:
         """V of the slow copy at each prefix, [N]."""
         backbone, bias = self.writer.backbone, self.settings.logit_bias
-        masks, priors = self._action_sets(prefixes)
         return kept_value(
-            self.slow(e), backbone.head, masks, self.settings.entropy, bias=bias, priors=priors,
+            self.slow(e), backbone.head, self._action_sets(prefixes), self.settings.entropy, bias=bias,
             product=backbone.over_vocabulary, each=backbone.side_by_side,
         )  # fmt: skip
 
-    def _action_sets(self, prefixes: list[Prefix]) -> tuple[ActionSets | None, ActionSets | None]:
-        """Which tokens count in a value: masks of what the filter keeps or of all that may be written, or priors."""
-        if self.settings.prior == "lm":
-            return None, ActionSets(prefixes, self.writer.tree.priors)
+    def _action_sets(self, prefixes: list[Prefix]) -> ActionSets:
+        """Which tokens count in a value: masks of what the filter keeps, or of all that may be written."""
         sets = self.writer.tree.packed if self.settings.filter == "values" else self.writer.allowed
-        return ActionSets(prefixes, sets), None
+        return ActionSets(prefixes, sets)
 
     def state(self) -> dict[str, Tensor]:
         """The state for a checkpoint: psi, its slow copy and Adam's moments."""

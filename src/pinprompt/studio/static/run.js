@@ -25,7 +25,6 @@ async function refresh() {
     const response = await fetch(address("live/" + run), { headers: { accept: "text/html" } });
     if (response.ok) replaceBody(await response.text());
     await matrix.update();
-    if (state === "running" && ours) await measure();
   } catch {
     // The server is gone or restarting; the stream tells when it is back.
   }
@@ -48,14 +47,6 @@ function replaceBody(html) {
 function settle() {
   const place = by("matrix-place");
   if (place) place.replaceWith(by("matrix"));
-}
-
-let measuring = 0;
-async function measure() {
-  if (Date.now() - measuring < 8000) return;
-  measuring = Date.now();
-  const said = await act("perplexity", { run }).catch(() => null);
-  if (said && said.measured) due = true;
 }
 
 function showState(now) {

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pinprompt.doctor import missing
 from pinprompt.models import sources
+from pinprompt.needs import missing
 from pinprompt.recipe.recipe import resolve
 
 
