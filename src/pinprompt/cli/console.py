@@ -284,6 +284,8 @@ def system_sentence(error: Exception) -> str:
         what = f"{named if len(named) <= 120 else named[:120] + '...'}: " if named else ""
         advice = ADVICE.get(error.errno)
         return f"{what}{error.strerror or error}" + (f"; {advice}" if advice else "")
+    if isinstance(error, RuntimeError) and "home directory" in str(error):  # Path.home()
+        return "there is no home directory to keep the cache in; set the environment variable HOME to a folder"
     if type(error).__name__ == "SafetensorError":
         return f"a file of weights is damaged or incomplete ({error}); delete it, so that it is fetched again"
     return ""

@@ -218,6 +218,12 @@ class RunFolder:
                 shutil.rmtree(left)
 
 
+def is_run_file(path: Path) -> bool:
+    """Whether a path is that of a file that a run has written, or will write, in its folder."""
+    whole = path.resolve()
+    return whole.name in OURS and any((whole.parent / name).is_file() for name in RUN)
+
+
 def _table_damage(folder: Path, run: str, checkpoint: Checkpoint) -> str:
     """What is wrong with the answers that a checkpoint refers to; '' if nothing."""
     position = checkpoint.provided("evaluator")

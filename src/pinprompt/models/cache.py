@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from pinprompt.errors import ModelError, RunError
 from pinprompt.files import rename, write_atomically
@@ -86,8 +86,7 @@ def place(target: Path, what: str) -> Iterator[Path | None]:
         if target.is_dir():
             yield None
             return
-        for left in staging.glob(f"{target.name}.*"):  # left by a killed process: we hold its lock
-            shutil.rmtree(left, ignore_errors=True)
+        _clean(staging, locks, target.name)
         folder = Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=staging))
         try:
             yield folder
@@ -98,11 +97,21 @@ def place(target: Path, what: str) -> Iterator[Path | None]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def _clean(staging: Path, locks: Path, held: str) -> None:
+    """Delete what killed processes left: folders whose lock nobody holds, or we do (`held`)."""
+    for left in staging.iterdir():
+        name = left.name.rpartition(".")[0]
+        with contextlib.suppress(Timeout, OSError), contextlib.ExitStack() as stack:
+            if name != held:
+                stack.enter_context(FileLock(locks / f"{name}.lock", timeout=0))
+            shutil.rmtree(left, ignore_errors=True)
+
+
 def check(target: Path, deep: bool = False) -> None:
     """Check the hashes of a folder in the cache, if it has any: at most once a day, or now with `deep`."""
     note = target / HASHES
     try:
-        if not deep and time.time() - note.stat().st_mtime < DAY:
+        if not deep and 0 <= time.time() - note.stat().st_mtime < DAY:  # a time in the future would count for ever
             return
         known = json.loads(note.read_text("utf-8"))
     except FileNotFoundError:
@@ -176,7 +185,8 @@ def known_sha256_of(path: Path) -> str:
     key = hashlib.sha256(f"{path}|{stat.st_size}|{stat.st_mtime_ns}".encode()).hexdigest()
     note = home() / "hashes" / f"{key}.json"
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return str(json.loads(note.read_text())["sha256"])
+        if stat.st_mtime <= time.time():  # a clock that was wrong may give two versions the same time
+            return str(json.loads(note.read_text())["sha256"])
     digest = sha256_of(path)
     # Only an optimisation: a read-only cache costs time, nothing else.
     with contextlib.suppress(OSError, RunError):
