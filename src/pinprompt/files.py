@@ -388,6 +388,20 @@ class FolderLock:
         self._file.truncate()
         self._file.write(f"process {os.getpid()}")
         self._file.flush()
+        self._path = folder / LOCK
+
+    def check(self) -> None:
+        """Raise a RunError if the folder is no longer the one that was locked: it may be another's by now."""
+        ours = os.fstat(self._file.fileno())
+        try:
+            there = os.stat(self._path, follow_symlinks=False)
+        except OSError:
+            there = None
+        if there is None or (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino):
+            raise RunError(
+                f"{self._path.parent} was removed, moved or replaced while the run was writing to it; nothing more is "
+                "written. If it was moved, resume it in its new place"
+            )
 
     def close(self) -> None:
         """Release the folder."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,9 @@ def read_line(line: bytes, run: str) -> dict[str, Any] | None:
 class Log:
     """The lines of one file; safe to append to from several threads."""
 
-    def __init__(self, path: Path, run: str = "") -> None:
-        self.path, self.run = path, run
+    def __init__(self, path: Path, run: str = "", check: Callable[[], None] = lambda: None) -> None:
+        """`check` is called before the file is opened for writing: its folder may be another's by then."""
+        self.path, self.run, self._check = path, run, check
         self.problems: list[str] = []
         """Messages about lines that cannot be used."""
         self.lines: list[dict[str, Any] | None] = [read_line(line, run) for line in whole_lines(path)]
@@ -80,6 +81,7 @@ class Log:
             self._synced = time.monotonic()
 
     def _open(self) -> AppendOnly:
+        self._check()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -115,11 +115,11 @@ class Checkpoint:
         started = time.monotonic()
         if not self._mark:
             self.mark()
-        self.folder.mkdir(exist_ok=True)
         for file in (self.growing | self._streams).values():
             file.sync()
         for sync in self.syncs:
             sync()
+        self.folder.mkdir(exist_ok=True)
         name = f"state-{step}.safetensors"
         digest = write_tensors(self.folder / name, tensors)
         whole = {

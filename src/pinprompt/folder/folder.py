@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -68,6 +68,8 @@ class RunFolder:
         self.notes: list[str] = []
         """Problems found and repaired on opening, for the user."""
         self._lock = FolderLock(self.path)
+        self.check = self._lock.check
+        """Called before files are written by their names."""
         try:
             holds, left = self._has(RUN), self._has(REMAINS)
             taken_up = resume and (holds or left)
@@ -91,6 +93,7 @@ class RunFolder:
         self.seconds_before = float(before) if isinstance(before, int | float) and 0 <= before < FOREVER else 0.0
         self._opened = time.monotonic()
         self.checkpoint.providers["seconds"] = self.seconds
+        self.checkpoint.syncs.append(self.check)
 
     @property
     def run(self) -> str:
@@ -114,6 +117,7 @@ class RunFolder:
         else:
             self.identity = replace(known, fingerprint=fingerprint, recipe=recipe, files=None)
         self.checkpoint.run = self.identity.run
+        self.check()
         # The order matters: run.json without a recipe is not a run, and a resumed run is unfinished from here on.
         identities.write(self.path, self.identity)
         write_atomically(self.path / "recipe.toml", recipe)
@@ -122,8 +126,12 @@ class RunFolder:
             self._files[name] = AppendOnly(self.path / f"{name}.jsonl", self.checkpoint.size(name))
         self.checkpoint.growing |= self._files
 
-    def finish(self) -> None:
-        """Complete run.json with the checksums of the finished run's files."""
+    def finish(self, reporter: Callable[[Path], object] | None = None) -> None:
+        """Write report.html with the reporter, and complete run.json with the checksums of the finished run's files."""
+        self.check()
+        if reporter is not None:
+            reporter(self.path)
+            self.check()
         assert self.identity is not None
         self.identity = identities.complete(self.path, self.identity, FINISHED)
 
@@ -133,6 +141,7 @@ class RunFolder:
 
     def record(self, event: Event) -> None:
         """Write an event to events.jsonl and its costs to costs.jsonl."""
+        self.check()
         self._files["events"].append([{"event": event.kind, "step": event.step, **event.data}])
         if event.costs:
             elapsed = {"elapsed": round(self.seconds(), 3)}
@@ -140,6 +149,7 @@ class RunFolder:
 
     def save_json(self, name: str, value: Mapping[str, Any]) -> None:
         """Write a JSON file such as result.json."""
+        self.check()
         write_json(self.path / name, value)
 
     def save_prompts(self, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -152,6 +162,7 @@ class RunFolder:
         writer = csv.DictWriter(text, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(table)
+        self.check()
         write_atomically(self.path / "prompts.csv", text.getvalue())
 
     def close(self) -> None:

@@ -238,9 +238,7 @@ def run(
         evaluator.close()
         record.save_prompts(evaluator.prompts_table())
         record.save_json("result.json", result)
-        if report and reporter is not None:
-            reporter(record.path)
-        record.finish()
+        record.finish(reporter if report else None)
         return result_of(record.path)
 
 
