@@ -59,6 +59,14 @@ def opener(path: str, flags: int) -> int:
     return handle
 
 
+def errno_of(error: BaseException) -> int | None:
+    """The system's number of an error; safetensors wraps the system's errors in its own."""
+    if isinstance(error, OSError):
+        return error.errno
+    found = re.search(r"\(os error (\d+)\)", str(error)) if type(error).__name__ == "SafetensorError" else None
+    return None if found is None else int(found[1])
+
+
 # Atomic writes: to a temporary name, synced, then renamed.
 
 

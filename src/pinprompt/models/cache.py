@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from filelock import FileLock, Timeout
 
 from pinprompt.errors import ModelError, RunError
-from pinprompt.files import rename, write_atomically
+from pinprompt.files import errno_of, rename, write_atomically, write_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -153,15 +153,18 @@ def translated(what: str) -> Iterator[None]:
     """Turn file system errors into clear messages: full disk, read-only cache, and others."""
     try:
         yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    except Exception as error:
+        number = errno_of(error)
+        if number is None:
+            raise
+        if number in (errno.ENOSPC, errno.EDQUOT):
             sentence = (
                 f"the disk is full: {what} does not fit into the cache {home()}. Nothing was left behind. "
                 "Free some space, or set PINPROMPT_HOME to a folder on another disk."
             )
-        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+        elif number in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
             sentence = (
-                f"cannot write {what} into the cache {home()} ({error.strerror}). "
+                f"cannot write {what} into the cache {home()} ({os.strerror(number)}). "
                 "Set PINPROMPT_HOME to a folder that you may write to."
             )
         else:
@@ -197,12 +200,12 @@ def known_sha256_of(path: Path) -> str:
 
 def kept_tensor(key: str, what: str, compute: Callable[[], Tensor]) -> Tensor:
     """A tensor that is computed once per key and kept in the cache; a cache that cannot be written only costs time."""
-    from safetensors.torch import load_file, save_file
+    from safetensors.torch import load_file
 
     target = home() / "tensors" / key[:32]
-    with contextlib.suppress(ModelError), place(target, what) as folder:
+    with contextlib.suppress(ModelError, RunError), place(target, what) as folder:
         if folder is not None:
-            save_file({"kept": compute()}, folder / "tensor.safetensors")
+            write_tensors(folder / "tensor.safetensors", {"kept": compute()})
     return load_file(target / "tensor.safetensors")["kept"] if target.is_dir() else compute()
 
 
