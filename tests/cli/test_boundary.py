@@ -141,13 +141,18 @@ def test_a_cache_on_a_full_disk_costs_time_and_nothing_else(tmp_path: Path, monk
     resource = pytest.importorskip("resource")
     torch = pytest.importorskip("torch")
     monkeypatch.setenv("PINPROMPT_HOME", str(tmp_path))
+
+    def fill(target: Path) -> None:
+        with cache.place(target, "a model") as folder:
+            assert folder is not None
+            save_file({"weights": torch.ones(1000)}, folder / "model.safetensors")
+
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
     try:
         kept = cache.kept_tensor("0" * 64, "a tensor", lambda: torch.ones(1000))
-        with pytest.raises(ModelError, match="into the cache"), cache.place(tmp_path / "models" / "a", "it") as folder:
-            assert folder is not None
-            save_file({"weights": torch.ones(1000)}, folder / "model.safetensors")
+        with pytest.raises(ModelError, match="into the cache"):
+            fill(tmp_path / "models" / "a")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert float(kept.sum()) == 1000

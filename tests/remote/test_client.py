@@ -377,9 +377,9 @@ def test_an_absurd_usage_report_stops_at_once(tokens: tuple[int, int]) -> None:
 
 
 def test_numbers_of_four_hundred_digits_are_no_answer() -> None:
-    with serving(lambda *_: raw(b'{"choices": [], "usage": {"prompt_tokens": ' + b"9" * 400 + b"}}")) as server:
-        with pytest.raises(BadAnswer, match="more than 40 digits"):
-            client(server.url).complete("text", 1)
+    body = b'{"choices": [{"logprobs": {"top_logprobs": [{" great": -' + b"9" * 400 + b"}]}}]}"
+    with serving(lambda *_: raw(body)) as server, pytest.raises(BadAnswer, match="more than 40 digits"):
+        client(server.url).complete("text", 1)
 
 
 def test_no_output_contains_the_key(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
