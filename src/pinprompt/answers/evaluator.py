@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pinprompt.answers.budget import Amounts, Budget, Reservation
-from pinprompt.answers.executors import Executor, Inline, Job
+from pinprompt.answers.executors import Executor, Inline, Job, never
 from pinprompt.answers.memo import Memo, memo_key
 from pinprompt.answers.requests import Requests
 from pinprompt.answers.table import Table, pack_contents, pack_rows, unpack_contents
@@ -418,7 +418,7 @@ class Evaluator:
             for one in questions
             if one.unknown
         ]
-        stop = bool if report else self.budget.expired  # a report has no time limit
+        stop = never if report or self.budget.settings.minutes is None else self.budget.expired  # reports have no limit
         if self._requests is not None:
             self._requests.limited = not report
         answers = self.executor.run(jobs, stop)
