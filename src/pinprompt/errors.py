@@ -37,6 +37,10 @@ class ModelError(PinpromptError):
     """A model that cannot be found, downloaded, loaded or used for the task."""
 
 
+class UselessAnswers(ModelError):
+    """Most of the first answers of a model behind an API cannot be used, so the run stops."""
+
+
 class NotFetched(ModelError):
     """A model or dataset that is not on this machine and must not be downloaded."""
 

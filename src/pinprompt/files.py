@@ -11,6 +11,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import stat
 import time
 import zlib
@@ -45,6 +46,14 @@ def opener(path: str, flags: int) -> int:
         os.close(handle)
         raise OSError(errno.EINVAL, problem, path)
     return handle
+
+
+def errno_of(error: BaseException) -> int | None:
+    """The system's number of an error; safetensors wraps the system's errors in its own."""
+    if isinstance(error, OSError):
+        return error.errno
+    found = re.search(r"\(os error (\d+)\)", str(error)) if type(error).__name__ == "SafetensorError" else None
+    return None if found is None else int(found[1])
 
 
 # Atomic writes: to a temporary name, synced, then renamed.
@@ -199,6 +208,20 @@ class FolderLock:
         self._file.truncate()
         self._file.write(f"process {os.getpid()}")
         self._file.flush()
+        self._path = folder / LOCK
+
+    def check(self) -> None:
+        """Raise a RunError if the folder is no longer the one that was locked: it may be another's by now."""
+        ours = os.fstat(self._file.fileno())
+        try:
+            there = os.stat(self._path, follow_symlinks=False)
+        except OSError:
+            there = None
+        if there is None or (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino):
+            raise RunError(
+                f"{self._path.parent} was removed, moved or replaced while the run was writing to it; nothing more is "
+                "written. If it was moved, resume it in its new place"
+            )
 
     def close(self) -> None:
         """Release the folder."""

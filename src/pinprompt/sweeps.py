@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pinprompt.errors import FolderInUse, MissingExtra, PinpromptError, SettingError, did_you_mean
+from pinprompt.errors import FolderInUse, MissingExtra, PinpromptError, RunError, SettingError, did_you_mean
+from pinprompt.folder import identity as identities
 from pinprompt.recipe import recipe as recipes
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.reports.report import write_report
@@ -34,8 +35,13 @@ class Cell:
 
     @property
     def done(self) -> bool:
-        """Whether the cell has a result."""
-        return (self.folder / "result.json").exists()
+        """Whether the cell is whole: its run ended with a report, and no file has changed since."""
+        try:
+            identity = identities.read(self.folder)
+        except RunError:
+            return False  # running it says why
+        files = None if identity is None else identity.files
+        return files is not None and "report.html" in files and not identities.changed_files(self.folder, files)
 
 
 @dataclass(frozen=True)

@@ -143,3 +143,14 @@ def test_a_result_shows_itself_in_a_notebook(run: Path) -> None:
     page = running.result_of(run)._repr_html_()
     assert "<td>It was</td>" in page
     assert "accuracy on dev" in page
+
+
+def test_a_runs_own_files_are_not_written_over(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("text\na fine film\n")
+    before = (run / "prompts.csv").read_bytes()
+    for name in ("prompts.csv", "events.jsonl", "answers.jsonl"):
+        done = call("predict", run, "--input", tmp_path / "x.csv", "--output", run / name)
+        assert done.exit_code == 2
+        assert "is a file of a run" in done.stderr
+    assert (run / "prompts.csv").read_bytes() == before
+    assert call("predict", run, "--input", tmp_path / "x.csv", "--output", run / "mine.csv").exit_code == 0

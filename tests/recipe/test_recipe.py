@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from pinprompt.data.datasets import CARDS
 from pinprompt.errors import SettingError
 from pinprompt.methods.baselines.grips import TextRules
 from pinprompt.methods.table import METHODS
 from pinprompt.recipe import recipe as recipes
+from pinprompt.recipe.recipe import Recipe
+from pinprompt.recipe.task_sections import ClassificationSettings, CustomSettings, StyleTransferSettings
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -205,3 +209,30 @@ def test_settings_of_the_command_line_have_the_same_bounds() -> None:
     assert recipes.parse_overrides(["policy.k=256"]) == {"policy": {"k": 256}}
     with pytest.raises(SettingError, match="seed"):
         recipes.resolve({"task": {"dataset": "sst-2"}, **recipes.parse_overrides(["seed=1" + "0" * 5000])})
+
+
+def whole_numbers(section: type[BaseModel], path: str = "") -> Iterator[str]:
+    """The settings of a section, and of those in it, that take whole numbers."""
+    for name, field in section.model_fields.items():
+        kinds = [field.annotation, *get_args(field.annotation)]
+        if int in kinds:
+            yield f"{path}{name}"
+        for kind in kinds:
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                yield from whole_numbers(kind, f"{path}{name}.")
+
+
+TASKS = {"classification": ClassificationSettings, "style-transfer": StyleTransferSettings, "custom": CustomSettings}
+EVERY = [(name, "classification") for name in whole_numbers(Recipe) if not name.startswith("task.")] + [
+    (f"task.{name}", kind) for kind, section in TASKS.items() for name in whole_numbers(section)
+]
+
+
+@pytest.mark.parametrize(("name", "kind"), EVERY)
+def test_every_whole_number_has_an_upper_bound(name: str, kind: str) -> None:
+    """A number that no laptop survives is refused before anything is allocated, or waited for."""
+    tree: Any = 10**16 if not name.endswith(("seed", "split")) else 2**64
+    for part in reversed(name.split(".")):
+        tree = {part: tree}
+    with pytest.raises(SettingError, match="less than or equal to"):
+        recipes.resolve(recipes.merge({"task": {"kind": kind}}, tree))

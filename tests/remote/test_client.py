@@ -158,8 +158,8 @@ def test_concurrency_has_a_limit_and_answers_are_in_order() -> None:
             with lock:
                 inside.add(number)
                 crowds.append(len(inside))
-            if number < 3:
-                together.wait(LIMIT)  # until three are here at once
+            if 0 < number < 4:
+                together.wait(LIMIT)  # until three are here at once, after the first, which is alone
             time.sleep(random.random() / 20)  # so that answers overtake each other
             with lock:
                 inside.remove(number)
@@ -295,12 +295,8 @@ def test_a_refused_request_is_that_examples_failure() -> None:
 
 
 def test_newer_models_want_another_name_for_the_limit() -> None:
-    together = threading.Barrier(2)
-
     def script(number: int, path: str, body: dict[str, Any]) -> Any:
         if "max_tokens" in body:
-            if body.get("together"):
-                together.wait(LIMIT)
             return refuse(400, "Unsupported parameter: use 'max_completion_tokens' instead.")
         return reply(said("hi"))
 
@@ -310,7 +306,7 @@ def test_newer_models_want_another_name_for_the_limit() -> None:
         asked.chat(MESSAGES, 5)
         assert [("max_tokens" in body) for _, body, _ in server.seen] == [True, False, False]
         asked = client(server.url)
-        assert asked.each(lambda _: asked.chat(MESSAGES, 5, together=True), range(2)) == [said("hi")] * 2
+        assert asked.each(lambda _: asked.chat(MESSAGES, 5), range(2)) == [said("hi")] * 2
 
 
 @pytest.mark.parametrize(
@@ -323,6 +319,67 @@ def test_odd_usage_counts_as_the_worst_case(usage: Any) -> None:
         taken = asked.take()
         assert taken.tokens_out == 9
         assert 4 <= taken.tokens_in <= 4 + OVERHEAD
+
+
+def test_one_request_at_a_time_until_an_answer_has_said_what_it_costs() -> None:
+    crowd: list[int] = []
+
+    def script(number: int, path: str, body: dict[str, Any]) -> Any:
+        crowd.append(len(server.seen))
+        return refuse(400, "not this one") if number < 2 else reply(said("hi"))
+
+    def ask(number: int) -> str:
+        try:
+            return str(asked.chat(MESSAGES, 5))
+        except BadAnswer as failure:
+            return str(failure)
+
+    with serving(script) as server:
+        asked = client(server.url, concurrency=8)
+        answers = asked.each(ask, range(10))
+    assert crowd[:3] == [1, 2, 3]  # refusals say nothing about costs
+    assert ["not this one" in one for one in answers] == [True] * 2 + [False] * 8
+
+
+def test_the_largest_overhead_seen_is_the_worst_case() -> None:
+    class Limits(Watch):
+        def __init__(self) -> None:
+            self.most: list[tuple[int, ...]] = []
+
+        def sending(self, *most: int) -> int:
+            self.most.append(most)
+            return 0
+
+        def seconds_left(self) -> None:
+            return None
+
+    overheads = [5000, 100, 7000, 0]
+    with serving(lambda n, *_: reply(said("hi", tokens=(20 + overheads[n], 9 + n)))) as server:
+        asked = client(server.url)
+        asked.complete("x" * 20, 5)
+        meter = Limits()
+        asked.attach(meter)
+        first = meter.most.pop()
+        assert first[1:] == (5020, 9)
+        for _ in range(3):
+            asked.complete("x" * 20, 5)
+    assert meter.most == [(1, 5020, 9), (1, 5020, 10), (1, 7020, 11)]
+    assert asked.overhead == (5000, 4)  # what a run reserves does not change on the way
+
+
+@pytest.mark.parametrize("tokens", [(10**6, 1), (10, 10**6), (10**39, 1)])
+def test_an_absurd_usage_report_stops_at_once(tokens: tuple[int, int]) -> None:
+    with serving(lambda n, *_: reply(said("hi", tokens=tokens if n == 3 else (10, 2)))) as server:
+        asked = client(server.url, concurrency=2)
+        with pytest.raises(ServerDown, match=r"reported .*000 tokens.*|reported 10 tokens in and 1,000,000 out"):
+            asked.each(lambda _: asked.chat(MESSAGES, 5), range(100))
+        assert len(server.seen) <= 4 + 2
+
+
+def test_numbers_of_four_hundred_digits_are_no_answer() -> None:
+    body = b'{"choices": [{"logprobs": {"top_logprobs": [{" great": -' + b"9" * 400 + b"}]}}]}"
+    with serving(lambda *_: raw(body)) as server, pytest.raises(BadAnswer, match="more than 40 digits"):
+        client(server.url).complete("text", 1)
 
 
 def test_no_output_contains_the_key(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -200,3 +202,130 @@ def test_ctrl_c_ends_waiting_for_a_server(tmp_path: Path, lm_folder: Path, manne
     assert "Traceback" not in told
     lines = [json.loads(line) for line in (tmp_path / "run" / "requests.jsonl").read_text("utf-8").splitlines()]
     assert sum(line["kind"] == "reply" for line in lines) >= 1  # what came before is kept
+
+
+SYSTEM = 5000
+"""Tokens that a server adds to every request without being asked."""
+
+
+def with_usage(extra: Callable[[int], int]) -> Any:
+    """Answers as the labeller does, and bills more than was sent; what was billed is in `billed`."""
+    billed: list[int] = []
+
+    def script(number: int, path: str, body: dict[str, Any]) -> Action:
+        def act(handler: Any, body: dict[str, Any]) -> None:
+            told = json.loads(answer(labeller(number, path, body), body))
+            told["usage"] = {"prompt_tokens": 12 + extra(number), "completion_tokens": 1}
+            with lock:
+                billed.append(13 + extra(number))
+            reply(told)(handler, body)
+
+        return act if path == "/v1/completions" and isinstance(body.get("logprobs"), int) else refuse(404, "no path")
+
+    lock = threading.Lock()
+    return script, billed
+
+
+@pytest.mark.parametrize("limit", ["tokens=60000", "money=0.05"])
+def test_a_server_that_adds_a_long_system_prompt_stays_within_the_cap(
+    tmp_path: Path, lm_folder: Path, limit: str
+) -> None:
+    script, billed = with_usage(lambda number: SYSTEM)
+    with serving(script) as server:
+        sets = ["--set", f"budget.{limit}", "--set", "budget.prices={toy={input=1.0,output=1.0}}"]
+        run = ["classify", *labelled(tmp_path), *writer(lm_folder), *server_at(server.url, concurrency=8), *sets]
+        done = call(*run, "--out", tmp_path / "run", "--json")
+    assert sum(billed) <= (60_000 if "tokens" in limit else 50_000)
+    assert done.exit_code in (0, 2), done.output
+    assert done.exception is None or isinstance(done.exception, SystemExit)
+    if done.exit_code:
+        assert "budget" in done.output
+
+
+def test_a_price_that_changes_on_the_way_costs_at_most_the_requests_on_their_way(
+    tmp_path: Path, lm_folder: Path
+) -> None:
+    """The bound of docs/remote.md: `remote.concurrency` requests at the difference."""
+    script, billed = with_usage(lambda number: SYSTEM if number > 30 else 0)
+    with serving(script) as server:
+        run = ["classify", *labelled(tmp_path), *writer(lm_folder), *server_at(server.url, concurrency=4)]
+        done = call(*run, "--set", "budget.tokens=9000", "--out", tmp_path / "run", "--json")
+    assert sum(billed) <= 9000 + 4 * SYSTEM
+    assert done.exit_code == 2, done.output
+    assert "budget of 9,000 tokens" in json.loads(done.stdout)["error"]
+
+
+def test_one_absurd_usage_report_stops_the_run_at_once(tmp_path: Path, lm_folder: Path) -> None:
+    script, billed = with_usage(lambda number: 10**9 if number == 20 else 0)
+    with serving(script) as server:
+        run = ["classify", *labelled(tmp_path), *writer(lm_folder), *server_at(server.url, concurrency=4)]
+        done = call(*run, "--set", "budget.tokens=900000", "--out", tmp_path / "run", "--json")
+    assert done.exit_code == 2, done.output
+    assert "reported 1,000,000,012 tokens" in json.loads(done.stdout)["error"]
+    assert len(billed) <= 21 + 4
+
+
+@pytest.mark.parametrize("useless", ["an error body", "not a number", "no label word", "no choices"])
+def test_a_run_whose_first_answers_are_useless_stops_and_says_so(tmp_path: Path, lm_folder: Path, useless: str) -> None:
+    bodies = {
+        "an error body": {"error": {"message": "overloaded"}},
+        "not a number": {"choices": [{"logprobs": {"top_logprobs": [{" great": math.nan, " terrible": math.nan}]}}]},
+        "no label word": {"choices": [{"logprobs": {"top_logprobs": [{" xyz": -0.1}]}}]},
+        "no choices": {"choices": []},
+    }
+
+    def script(number: int, path: str, body: dict[str, Any]) -> Action:
+        if path != "/v1/completions" or "opposite" in body["prompt"] or number < 3:  # the probe, and two good answers
+            return labeller(number, path, body)
+        return reply({**bodies[useless], "usage": USAGE})
+
+    with serving(script) as server:
+        run = ["classify", *labelled(tmp_path), *writer(lm_folder), *server_at(server.url), "--out", tmp_path / "run"]
+        done = call(*run, "--calls", 400, "--json")
+        assert done.exit_code == 2, done.output
+        assert "of the first" in json.loads(done.stdout)["error"]
+        assert "cannot be used" in done.stderr
+        paid = len(server.seen)
+        assert paid < 40
+        assert "cannot be used" in (tmp_path / "run" / "report.html").read_text("utf-8")
+        again = call(*run, "--calls", 400, "--resume")  # nothing of it is paid for again, but for the probe
+        assert again.exit_code == 2
+        assert len(server.seen) == paid + 1
+
+
+def test_a_useless_answer_is_paid_for_once_whenever_the_run_is_killed(tmp_path: Path, lm_folder: Path) -> None:
+    """Killed in the middle of a prompt, whose answers are not in the table yet."""
+    texts: Counter[str] = Counter()
+    held, full = threading.Event(), threading.Event()
+
+    def script(number: int, path: str, body: dict[str, Any]) -> Action:
+        if path != "/v1/completions" or "opposite" in body["prompt"]:
+            return labeller(number, path, body)
+        texts[body["prompt"]] += 1
+        if sum(texts.values()) == 5 and not held.is_set():
+            return hold
+        return reply({"choices": [], "usage": USAGE}) if "bad" in body["prompt"] else labeller(number, path, body)
+
+    def hold(handler: Any, body: dict[str, Any]) -> None:
+        full.set()
+        held.wait(LIMIT)
+        hang_up(handler, body)
+
+    lines = [f"a {'bad' if n % 3 == 0 else 'fine'} text {n},{n % 2}" for n in range(12)]
+    data = labelled(tmp_path)
+    (tmp_path / "train.csv").write_text("\n".join(["text,label", *lines]) + "\n", "utf-8")
+    with serving(script) as server:
+        run = ["classify", *data, *writer(lm_folder), *server_at(server.url, concurrency=1), "--calls", "100"]
+        run = [*map(str, run), "--out", str(tmp_path / "run"), "--no-memo", "--resume"]
+        environment = {**os.environ, KEY_ENV: "none", "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+        with child([sys.executable, "-m", "pinprompt", *run], env=environment) as process:
+            wait_until(full.is_set, "four answers", process)
+            process.kill()
+            process.wait(LIMIT)
+        held.set()
+        before = Counter(texts)
+        useless = [prompt for prompt in before if "bad" in prompt]
+        assert useless
+        done = call(*run)
+        assert done.exit_code == 0, done.output
+    assert [texts[prompt] for prompt in useless] == [1] * len(useless)

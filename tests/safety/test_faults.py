@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from pinprompt.recipe.task_sections import RemoteSettings
 from pinprompt.remote.client import RemoteClient
 from pinprompt.reports.report import write_report
 from pinprompt.run import running
+from pinprompt.values import Answers, Draw, Prompt
 from tests.house.tiny import FindTheWords, recipe
 from tests.safety.remote_runs import call
 
@@ -174,3 +176,52 @@ def test_the_list_for_all_runs_leaves_its_seal(
     assert sealed == {"set_by": "PINPROMPT_BAN_FILE", "phrases": 2, "sha256": digest.decode()}
     assert "blue" not in (tmp_path / "bound" / "prompts.csv").read_text("utf-8")
     assert sealed["sha256"] in (tmp_path / "bound" / "report.html").read_text("utf-8")
+
+
+class Disturbed(FindTheWords):
+    """A task during which somebody does something to the run folder."""
+
+    def __init__(self, after: int, deed: Callable[[], None]) -> None:
+        super().__init__()
+        self.left, self.deed = after, deed
+
+    def ask(self, prompts: Sequence[Prompt], rows: Sequence[int], draws: Sequence[Draw] = ()) -> list[Answers]:
+        self.left -= 1
+        if self.left == 0:
+            self.deed()
+        return super().ask(prompts, rows, draws)
+
+
+@pytest.mark.usefixtures("_eager")
+@pytest.mark.parametrize("after", [1, 20, "the report"])
+@pytest.mark.parametrize("deed", ["removed", "moved", "replaced"])
+def test_a_folder_that_changes_under_a_run_is_left_alone(
+    whole: Path, tmp_path: Path, lm_folder: Path, deed: str, after: Any
+) -> None:
+    out = tmp_path / "run"
+
+    def act() -> None:
+        if deed == "removed":
+            shutil.rmtree(out)
+        else:
+            out.rename(tmp_path / "moved")
+        if deed == "replaced":
+            shutil.copytree(whole, out)
+
+    def contents(folder: Path) -> dict[str, bytes]:
+        return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    if after == "the report":
+        reporter = lambda folder: act()  # noqa: E731
+        task = FindTheWords()
+    else:
+        reporter, task = write_report, Disturbed(after, act)
+    with pytest.raises((RunError, FileNotFoundError), match=r"removed|No such file"):
+        running.run(recipe(lm_folder, **SHORT), out, task=task, device="cpu", reporter=reporter)
+    if deed == "replaced":
+        assert contents(out) == contents(whole)
+    else:
+        assert not out.exists()
+    if deed != "removed":
+        go(lm_folder, tmp_path / "moved", resume=True)
+        assert (tmp_path / "moved" / "events.jsonl").read_bytes() == (whole / "events.jsonl").read_bytes()

@@ -60,11 +60,11 @@ def environment(home: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def opened(folder: Path, home: Path) -> Iterator[Studio]:
+def opened(folder: Path, home: Path, *options: str) -> Iterator[Studio]:
     home.mkdir(exist_ok=True)
     if consent._path().exists():  # whoever made the earlier runs opens the studio
         shutil.copy(consent._path(), home / "agreed.json")
-    command = [sys.executable, "-m", "pinprompt", "studio", str(folder), "--no-open", "--port", "0"]
+    command = [sys.executable, "-m", "pinprompt", "studio", str(folder), "--no-open", "--port", "0", *options]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment(home),
         start_new_session=True, cwd=folder.parent,

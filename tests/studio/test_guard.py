@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import shutil
+import socket
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -12,6 +16,7 @@ from urllib.parse import quote
 import pytest
 import run_samples as sample
 
+from pinprompt.files import FolderLock
 from tests.studio.conftest import Studio, opened
 
 
@@ -232,6 +237,70 @@ def test_what_a_form_says_cannot_become_an_option(served: Studio) -> None:
     command = json.loads(said)["command"]
     assert "--task-model=--trust-remote-code" in command
     assert "'policy.constraints.banned=[\"$(x)\"]'" in command
+
+
+def test_a_folder_whose_name_is_not_utf_8_is_shown_as_bad_and_the_rest_works(served: Studio) -> None:
+    odd = os.fsencode(served.folder) + b"/caf\xe9"
+    shutil.copytree(os.fsencode(served.folder / "a"), odd)
+    try:
+        status, page, _ = ask(served, own(served))
+        assert status == 200
+        assert "is not UTF-8. Rename it" in page.decode()
+        assert "/run/a" in page.decode()
+        for path in ("run/caf%E9", "run/caf?", "compare?folder=.", "take/compare?folder=.&format=csv", "run/a"):
+            status, said, _ = ask(served, own(served, path))
+            assert status in (200, 404), (path, said)
+        assert ask(served, own(served, "compare?folder=."))[0] == 200
+    finally:
+        shutil.rmtree(odd)
+
+
+@pytest.mark.parametrize("name", ["plan", "estimate", "search", "describe", "try"])
+def test_half_a_character_in_a_form_is_refused(served: Studio, name: str) -> None:
+    form = b'{"kind": "classify", "dataset": "vader-products", "name": "\\ud800", "run": "\\udfff"}'
+    status, said = post(served, name, form)
+    assert status == 400, said
+
+
+def test_a_slow_upload_keeps_nobody_waiting_and_leaves_nothing(served: Studio) -> None:
+    def files() -> set[Path]:
+        return {path for path in served.folder.parent.rglob("*") if path.is_file()}
+
+    before = files()
+    slow = [socket.create_connection(served.host.split(":"), timeout=900) for _ in range(20)]
+    head = f"POST {own(served, 'do/upload?kind=table&name=a.csv')} HTTP/1.1\r\nHost: {served.host}\r\n"
+    head += f"Origin: http://{served.host}\r\nContent-Length: 1000000\r\n\r\ntext,label\n"
+    for line in slow:
+        line.sendall(head.encode())
+    for place in range(40):  # a byte now and then, from all of them
+        slow[place % len(slow)].sendall(b"x")
+        assert ask(served, own(served))[0] == 200
+    for line in slow:
+        line.close()
+    assert ask(served, own(served))[0] == 200
+    assert files() == before
+
+
+def test_two_studios_on_one_folder_see_the_same_runs(served: Studio) -> None:
+    with opened(served.folder, served.folder.parent / "home") as second:
+        for studio in (served, second):
+            assert "/run/a" in ask(studio, own(studio))[1].decode()
+            assert ask(studio, f"/{(second if studio is served else served).token}/")[0] == 403
+        with closing(FolderLock(served.folder / "a")):  # as if one of them, or a terminal, ran it
+            for studio in (served, second):
+                status, said = post(studio, "resume", {"run": "a"})
+                assert status == 409, said
+                assert "already running" in said
+
+
+def test_a_studio_for_other_machines_is_guarded_alike(served: Studio) -> None:
+    with opened(served.folder, served.folder.parent / "home", "--host", "0.0.0.0") as studio:
+        port = studio.host.rpartition(":")[2]
+        assert ask(studio, own(studio))[0] == 200
+        assert ask(studio, "/")[0] == 403
+        assert ask(studio, own(studio), host=f"192.0.2.7:{port}")[0] == 200  # an address of this machine, by its number
+        assert ask(studio, own(studio), host="evil.example")[0] == 421
+        assert post(studio, "search", {}, Origin="http://evil.example")[0] == 403
 
 
 def test_pages_for_an_unknown_address_say_so(served: Studio) -> None:

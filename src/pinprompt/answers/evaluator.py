@@ -26,16 +26,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pinprompt.answers.budget import Amounts, Budget, Reservation
-from pinprompt.answers.executors import Executor, Inline, Job
+from pinprompt.answers.executors import Executor, Inline, Job, never
 from pinprompt.answers.memo import Memo, memo_key
 from pinprompt.answers.requests import Requests
 from pinprompt.answers.table import Table, pack_contents, pack_rows, unpack_contents
-from pinprompt.errors import BudgetSpent, RunError, TaskError
+from pinprompt.errors import BudgetSpent, RunError, TaskError, UselessAnswers
 from pinprompt.tasks.protocol import Billed, Task, billed, calls, fit_rows, report_fit_rows, split_rows, splits
 from pinprompt.values import Answers, Draw, Evaluation, Prompt, Score, derive
 
 REPORT = "report"
 """The draw of a stochastic task that a report shows."""
+FIRST = 20
+"""Answers of a model behind an API after which a run stops if most of them cannot be used."""
 PAIRED = "paired"
 """The draw of a stochastic task that all prompts of named requests share."""
 
@@ -91,6 +93,8 @@ class Evaluator:
         self._rows = {split: split_rows(task, split) for split in self.splits}
         self._fit = fit_rows(task)
         self._billed = billed(task)
+        self._useful = self._billed is None
+        """Whether enough answers can be used; a model that costs nothing may be asked in any case."""
         self._requests = requests
         self._paid_calls = 0
         self._restored = False
@@ -245,6 +249,7 @@ class Evaluator:
             **self.table.position(),
             "paid_calls": self.paid_calls,
             "memo_hits": self.memo_hits,
+            "useful": self._useful,
             "worst": dict(self._worst),
             "failed": dict(self._failed),
             "budget": self.budget.state(),
@@ -269,7 +274,7 @@ class Evaluator:
                 self._paid_calls, self.memo_hits = int(position["paid_calls"]), int(position["memo_hits"])
                 self._worst = {str(name): float(value) for name, value in position["worst"].items()}
                 self._failed = {str(name): float(value) for name, value in position["failed"].items()}
-                budget = position["budget"]
+                self._useful, budget = bool(position["useful"]), position["budget"]
             except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
                 raise RunError(f"the evaluator's position in the checkpoint cannot be read: {error!r}") from error
             self.budget.restore(budget)
@@ -414,7 +419,7 @@ class Evaluator:
             for one in questions
             if one.unknown
         ]
-        stop = bool if report else self.budget.expired  # a report has no time limit
+        stop = never if report or self.budget.settings.minutes is None else self.budget.expired  # reports have no limit
         if self._requests is not None:
             self._requests.limited = not report
         answers = self.executor.run(jobs, stop)
@@ -438,10 +443,27 @@ class Evaluator:
                 self.budget.settle(question.reservation, most.calls, *used)
                 self._paid_calls += calls(self.task, question.unknown, question.asked.final)
                 self._store(question, found, new, report)
+                self._check_first()
                 done += 1
         except BudgetSpent as refused:
             return done, str(refused)  # the minutes ended in the middle of a prompt; its replies so far are kept
         return done, None
+
+    def _check_first(self) -> None:
+        """Raise UselessAnswers if most of the first answers failed: all others would be paid for in vain."""
+        if self._useful:
+            return
+        known = [self.table.get(text, draw) for text, asked in self.table.prompts.items() for draw in asked.draws]
+        count, failures = sum(len(one.rows) for one in known), [why for one in known for why in one.failures.values()]
+        if count < FIRST:
+            return
+        if 2 * len(failures) > count:
+            raise UselessAnswers(
+                f"{len(failures)} of the first {count} answers of '{self._billed}' cannot be used, so the run stops; "
+                f"the first: {failures[0]}. Check the model, its server and the label words, then start over with "
+                "--force"
+            )
+        self._useful = True
 
     def _cleaned(self, given: Any, question: _Question) -> Answers:
         """A task's answers after a check; a TaskError if the task broke its contract."""

@@ -6,17 +6,46 @@ that was sent are always returned, so that no paid answer is lost.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from pinprompt import errors
-from pinprompt.errors import MissingExtra, PinpromptError, ServerDown, TaskError
+from pinprompt.errors import BudgetSpent, MissingExtra, PinpromptError, ServerDown, TaskError
 from pinprompt.tasks.protocol import Task
 from pinprompt.values import Answers, Draw, Prompt
 
 Stop = Callable[[], bool]
+FEW_SECONDS = 2.0
+
+
+def never() -> bool:
+    """For work that must not stop."""
+    return False
+
+
+@contextlib.contextmanager
+def on_the_clock(stop: Stop) -> Iterator[None]:
+    """Raise BudgetSpent inside a torch model, before any of its layers, once the time is over.
+
+    One pass over long texts can take minutes.
+    """
+    if stop is never or "torch" not in sys.modules:
+        yield
+        return
+
+    def look(module: Any, given: Any) -> None:
+        if stop():
+            raise BudgetSpent("the minutes of the budget are used up")
+
+    hook = sys.modules["torch"].nn.modules.module.register_module_forward_pre_hook(look)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 class Job(NamedTuple):
@@ -41,21 +70,31 @@ class Inline:
     """Asks in this process, one chunk of prompts after the other.
 
     A chunk has up to `TaskInfo.chunk` prompts: one at a time, so that each answer is stored and the clock checked
-    immediately, or several if that is much faster.
+    immediately, or several if that is much faster. Where time is limited, chunks are small enough to take a few
+    seconds, since a chunk that the clock interrupts is lost.
     """
 
     def __init__(self, task: Task, chunk: int | None = None) -> None:
         self.task = task
         self.chunk = max(1, task.info.chunk) if chunk is None else chunk
+        self._quick = 1
+        """Number of prompts that were answered within a few seconds."""
 
     def run(self, jobs: Sequence[Job], stop: Stop) -> Iterator[Answers]:
         """The answers to the jobs, in order."""
         done: dict[int, Answers] = {}
-        given = 0
-        for part in chunks(jobs, self.chunk):
+        given, left = 0, list(range(len(jobs)))
+        while left:
             if stop():
                 return
-            done |= dict(zip(part, ask_part(self.task, [jobs[number] for number in part]), strict=True))
+            size = self.chunk if stop is never else min(self.chunk, self._quick)
+            part = [left[at] for at in chunks([jobs[number] for number in left], size)[0]]
+            started = time.monotonic()
+            with on_the_clock(stop):
+                done |= dict(zip(part, ask_part(self.task, [jobs[number] for number in part]), strict=True))
+            taken = time.monotonic() - started
+            self._quick = 2 * len(part) if taken < FEW_SECONDS else max(1, len(part) // 2)
+            left = [number for number in left if number not in part]
             while given in done:
                 yield done.pop(given)
                 given += 1

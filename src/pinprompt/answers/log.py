@@ -12,7 +12,7 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,9 @@ SYNC_SECONDS = 1.0
 class Log:
     """The lines of one file; safe to append to from several threads."""
 
-    def __init__(self, path: Path, run: str = "") -> None:
-        self.path, self.run = path, run
+    def __init__(self, path: Path, run: str = "", check: Callable[[], None] = lambda: None) -> None:
+        """`check` is called before the file is opened for writing: its folder may be another's by then."""
+        self.path, self.run, self._check = path, run, check
         self.lines: list[dict[str, Any] | None] = []
         """What earlier sessions wrote, by line; None for a line that cannot be used. Empty once it was taken over."""
         self._sums: list[str] = []
@@ -96,6 +97,8 @@ class Log:
 
     def _write(self, data: bytes) -> None:
         left = memoryview(data)
+        if self._file is None:
+            self._check()
         with self._refusing():
             if self._file is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -47,10 +47,23 @@ for verb in (*search.VERBS, *use.VERBS, *study.VERBS, *about.VERBS):
 def main() -> None:
     """The entry point of `pinprompt`."""
     watch_parent()
+    _streams()
     try:
         app(prog_name="pinprompt")
     finally:
         _flush()
+
+
+def _streams() -> None:
+    """Make sure that there are streams to read and write, which can write any character."""
+    # A closed stream is None, and the next file that is opened would take its place.
+    sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stdout is None:
+        sys.stderr.write("pinprompt: stdout is closed, so the answer cannot be written; redirect it to a file\n")
+        raise SystemExit(1)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
 
 
 def _flush() -> None:

@@ -23,6 +23,7 @@ import typer
 from typer import Argument, Option
 
 from pinprompt.errors import PinpromptError
+from pinprompt.files import errno_of
 from pinprompt.models.sources import trusting
 from pinprompt.run import consent
 from pinprompt.wording import visible
@@ -279,11 +280,14 @@ def system_sentence(error: Exception) -> str:
     """What the machine refused, in one sentence; '' for an error that is ours to mend."""
     if isinstance(error, MemoryError):
         return "there is not enough memory; use a smaller model, fewer texts, or close other programs"
-    if isinstance(error, OSError) and error.errno is not None:
-        named = str(error.filename or "")
+    number = errno_of(error)
+    if number is not None:
+        named = str(getattr(error, "filename", None) or "")
         what = f"{named if len(named) <= 120 else named[:120] + '...'}: " if named else ""
-        advice = ADVICE.get(error.errno)
-        return f"{what}{error.strerror or error}" + (f"; {advice}" if advice else "")
+        advice = ADVICE.get(number)
+        return f"{what}{getattr(error, 'strerror', None) or error}" + (f"; {advice}" if advice else "")
+    if isinstance(error, RuntimeError) and "home directory" in str(error):  # Path.home()
+        return "there is no home directory to keep the cache in; set the environment variable HOME to a folder"
     if type(error).__name__ == "SafetensorError":
         return f"a file of weights is damaged or incomplete ({error}); delete it, so that it is fetched again"
     return ""

@@ -92,9 +92,9 @@ class Checkpoint:
         started = time.monotonic()
         if not self._mark:
             self.mark()
-        self.folder.mkdir(exist_ok=True)
         for sync in (*(log.sync for log in self._logs.values()), *self.syncs):
             sync()
+        self.folder.mkdir(exist_ok=True)
         now = {key: provider() for key, provider in self.providers.items()}
         whole = {"step": step, "tensors": _sum(tensors), **self._mark, "state": dict(state)}
         whole["provided"] = {**self._mark["provided"], **now}

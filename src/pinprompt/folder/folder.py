@@ -9,7 +9,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -54,6 +54,8 @@ class RunFolder:
         self.notes: list[str] = []
         """Problems found and repaired on opening, for the user."""
         self._lock = FolderLock(self.path)
+        self.check = self._lock.check
+        """Called before files are written by their names."""
         try:
             holds, left = self._has(RUN), self._has(REMAINS)
             taken_up = resume and (holds or left)
@@ -75,6 +77,7 @@ class RunFolder:
         self.seconds_before = number(self.checkpoint.provided("seconds")) or 0.0
         self._opened = time.monotonic()
         self.checkpoint.providers["seconds"] = self.seconds
+        self.checkpoint.syncs.append(self.check)
 
     @property
     def run(self) -> str:
@@ -98,6 +101,7 @@ class RunFolder:
         else:
             self.identity = replace(known, fingerprint=fingerprint, recipe=recipe, files=None)
         self.checkpoint.run = self.identity.run
+        self.check()
         # The order matters: run.json without a recipe is not a run, and a resumed run is unfinished from here on.
         identities.write(self.path, self.identity)
         write_atomically(self.path / "recipe.toml", recipe)
@@ -105,8 +109,12 @@ class RunFolder:
         for name in BESIDE:
             self.checkpoint.log(name)  # its position is part of every checkpoint from here on
 
-    def finish(self) -> None:
-        """Complete run.json with the checksums of the finished run's files."""
+    def finish(self, reporter: Callable[[Path], object] | None = None) -> None:
+        """Write report.html with the reporter, and complete run.json with the checksums of the finished run's files."""
+        self.check()
+        if reporter is not None:
+            reporter(self.path)
+            self.check()
         assert self.identity is not None
         identities.complete(self.path, self.identity, FINISHED)
 
@@ -116,6 +124,7 @@ class RunFolder:
 
     def record(self, event: Event) -> None:
         """Write an event to events.jsonl and its costs to costs.jsonl."""
+        self.check()
         self.checkpoint.log("events").append({"event": event.kind, "step": event.step, **event.data})
         if event.costs:
             elapsed = {"elapsed": round(self.seconds(), 3)}
@@ -123,6 +132,7 @@ class RunFolder:
 
     def save_json(self, name: str, value: Mapping[str, Any]) -> None:
         """Write a JSON file such as result.json."""
+        self.check()
         write_json(self.path / name, value)
 
     def save_prompts(self, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -135,6 +145,7 @@ class RunFolder:
         writer = csv.DictWriter(text, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(table)
+        self.check()
         write_atomically(self.path / "prompts.csv", text.getvalue())
 
     def close(self) -> None:
@@ -188,6 +199,12 @@ class RunFolder:
                 shutil.rmtree(target)
             else:
                 target.unlink(missing_ok=True)
+
+
+def is_run_file(path: Path) -> bool:
+    """Whether a path is that of a file that a run has written, or will write, in its folder."""
+    whole = path.resolve()
+    return whole.name in OURS and any((whole.parent / name).is_file() for name in RUN)
 
 
 def _damage(folder: Path, run: str, checkpoint: Checkpoint) -> str:

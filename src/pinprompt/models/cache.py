@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from pinprompt.errors import ModelError, RunError
-from pinprompt.files import rename, write_atomically
+from pinprompt.files import errno_of, rename, write_atomically, write_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -86,8 +86,7 @@ def place(target: Path, what: str) -> Iterator[Path | None]:
         if target.is_dir():
             yield None
             return
-        for left in staging.glob(f"{target.name}.*"):  # left by a killed process: we hold its lock
-            shutil.rmtree(left, ignore_errors=True)
+        _clean(staging, locks, target.name)
         folder = Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=staging))
         try:
             yield folder
@@ -98,11 +97,21 @@ def place(target: Path, what: str) -> Iterator[Path | None]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def _clean(staging: Path, locks: Path, held: str) -> None:
+    """Delete what killed processes left: folders whose lock nobody holds, or we do (`held`)."""
+    for left in staging.iterdir():
+        name = left.name.rpartition(".")[0]
+        with contextlib.suppress(Timeout, OSError), contextlib.ExitStack() as stack:
+            if name != held:
+                stack.enter_context(FileLock(locks / f"{name}.lock", timeout=0))
+            shutil.rmtree(left, ignore_errors=True)
+
+
 def check(target: Path, deep: bool = False) -> None:
     """Check the hashes of a folder in the cache, if it has any: at most once a day, or now with `deep`."""
     note = target / HASHES
     try:
-        if not deep and time.time() - note.stat().st_mtime < DAY:
+        if not deep and 0 <= time.time() - note.stat().st_mtime < DAY:  # a time in the future would count for ever
             return
         known = json.loads(note.read_text("utf-8"))
     except FileNotFoundError:
@@ -144,15 +153,18 @@ def translated(what: str) -> Iterator[None]:
     """Turn file system errors into clear messages: full disk, read-only cache, and others."""
     try:
         yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    except Exception as error:
+        number = errno_of(error)
+        if number is None:
+            raise
+        if number in (errno.ENOSPC, errno.EDQUOT):
             sentence = (
                 f"the disk is full: {what} does not fit into the cache {home()}. Nothing was left behind. "
                 "Free some space, or set PINPROMPT_HOME to a folder on another disk."
             )
-        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+        elif number in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
             sentence = (
-                f"cannot write {what} into the cache {home()} ({error.strerror}). "
+                f"cannot write {what} into the cache {home()} ({os.strerror(number)}). "
                 "Set PINPROMPT_HOME to a folder that you may write to."
             )
         else:
@@ -176,7 +188,8 @@ def known_sha256_of(path: Path) -> str:
     key = hashlib.sha256(f"{path}|{stat.st_size}|{stat.st_mtime_ns}".encode()).hexdigest()
     note = home() / "hashes" / f"{key}.json"
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return str(json.loads(note.read_text())["sha256"])
+        if stat.st_mtime <= time.time():  # a clock that was wrong may give two versions the same time
+            return str(json.loads(note.read_text())["sha256"])
     digest = sha256_of(path)
     # Only an optimisation: a read-only cache costs time, nothing else.
     with contextlib.suppress(OSError, RunError):
@@ -187,12 +200,12 @@ def known_sha256_of(path: Path) -> str:
 
 def kept_tensor(key: str, what: str, compute: Callable[[], Tensor]) -> Tensor:
     """A tensor that is computed once per key and kept in the cache; a cache that cannot be written only costs time."""
-    from safetensors.torch import load_file, save_file
+    from safetensors.torch import load_file
 
     target = home() / "tensors" / key[:32]
-    with contextlib.suppress(ModelError), place(target, what) as folder:
+    with contextlib.suppress(ModelError, RunError), place(target, what) as folder:
         if folder is not None:
-            save_file({"kept": compute()}, folder / "tensor.safetensors")
+            write_tensors(folder / "tensor.safetensors", {"kept": compute()})
     return load_file(target / "tensor.safetensors")["kept"] if target.is_dir() else compute()
 
 

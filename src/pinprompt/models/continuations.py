@@ -137,11 +137,12 @@ class SharedPrefixes:
                 if held[: place + 1] != node[: place + 1]:
                     at = self._slots.columns(group, self._sizes, place)
                     self._slots.put(*at, self._nodes[node[: place + 1]])
-            self._held[group] = node
+            self._held[group] = node[:depth]  # the pass may be interrupted: the clock is looked at on the way
         ids = [node[-1] for node in filled for _ in range(self.rows)]
         places = (self._sizes + depth).tolist() * self.groups
         with for_tokens(self.model, tokens):
             logits = self._slots.step(ids, places)
+        self._held = filled
         self.passes += 1
         if tokens is not None and logits.shape[-1] != len(tokens):
             logits = logits[:, list(tokens)]

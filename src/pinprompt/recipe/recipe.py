@@ -54,7 +54,7 @@ class Recipe(Section):
     profile: Literal["paper", "quick"] = Field(
         "paper", description="paper: the published settings; quick: settings for a few minutes on a laptop."
     )
-    seed: int = Field(0, ge=0, description="The random seed; 0 is a seed like any other.")
+    seed: int = Field(0, ge=0, le=2**63 - 1, description="The random seed; 0 is a seed like any other.")
     private: bool = Field(False, description="Keep your texts and pictures out of the run folder and its report.")
     task: TaskSettings = Field(description="The task that prompts are scored on.")
     policy: sections.PolicySettings = _section(sections.PolicySettings, "The prompt writer.")

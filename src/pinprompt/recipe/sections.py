@@ -35,7 +35,7 @@ class Constraints(Section):
     dictionary: bool = Field(
         False, description="Only allow tokens that are whole words of an English dictionary, with a leading space."
     )
-    max_chars: int | None = Field(None, ge=1, description="Maximum length of a prompt in characters.")
+    max_chars: int | None = Field(None, ge=1, le=1_000_000, description="Maximum length of a prompt in characters.")
     no_repeats: bool = Field(False, description="Never use a token twice in one prompt.")
     no_repeated_words: bool = Field(
         False, description="Never use a word twice in one prompt, except function words (a, of, with)."
@@ -50,18 +50,24 @@ class PolicySettings(Section):
         "facebook/opt-125m", description="The language model that writes prompts: hub id, folder, .gguf file or alias."
     )
     length: int = Field(5, ge=1, le=512, description="Number of tokens in a prompt (L).")
-    k: int | None = Field(10_000, ge=1, description="The filter keeps the k most likely next tokens; none: no filter.")
+    k: int | None = Field(
+        10_000, ge=1, le=1_000_000, description="The filter keeps the k most likely next tokens; none: no filter."
+    )
     context: Literal["none", "task"] | str = Field(
         "none", description="Text the LM reads before the prompt: none, task (provided by the task), or your own text."
     )
-    hidden: int = Field(2048, ge=1, description="Width of the hidden layer of psi.")
+    hidden: int = Field(2048, ge=1, le=16_384, description="Width of the hidden layer of psi.")
     rows: int = Field(
         16,
         ge=1,
+        le=512,
         description="Batch size of every forward pass of the LM; fixed, so that results do not depend on batching.",
     )
     tree_mb: int = Field(
-        1024, ge=1, description="Memory for cached prefixes, in MiB; the least recently used are dropped first."
+        1024,
+        ge=1,
+        le=16_384,
+        description="Memory for cached prefixes, in MiB; the least recently used are dropped first.",
     )
     constraints: Constraints = Field(default_factory=Constraints, description="Constraints on prompts.")
 
@@ -91,11 +97,12 @@ class QLearningSettings(Section):
         description="Where unlikely tokens are filtered out: in policy and values, in sampling only, or nowhere.",
     )
     top_q: int | None = Field(
-        None, ge=1, description="Sample only from this many tokens with the largest Q; none: all."
+        None, ge=1, le=1_000_000, description="Sample only from this many tokens with the largest Q; none: all."
     )
     top_q_from: int = Field(
         0,
         ge=0,
+        le=100_000_000,
         description="Number of prompts before top_q applies: at first the tokens with the largest Q are the same "
         "everywhere.",
     )
@@ -116,21 +123,27 @@ class QLearningSettings(Section):
         False,
         description="Z-score replayed scores over the whole replay buffer; false: keep the z-scores of their step.",
     )
-    steps: int = Field(6000, ge=1, description="Number of search steps.")
-    prompts: int = Field(16, ge=1, description="Prompts written and scored per step.")
-    updates: int = Field(1, ge=1, description="Gradient steps per search step.")
+    steps: int = Field(6000, ge=1, le=10_000_000, description="Number of search steps.")
+    prompts: int = Field(16, ge=1, le=4096, description="Prompts written and scored per step.")
+    updates: int = Field(1, ge=1, le=10_000, description="Gradient steps per search step.")
     capacity: int = Field(
-        64_000, ge=1, description="Capacity of the replay buffer in episodes; the oldest are dropped first."
+        64_000,
+        ge=1,
+        le=10_000_000,
+        description="Capacity of the replay buffer in episodes; the oldest are dropped first.",
     )
     keep_best: int = Field(
-        0, ge=0, description="Number of best episodes that are never dropped from the replay buffer."
+        0, ge=0, le=1_000_000, description="Number of best episodes that are never dropped from the replay buffer."
     )
     batch: int = Field(
-        256, ge=1, description="Episodes per gradient step; the first step waits until the replay has as many."
+        256,
+        ge=1,
+        le=16_384,
+        description="Episodes per gradient step; the first step waits until the replay has as many.",
     )
     learning_rate: float = Field(5e-5, gt=0, description="Adam's learning rate.")
     clip: float = Field(5.0, gt=0, description="Maximum gradient norm.")
-    eval_every: int = Field(20, ge=1, description="Score the greedy prompt on dev every N steps.")
+    eval_every: int = Field(20, ge=1, le=10_000_000, description="Score the greedy prompt on dev every N steps.")
     on_collapse: Literal["restart", "stop", "ignore"] = Field(
         "ignore",
         description="After three steps without a new prompt: restart with new weights, stop, or continue (ignore).",
@@ -160,6 +173,7 @@ class UntrainedSettings(Section):
     prompts: int = Field(
         96_000,
         ge=1,
+        le=10_000_000,
         description="Number of different prompts to score; by default as many as in PIN's published schedule.",
     )
 
@@ -184,11 +198,12 @@ class RaceSettings(Section):
     first_block: int = Field(
         8,
         ge=1,
+        le=100_000,
         description="Rows in the first block, rounded up to the same number per class; each block doubles them.",
     )
     keep: float = Field(1 / 3, gt=0, le=1, description="Share of prompts that advance to the next block.")
-    least: int = Field(4, ge=1, description="Minimum number of prompts that advance.")
-    batch: int = Field(8, ge=1, description="Prompts scored together in the first block.")
+    least: int = Field(4, ge=1, le=10_000, description="Minimum number of prompts that advance.")
+    batch: int = Field(8, ge=1, le=4096, description="Prompts scored together in the first block.")
     max_perplexity: float | None = Field(
         400.0, gt=0, description="Leave out prompts with a higher perplexity under the LM; none: no limit."
     )
@@ -211,13 +226,16 @@ class RaceSettings(Section):
 class GuidedSettings(Section):
     """Guided decoding: a beam search in which LM and task score choose each token; the default for pictures."""
 
-    beams: int = Field(8, ge=1, description="Number of beams in the first round; it doubles each round.")
+    beams: int = Field(8, ge=1, le=256, description="Number of beams in the first round; it doubles each round.")
     tokens: int = Field(
-        96, ge=1, description="Number of most likely tokens with which each beam is extended and scored."
+        96, ge=1, le=1024, description="Number of most likely tokens with which each beam is extended and scored."
     )
-    rounds: int = Field(2, ge=1, le=16, description="Number of times the whole beam search is run.")
+    rounds: int = Field(2, ge=1, le=6, description="Number of times the whole beam search is run.")
     revisions: int = Field(
-        8, ge=0, description="Maximum number of revisions of the best prompt; each replaces or removes one token."
+        8,
+        ge=0,
+        le=10_000,
+        description="Maximum number of revisions of the best prompt; each replaces or removes one token.",
     )
     weight: float = Field(
         0.03, ge=0, description="Weight of the mean log-probability of a prompt's tokens relative to its score."
@@ -232,9 +250,11 @@ class GuidedSettings(Section):
 class SoftPromptSettings(Section):
     """Soft prompt tuning: vectors instead of words, trained by gradient descent; the answer is a tensor."""
 
-    epochs: int = Field(400, ge=1, description="Passes over the training rows.")
+    epochs: int = Field(400, ge=1, le=1_000_000, description="Passes over the training rows.")
     learning_rate: float = Field(1e-2, gt=0, le=1e30, description="Adam's learning rate.")
-    eval_every: int = Field(5, ge=1, description="Score on train and dev every N epochs; the best on dev is kept.")
+    eval_every: int = Field(
+        5, ge=1, le=1_000_000, description="Score on train and dev every N epochs; the best on dev is kept."
+    )
 
     def planned(self, length: int, finalists: int) -> tuple[int, int]:
         """The maximum cost on train and on dev, in prompts; the start and the end are scored too."""
@@ -245,8 +265,8 @@ class SoftPromptSettings(Section):
 class AutoPromptSettings(Section):
     """AutoPrompt: replaces one token at a time with the one that should lower the loss most by the gradient."""
 
-    steps: int = Field(100, ge=1, description="Number of replacements to try.")
-    candidates: int = Field(10, ge=1, description="Candidate tokens per step.")
+    steps: int = Field(100, ge=1, le=1_000_000, description="Number of replacements to try.")
+    candidates: int = Field(10, ge=1, le=10_000, description="Candidate tokens per step.")
 
     def planned(self, length: int, finalists: int) -> tuple[int, int]:
         """The maximum cost on train and on dev, in prompts."""
@@ -256,13 +276,16 @@ class AutoPromptSettings(Section):
 class PezSettings(Section):
     """PEZ: computes the gradient at the nearest words and applies it to continuous vectors."""
 
-    steps: int = Field(5000, ge=1, description="Gradient steps.")
+    steps: int = Field(5000, ge=1, le=10_000_000, description="Gradient steps.")
     optimiser: Literal["adafactor", "adamw"] = Field(
         "adafactor", description="adafactor (as published for language models) or adamw (as published for CLIP)."
     )
     learning_rate: float = Field(0.3, gt=0, le=1e30, description="Learning rate.")
     eval_every: int = Field(
-        100, ge=1, description="Every N steps, score the current prompt and the one with the lowest loss since then."
+        100,
+        ge=1,
+        le=10_000_000,
+        description="Every N steps, score the current prompt and the one with the lowest loss since then.",
     )
 
     def planned(self, length: int, finalists: int) -> tuple[int, int]:
@@ -274,10 +297,12 @@ class PezSettings(Section):
 class GripsSettings(Section):
     """GrIPS: deletes, swaps, paraphrases and restores phrases of an instruction as long as the score improves."""
 
-    candidates: int = Field(5, ge=1, description="Edited prompts per step (m).")
-    edits: int = Field(1, ge=1, description="Edits per candidate (l).")
-    steps: int = Field(10, ge=1, description="Maximum number of steps (n).")
-    patience: int = Field(2, ge=1, description="Stop after this many steps in a row without a better prompt (P).")
+    candidates: int = Field(5, ge=1, le=10_000, description="Edited prompts per step (m).")
+    edits: int = Field(1, ge=1, le=1000, description="Edits per candidate (l).")
+    steps: int = Field(10, ge=1, le=1_000_000, description="Maximum number of steps (n).")
+    patience: int = Field(
+        2, ge=1, le=1_000_000, description="Stop after this many steps in a row without a better prompt (P)."
+    )
     paraphraser: str = Field(
         "writer",
         description="Paraphraser of phrases: writer (the policy LM), pegasus (as published), seq2seq:MODEL, or "
@@ -305,16 +330,18 @@ class BudgetSettings(Section):
     calls: int | None = Field(
         None,
         ge=1,
+        le=10**15,
         description="Maximum number of calls in the search (a call is one example); the report's calls are extra.",
     )
     total_calls: int | None = Field(
         None,
         ge=1,
+        le=10**15,
         description="Maximum number of calls in search and report, including repeated and lost requests. None: for a "
         "model behind an API, `calls` plus the report's calls, plus 10 % of both for lost requests.",
     )
     tokens: int | None = Field(
-        None, ge=1, description="Maximum number of tokens sent and received in search and report."
+        None, ge=1, le=10**15, description="Maximum number of tokens sent and received in search and report."
     )
     money: float | None = Field(None, gt=0, description="Maximum cost of search and report, by the price table.")
     minutes: float | None = Field(
@@ -342,4 +369,6 @@ class ScoringSettings(Section):
         description="How the answer is chosen: dev: the method's finalist with the best score on dev; rows: the best "
         "on all rows of train and dev, with hand-written prompts among the candidates.",
     )
-    finalists: int = Field(16, ge=1, description="Number of best prompts of a search that the answer is chosen from.")
+    finalists: int = Field(
+        16, ge=1, le=10_000, description="Number of best prompts of a search that the answer is chosen from."
+    )

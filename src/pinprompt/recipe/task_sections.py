@@ -52,12 +52,18 @@ class ClassificationSettings(Section):
     instruction: str | None = Field(
         None, description="A hand-written instruction to compare with; none: the dataset's own."
     )
-    shots: int = Field(16, ge=1, description="Examples per class in train and in dev.")
+    shots: int = Field(16, ge=1, le=100_000, description="Examples per class in train and in dev.")
     split: int = Field(
-        13, ge=0, description="The few-shot split: seed of the random draw, or number of a published folder."
+        13,
+        ge=0,
+        le=2**63 - 1,
+        description="The few-shot split: seed of the random draw, or number of a published folder.",
     )
     test_rows: int | None = Field(
-        None, ge=1, description="Maximum number of test rows (drawn at random with a fixed seed); none: all."
+        None,
+        ge=1,
+        le=10_000_000,
+        description="Maximum number of test rows (drawn at random with a fixed seed); none: all.",
     )
     reward: Literal["gap", "accuracy", "log-likelihood"] = Field("gap", description="The score of a prompt.")
     weight_wrong: float = Field(180.0, gt=0, description="Weight of a negative gap, that is, a wrong label (lambda 1).")
@@ -110,14 +116,17 @@ class StyleTransferSettings(Section):
     test: str | None = Field(None, description="File with texts for the report; none: held out from the source file.")
     references: str | None = Field(None, description="File with human rewrites of the test texts, one per line.")
     split: int = Field(
-        13, ge=0, description="Seed of the split into training, dev and judge texts, or number of a published folder."
+        13,
+        ge=0,
+        le=2**63 - 1,
+        description="Seed of the split into training, dev and judge texts, or number of a published folder.",
     )
     model: str = Field("facebook/opt-125m", description="The task model: hub id, folder, .gguf, alias or remote:name.")
     template: str = Field(
         '{prompt} "{text}" "',
         description="Template with {prompt} and {text}, ending with an opening quote; prompts with {text} do without.",
     )
-    sources: int = Field(2, ge=1, description="Number of source texts that prompts are scored on, see draw.")
+    sources: int = Field(2, ge=1, le=10_000, description="Number of source texts that prompts are scored on, see draw.")
     draw: Literal["step", "fixed"] = Field(
         "step",
         description="step: draw new source texts at each step of Q-learning and score each prompt on one of them (as "
@@ -128,15 +137,21 @@ class StyleTransferSettings(Section):
         description="Score of an output: mean of content and style (as published; a copy of the text gets half of it), "
         "or gain: content times the gain in style over the source text (a copy gets 0).",
     )
-    samples: int = Field(32, ge=1, description="Number of outputs of which the best one counts.")
+    samples: int = Field(32, ge=1, le=1024, description="Number of outputs of which the best one counts.")
     bootstraps: int = Field(
-        4, ge=1, description="Number of groups of `samples` outputs; the score is the mean over the best of each."
+        4,
+        ge=1,
+        le=1024,
+        description="Number of groups of `samples` outputs; the score is the mean over the best of each.",
     )
-    dev_sources: int = Field(16, ge=1, description="Number of source texts in the dev split.")
+    dev_sources: int = Field(16, ge=1, le=10_000, description="Number of source texts in the dev split.")
     test_sources: int | None = Field(
-        None, ge=1, description="Maximum number of test texts (drawn at random with a fixed seed); none: all."
+        None,
+        ge=1,
+        le=10_000_000,
+        description="Maximum number of test texts (drawn at random with a fixed seed); none: all.",
     )
-    test_samples: int = Field(32, ge=1, description="Outputs per test text, of which the best is reported.")
+    test_samples: int = Field(32, ge=1, le=1024, description="Outputs per test text, of which the best is reported.")
     content: Literal["bertscore", "alignment"] = Field(
         "bertscore", description="Content judge: bertscore (as in the released code) or alignment (as the paper's CTC)."
     )
@@ -156,7 +171,9 @@ class StyleTransferSettings(Section):
     test_style: str = Field(
         "trained", description="Style judge for the report: trained (on your texts), or a model as in style."
     )
-    judge_lines: int = Field(1000, ge=10, description="Maximum number of texts per style for training a judge.")
+    judge_lines: int = Field(
+        1000, ge=10, le=1_000_000, description="Maximum number of texts per style for training a judge."
+    )
     force_judge: bool = Field(False, description="Use a trained style judge even if it cannot distinguish the styles.")
     fluency: str = Field(
         "perplexity",
@@ -202,7 +219,9 @@ class CustomSettings(Section):
         "", description="'module:name' of a function that maps a prompt (or a list of them) to scores."
     )
     stochastic: bool = Field(False, description="Whether the function may return different scores for the same prompt.")
-    calls_per_prompt: int = Field(1, ge=1, description="Number of calls that one prompt counts towards the budget.")
+    calls_per_prompt: int = Field(
+        1, ge=1, le=1_000_000, description="Number of calls that one prompt counts towards the budget."
+    )
 
 
 class ModelSettings(Section):
@@ -236,7 +255,9 @@ class RemoteSettings(Section):
         "Which word comes next: {words}? Answer with one word.",
         description="The question after the text when labels are read from a chat; {words} are the label words.",
     )
-    window: int = Field(4096, ge=64, description="Context window of the model in tokens (counted as three bytes each).")
+    window: int = Field(
+        4096, ge=64, le=10_000_000, description="Context window of the model in tokens (counted as three bytes each)."
+    )
     concurrency: int = Field(8, ge=1, le=256, description="Maximum number of concurrent requests.")
     requests_per_minute: float | None = Field(None, gt=0, description="Maximum number of requests per minute.")
     timeout: float = Field(

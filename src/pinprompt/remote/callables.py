@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pinprompt.errors import ModelError, SettingError
+from pinprompt.errors import BudgetSpent, ModelError, SettingError
 from pinprompt.models.label_text import Frame
 from pinprompt.remote.labels import CERTAINTY, Guess, RemoteInputs, RemoteWords, place_of
 
@@ -84,6 +84,8 @@ class CallableLabels:
             answers = self.function(list(texts))
             if inspect.isawaitable(answers):
                 answers = asyncio.run(_awaited(answers))
+        except BudgetSpent:
+            raise  # the clock
         except Exception as error:  # the user's code may raise anything
             if len(texts) == 1:
                 return [error]

@@ -26,7 +26,9 @@ PREFIX = "remote:"
 """Prefix of the names of remote models."""
 FIRST_WAIT = 0.5
 OVERHEAD = 64
-"""Maximum number of tokens that a chat's format adds to its messages."""
+"""Number of tokens that a chat's format may add to its messages; what a server reports may raise it."""
+ABSURD = 200_000
+"""A server that reports this many tokens more than a request can have is not believed, and the run stops."""
 Used = tuple[int, int, int]
 """Calls, tokens in and tokens out."""
 T = TypeVar("T")
@@ -98,6 +100,12 @@ class RemoteClient:
         self._next_send = clock() + self._random.random() * self._gap
         """No request is sent before this time: by the rate limit, or because the server asked for it."""
         self._limit = "max_tokens"
+        self._heard = False
+        """Whether an answer has said what a request costs."""
+        self._largest = (OVERHEAD, 0)
+        """The most tokens in and out that the server reported beyond the size of a request."""
+        self.overhead = self._largest
+        """The same before there was a meter: what a run reserves must not change while it goes on, or is resumed."""
 
     def __repr__(self) -> str:
         return f"RemoteClient({self.settings.base_url!r}, {self.model!r})"
@@ -128,10 +136,15 @@ class RemoteClient:
         """Apply a function to items in parallel, up to the concurrency limit; answers in order.
 
         If one raises an exception, pending ones are finished, since they are paid for, and the rest is not started. An
-        interruption (Ctrl-C) also ends pending ones.
+        interruption (Ctrl-C) also ends pending ones. Until an answer has said what a request costs, there is one
+        request at a time.
         """
-        if len(items) == 1:
-            return [function(items[0])]
+        first: list[R] = []
+        while items and (not self._heard or len(items) == 1):
+            first.append(function(items[0]))
+            items = items[1:]
+        if not items:
+            return first
         pool = ThreadPoolExecutor(min(self.settings.concurrency, max(1, len(items))))
         futures: list[Future[R]] = []
         try:
@@ -141,7 +154,7 @@ class RemoteClient:
             while pending and not any(future.exception() for future in done):
                 done, pending = wait(futures, AWAKE, return_when=FIRST_EXCEPTION)
             failed = [future for future in futures if future in done and future.exception() is not None]
-            return [future.result() for future in failed or futures]
+            return first + [future.result() for future in failed or futures]
         except BaseException as error:
             self._halt.set()
             pool.shutdown(wait=False, cancel_futures=True)
@@ -154,18 +167,29 @@ class RemoteClient:
             self._halt.clear()
 
     def once(self, question: Sequence[Any], ask: Callable[[], T], fits: Callable[[Any], bool]) -> T:
-        """The result of `ask`, a JSON value; or the stored answer to the same question in this run, if valid."""
+        """The result of `ask`, a JSON value; or the stored answer to the same question in this run, if valid.
+
+        A useless answer that was paid for is stored as well, and is the same BadAnswer again.
+        """
         if self._meter is None:
             return ask()
         key = hashlib.sha256(json.dumps(question).encode()).hexdigest()
         known = self._meter.recall(key)
-        if known is not None and fits(known[0]):
+        useless = None if known is None else dig(known[0], "useless")
+        if known is not None and (fits(known[0]) or isinstance(useless, str)):
             with self._lock:
                 self._usage.tokens_in += known[1]
                 self._usage.tokens_out += known[2]
+            if isinstance(useless, str):
+                raise BadAnswer(useless)
             return known[0]  # type: ignore[no-any-return]
         self._mine.took = (0, 0)
-        answer = ask()
+        try:
+            answer = ask()
+        except BadAnswer as failure:
+            if any(self._mine.took):
+                self._meter.keep(key, {"useless": self.redact(str(failure))[:300]}, *self._mine.took)
+            raise
         self._meter.keep(key, answer, *self._mine.took)
         return answer
 
@@ -186,14 +210,14 @@ class RemoteClient:
     def _ask(self, path: str, body: dict[str, Any], size: int, most_out: int) -> dict[str, Any]:
         """Send until there is an answer; BadAnswer if only this request failed, else another error."""
         samples = int(body.get("n", 1))
-        most = (samples, size + OVERHEAD, most_out * samples)
+        whole = (samples, size, most_out * samples)
         refused = resent = 0
         fresh = False
         while True:
             self._wait_for_turn()
             asked, limit = None, self._limit
             try:
-                answer = self._send(path, {"model": self.model, limit: most_out, **body}, most, fresh)
+                answer = self._send(path, {"model": self.model, limit: most_out, **body}, whole, fresh)
                 if not isinstance(answer, Response):
                     with self._lock:
                         self._unanswered = 0
@@ -215,9 +239,10 @@ class RemoteClient:
                 self._give_up(reason)
             self._back_off(refused + resent, asked)
 
-    def _send(self, path: str, body: dict[str, Any], most: Used, fresh: bool) -> dict[str, Any] | Response:
+    def _send(self, path: str, body: dict[str, Any], size: Used, fresh: bool) -> dict[str, Any] | Response:
         """Send once and count what it used; the answer, or the server's refusal."""
         meter = self._meter
+        most = (size[0], size[1] + self._largest[0], size[2] + self._largest[1])
         number = 0 if meter is None else meter.sending(*most)
         used, how = most, "lost"  # whatever happens after it was sent, it may be billed
         try:
@@ -226,7 +251,7 @@ class RemoteClient:
                 used, how = (0, 0, 0), "refused"
                 return response
             answer = response.json(self._secret)
-            used, how = _used(answer.get("usage"), most)
+            used, how = self._told(answer.get("usage"), size) or (most, "untold")
             return answer
         except NoAnswer as error:
             if not error.billed:
@@ -236,6 +261,25 @@ class RemoteClient:
             if meter is not None:
                 meter.ended(number, *used, how)
             self._count(used, how, meter is not None)
+
+    def _told(self, usage: Any, size: Used) -> tuple[Used, str] | None:
+        """What an answer used, if the server reports it; an absurd report ends the run."""
+        tokens_in, tokens_out = told = dig(usage, "prompt_tokens"), dig(usage, "completion_tokens")
+        self._heard = True
+        if not all(type(amount) is int for amount in told) or tokens_in <= 0 or tokens_out < 0:
+            return None
+        over_in, over_out = tokens_in - size[1], tokens_out - size[2]
+        if max(over_in, over_out) > ABSURD:
+            raise ServerDown(
+                f"{self.settings.base_url} reported {tokens_in:,} tokens in and {tokens_out:,} out for a request of "
+                f"{size[1]:,} bytes and at most {size[2]:,} tokens out; such a server cannot be kept within a budget, "
+                "so the run stops"
+            )
+        with self._lock:
+            self._largest = (max(self._largest[0], over_in), max(self._largest[1], over_out))
+            if self._meter is None:
+                self.overhead = self._largest
+        return (size[0], tokens_in, tokens_out), "told"
 
     def _count(self, used: Used, how: str, metered: bool) -> None:
         """Add a request to the usage."""
@@ -328,14 +372,6 @@ class RemoteClient:
     def _down(self, reason: str) -> str:
         server = self.settings.base_url
         return f"{server} does not answer requests ({reason}); try again, or resume the run, when it is up again"
-
-
-def _used(usage: Any, most: Used) -> tuple[Used, str]:
-    """What an answer used: as reported by the server, otherwise the maximum."""
-    tokens_in, tokens_out = told = dig(usage, "prompt_tokens"), dig(usage, "completion_tokens")
-    if all(type(amount) is int for amount in told) and 0 < tokens_in < 1 << 40 and 0 <= tokens_out < 1 << 40:
-        return (most[0], tokens_in, tokens_out), "told"
-    return most, "untold"
 
 
 def size_of(text: str) -> int:

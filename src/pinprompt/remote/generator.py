@@ -14,7 +14,7 @@ from typing import Any
 from pinprompt.errors import ModelError, SettingError
 from pinprompt.judges.vision import VisionAnswer
 from pinprompt.models.generator import TEMPLATE, Generated, Request, filled, new_tokens, tidy
-from pinprompt.remote.client import OVERHEAD, BadAnswer, RemoteClient, Usage, dig, size_of, texts_of
+from pinprompt.remote.client import BadAnswer, RemoteClient, Usage, dig, size_of, texts_of
 from pinprompt.remote.labels import Guess, likely_tokens
 from pinprompt.values import derive
 
@@ -94,13 +94,14 @@ class RemoteGenerator:
 
     def length(self, prompt: str, text: str) -> int:
         """The maximum number of input tokens of a prompt and a text."""
-        return size_of(self.fill(prompt, text)) + OVERHEAD
+        return size_of(self.fill(prompt, text)) + self.client.overhead[0]
 
     def most_tokens(self, prompt: str, text: str, samples: int) -> tuple[int, int]:
         """The maximum tokens in and out of `n` samples, including retries of truncated answers."""
         tries = self.client.tries
         requests = 1 if self.many else samples
-        return self.length(prompt, text) * requests * tries, self.limit(text) * samples * tries
+        most_out = self.limit(text) * samples + self.client.overhead[1] * requests
+        return self.length(prompt, text) * requests * tries, most_out * tries
 
     def likely_tokens(self, prompt: str, text: str, samples: int) -> tuple[int, int]:
         """The expected tokens in and out of `n` samples, assuming that a rewrite is as long as its text."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from pinprompt.errors import SettingError
+from pinprompt.files import loads
 from pinprompt.remote.secret import Secret
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Response:
     def json(self, secret: Secret) -> dict[str, Any]:
         """The body as a JSON object without the key in it; NoAnswer if it is anything else."""
         try:
-            value = secret.clean(json.loads(self.body))
+            value = secret.clean(loads(self.body))
         except (ValueError, RecursionError) as error:
             raise NoAnswer(f"the answer is not JSON ({str(error)[:80]})", billed=True) from None
         if not isinstance(value, dict):

@@ -21,7 +21,7 @@ from typing import Any
 from pinprompt.errors import ModelError, SettingError
 from pinprompt.models.label_text import Frame
 from pinprompt.recipe.task_sections import RemoteSettings
-from pinprompt.remote.client import OVERHEAD, BadAnswer, RemoteClient, dig, open_client, size_of, texts_of
+from pinprompt.remote.client import BadAnswer, RemoteClient, dig, open_client, size_of, texts_of
 
 CERTAINTY = 0.99
 WORDS_OUT = 16
@@ -142,9 +142,10 @@ class RemoteClassifier:
 
     def most_tokens(self, frame: Frame, inputs: RemoteInputs) -> tuple[int, int]:
         """The maximum tokens in and out of one frame on these texts."""
-        extra = len(self._instruction()) + 400 + OVERHEAD  # the schema of a constrained answer, and the chat's format
+        over_in, over_out = self.client.overhead
+        extra = len(self._instruction()) + 400 + over_in  # with the schema of a constrained answer
         most_in = sum(size_of(frame.around(text)[0]) + extra for text in inputs.texts)
-        most_out = len(inputs.texts) * (1 if self.way in ("completions", "chat") else WORDS_OUT)
+        most_out = len(inputs.texts) * ((1 if self.way in ("completions", "chat") else WORDS_OUT) + over_out)
         return most_in * self.client.tries, most_out * self.client.tries
 
     def likely_tokens(self, frame: Frame, inputs: RemoteInputs) -> tuple[int, int]:

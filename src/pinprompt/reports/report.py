@@ -88,6 +88,7 @@ def contents(record: RunRecord) -> dict[str, Any]:
     curves = [dict(part, svg=Markup(part["svg"])) for part in parts.curves(record)]  # nosec B704
     scores = parts.scores(record)
     private = record.result.get("private") is True
+    problems = [text(event.get("reason"), 600) for event in record.of("problem")[-3:]]
     return {
         **{part.__name__: part(record) for part in PARTS},
         "scores": None if scores is None else dict(scores, chart=Markup(scores["chart"])),  # nosec B704
@@ -96,7 +97,11 @@ def contents(record: RunRecord) -> dict[str, Any]:
         "front": Markup(parts.front(record)),  # nosec B704
         "front_title": "Score against readability",
         "recipe": text(record.recipe_text, RECIPE_SHOWN),
-        "notes": [*record.notes, *(["This page does not show texts and pictures of the data (private)."] * private)],
+        "notes": [
+            *problems,
+            *record.notes,
+            *(["This page does not show texts and pictures of the data (private)."] * private),
+        ],
         "rows_place": False,  # the studio inserts its matrix of prompts and rows here
     }
 

@@ -230,10 +230,10 @@ def build_evaluator(
         shared = recipe.model_copy(update={"remote": share_of_rate(recipe.remote, settings.workers)})
         executor = Ray(partial(build_task, shared, device), settings.workers, threads, chunk)
     budget, model = Budget(recipe.budget), billed(task)
-    logs = [Log(record.path / ANSWERS, record.run)]
+    logs = [Log(record.path / ANSWERS, record.run, record.check)]
     requests = None
     if model is not None and executor is None:  # Ray workers count themselves, per prompt
-        logs.append(Log(record.path / REQUESTS, record.run))
+        logs.append(Log(record.path / REQUESTS, record.run, record.check))
         requests = Requests(logs[1], budget, model)
     table = Table(logs[0], recipe.private)
     evaluator = Evaluator(task, budget, memo=memo, executor=executor, seed=recipe.seed, table=table, requests=requests)

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from pinprompt.answers.budget import Budget, Reservation
+from pinprompt.answers.executors import on_the_clock
 from pinprompt.errors import BudgetSpent, NotFetched, SettingError
 from pinprompt.methods.protocol import Cost
 from pinprompt.methods.table import row_of
@@ -19,6 +20,8 @@ from pinprompt.tasks.function import FunctionTask
 from pinprompt.tasks.protocol import Billed, Task, billed, calls, fit_rows, hand_written, split_rows, splits
 from pinprompt.values import Draw, Prompt, derive
 
+PROBE_SECONDS = 20.0
+"""Maximum seconds for measuring: texts can be of any length."""
 PROBES = 16
 """Number of prompts scored to measure the time of a call: as many as in a step."""
 WORDS = (
@@ -138,9 +141,16 @@ def _estimate(
     elif named:
         figures["note"] = "the function was not imported; minutes are not known"
     elif probe:
-        seconds = _seconds_per_call(recipe, task)
+        until = time.perf_counter() + PROBE_SECONDS
+        try:
+            with on_the_clock(lambda: time.perf_counter() > until):
+                seconds = _seconds_per_call(recipe, task)
+                writing = _writing(recipe, task, device, cost)
+        except BudgetSpent:
+            figures["note"] = f"a few prompts take more than {PROBE_SECONDS:.0f} seconds here; minutes are not known"
+            return figures
         figures["seconds_per_call"] = seconds
-        minutes = (loading + _writing(recipe, task, device, cost) + seconds * planned) / 60
+        minutes = (loading + writing + seconds * planned) / 60
         limit = recipe.budget.minutes
         figures["minutes"] = minutes if limit is None else min(minutes, limit + loading / 60)
         figures["report_minutes"] = seconds * report_calls / 60
@@ -198,7 +208,10 @@ def _seconds_per_call(recipe: Recipe, task: Task) -> float:
     prompts = [Prompt(" ".join(words)) for words in texts]
     draws = [Draw(derive(recipe.seed, "estimate", number)) for number in range(len(prompts))]
     rows = split_rows(task, "train")
+    started = time.perf_counter()
     task.ask(prompts[:1], rows, draws[:1])
+    if (taken := time.perf_counter() - started) > PROBE_SECONDS / PROBES:
+        return taken / calls(task, rows)  # more of them would take too long, and say little else
     started = time.perf_counter()
     task.ask(prompts[1:], rows, draws[1:])
     return (time.perf_counter() - started) / (PROBES * calls(task, rows))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pinprompt.answers.budget import Reservation
-from pinprompt.errors import BudgetSpent, PinpromptError, RunError, SettingError
+from pinprompt.errors import BudgetSpent, PinpromptError, RunError, SettingError, UselessAnswers
 from pinprompt.folder.folder import RunFolder
 from pinprompt.folder.identity import changed_files
 from pinprompt.folder.reading import WITH_TEXTS, changed_since, read_environment, read_run, sequence
@@ -221,7 +221,13 @@ def run(
         for_report = hold_for_report(recipe, task, evaluator.budget, cost)
         if (for_dev := build.hold_for_dev(recipe, task, evaluator.budget)) is not None:
             held.append(for_dev)
-        outcome = _search(run_method, search, told) if resume else run_method(search)
+        try:
+            outcome = _search(run_method, search, told) if resume else run_method(search)
+        except UselessAnswers as error:
+            record.record(Event("problem", 0, {"reason": str(error)}))
+            if report and reporter is not None:
+                reporter(record.path)
+            raise
         open_reserve()
         if outcome.finalists is None:
             finalists = select(search, outcome.candidates, outcome.steps)
@@ -238,9 +244,7 @@ def run(
         evaluator.close()
         record.save_prompts(evaluator.prompts_table())
         record.save_json("result.json", result)
-        if report and reporter is not None:
-            reporter(record.path)
-        record.finish()
+        record.finish(reporter if report else None)
         return result_of(record.path)
 
 

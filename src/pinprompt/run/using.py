@@ -12,6 +12,7 @@ from pinprompt.answers.budget import Budget
 from pinprompt.answers.evaluator import Evaluator
 from pinprompt.errors import DataError, RunError, SettingError
 from pinprompt.folder import reading
+from pinprompt.folder.folder import is_run_file
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.recipe.sections import BudgetSettings
 from pinprompt.run import build, consent, running
@@ -136,6 +137,8 @@ def predict_table(
     recipe = recipe_of(run)
     if output is not None:
         tables.check_output(Path(output), source)
+        if is_run_file(Path(output)):
+            raise SettingError(f"'{output}' is a file of a run, which must not be changed; choose another name")
     table = tables.read_table(source, text_column, getattr(recipe.task, "text_column", "text"))
     texts = table.texts
     filled = [place for place, text in enumerate(texts) if text]

@@ -39,7 +39,7 @@ def _engine() -> Any:
         return file.read_text(encoding="utf-8") if file.is_file() else report.template(name)
 
     engine = report.engine(own)
-    engine.filters["address"] = lambda value: quote(str(value), safe="/")
+    engine.filters["address"] = lambda value: quote(str(value), safe="/", errors="replace")
     engine.filters["ago"] = ago
     return engine
 

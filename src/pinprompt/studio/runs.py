@@ -112,7 +112,11 @@ class RunList:
         if known is not None and known[0] == (*stamp, busy):
             return known[1]
         try:
+            place.id.encode()
             card = _card(place, busy)
+        except UnicodeEncodeError:
+            said = "The name of this folder is not UTF-8. Rename it, and the run can be opened."
+            card = Card(place.id, _name(place), place.when, "broken", said)
         except PinpromptError as error:
             said = text(str(error).replace(str(place.path) + os.sep, ""), 300)
             card = Card(place.id, _name(place), place.when, "broken", said)

@@ -68,7 +68,8 @@ class Studio:
 async def _html(render: Callable[..., str], *values: Any) -> Response:
     from starlette.responses import HTMLResponse
 
-    return HTMLResponse(await asyncio.to_thread(render, *values))
+    # Names of folders may be any bytes, which are lone surrogates here.
+    return HTMLResponse((await asyncio.to_thread(render, *values)).encode("utf-8", "replace"))
 
 
 async def _runs(studio: Studio, request: Request) -> Response:
@@ -242,7 +243,8 @@ async def _take_compare(studio: Studio, request: Request) -> Response:
     paths = [studio.run_list.path(run) for run in request.query_params.getlist("run")]
     if folder:
         paths = [studio.run_list.folder(folder)]
-    return _download(write_as(compare(paths), form).encode(), f"comparison.{endings[form]}", "application/octet-stream")
+    content = write_as(compare(paths), form).encode("utf-8", "replace")
+    return _download(content, f"comparison.{endings[form]}", "application/octet-stream")
 
 
 def _download(content: bytes, name: str, kind: str) -> Response:
@@ -255,6 +257,7 @@ def _download(content: bytes, name: str, kind: str) -> Response:
 async def _form(request: Request) -> dict[str, Any]:
     try:
         found = json.loads(await bounded_body(request, FORM))
+        json.dumps(found, ensure_ascii=False).encode()  # a lone surrogate is JSON, but no text
     except (ValueError, RecursionError):
         raise Refused(400, "The request is not JSON.") from None
     if not isinstance(found, dict):

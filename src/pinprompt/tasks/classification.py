@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -323,9 +324,7 @@ class ClassificationTask(Shown):
         instruction = self.settings.instruction or (self.data.card.instruction if self.data.card else None)
         if instruction:
             found.append(Draft(prompts.instructions_text(instruction, prompt, manual, self.model.kind), "instructions"))
-        train = [row.input for row in self.rows if row.split == "train"]
-        longest = max(map(len, self.model.encoder.pieces(train)))
-        room = self.model.encoder.window - min(longest, self.model.encoder.window // 2)
+        room = self.model.encoder.window - min(self._longest, self.model.encoder.window // 2)
 
         def fits(text: str) -> bool:
             return len(self.model.encoder.ids([text])[0]) <= room
@@ -333,6 +332,11 @@ class ClassificationTask(Shown):
         examples, seed = self.data.splits["train"], derive(self.seed, IN_CONTEXT)
         shown = prompts.in_context_text(examples, self.data.words, prompt, manual, seed, fits)
         return found if shown is None else [*found, Draft(shown, IN_CONTEXT)]
+
+    @cached_property
+    def _longest(self) -> int:
+        """Tokens of the longest training text; texts may have megabytes, so they are counted once."""
+        return max(map(len, self.model.encoder.pieces([row.input for row in self.rows if row.split == "train"])))
 
     def label_words(self) -> tuple[str, ...]:
         """The label words."""
