@@ -47,6 +47,8 @@ WRITTEN = 200
 """Prompts that the LM writes for the pool; at least three times as many as race."""
 FINAL_SHARE = 0.8
 """Most of the calls that finalists and hand-written prompts may take on all rows, if the task learns from rows."""
+ENTERING = 16
+"""If fewer prompts could enter a race of a task that learns from rows, a smaller share advances."""
 LONGEST = 5
 """Maximum number of tokens that the LM writes after a head; two more for prompts without a head."""
 HEADS = (
@@ -98,8 +100,7 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
     if not english:
         settings = settings.model_copy(update=_uncapped(settings))
     given = _left(task, search.evaluator.budget.settings.calls)
-    rounds, count, least = plan(costs, given, len(hand), settings, task.info.learns)
-    settings = settings.model_copy(update={"least": least})
+    rounds, count, settings = plan(costs, given, len(hand), settings, task.info.learns)
     drafts = [draft.text for draft in task.drafts() if not draft.name]
     texts = [runner.prompt.text for runner in hand]
     candidates = drafted(made, drafts, texts, max(WRITTEN, 3 * count), search.seed) if drafts else []
@@ -188,11 +189,11 @@ def _uncapped(settings: RaceSettings) -> dict[str, None]:
 
 
 class Plan(NamedTuple):
-    """The number of blocks, the number of prompts that enter the race, and the fewest that advance."""
+    """The number of blocks, the number of prompts that enter the race, and the settings that decide who advances."""
 
     blocks: int
     prompts: int
-    least: int
+    settings: RaceSettings
 
 
 def plan(costs: Sequence[int], calls: int | None, hand: int, settings: RaceSettings, learns: bool = False) -> Plan:
@@ -203,27 +204,31 @@ def plan(costs: Sequence[int], calls: int | None, hand: int, settings: RaceSetti
     are worth more than prompts: then fewer prompts advance, so that the last ones are asked on every row.
     """
     if calls is None:
-        return Plan(len(costs), max(settings.prompts, hand + 1), settings.least)
-    blocks, least, final = len(costs), settings.least, FINAL_SHARE * calls
+        return Plan(len(costs), max(settings.prompts, hand + 1), settings)
+    blocks, final = len(costs), FINAL_SHARE * calls
     if learns:
-        least = next((one for one in range(least, 0, -1) if (one + hand) * sum(costs) <= final), least)
-        learns = (least + hand) * sum(costs) <= final
-    settings = settings.model_copy(update={"least": least})
-    count = max(least, hand + 1)
+        least = next((one for one in range(settings.least, 0, -1) if (one + hand) * sum(costs) <= final), 0)
+        learns, least = bool(least), least or settings.least
+        settings = settings.model_copy(update={"least": least})
+    entering = max(settings.least, hand + 1)
     while blocks > 1 and (
-        race_cost(costs[:blocks], count, hand, settings) > calls
-        or (not learns and 2 * least * sum(costs[:blocks]) > calls)
+        race_cost(costs[:blocks], entering, hand, settings) > calls
+        or (not learns and 2 * settings.least * sum(costs[:blocks]) > calls)
     ):
         blocks -= 1
-    if race_cost(costs[:1], count, hand, settings) > calls:
+    if race_cost(costs[:1], entering, hand, settings) > calls:
         raise SettingError(
-            f"a race needs {race_cost(costs[:1], count, hand, settings)} calls for {count} prompts on {costs[0]} rows, "
-            f"but the budget is {calls}; raise --calls"
+            f"a race needs {race_cost(costs[:1], entering, hand, settings)} calls for {entering} prompts on "
+            f"{costs[0]} rows, but the budget is {calls}; raise --calls"
         )
     racing = calls - int(calls * settings.prune)
-    while race_cost(costs[:blocks], count + 1, hand, settings) <= racing:
-        count += 1
-    return Plan(blocks, count, least)
+    for keep in (settings.keep, settings.keep / 3, settings.keep / 9) if learns else (settings.keep,):
+        settings, count = settings.model_copy(update={"keep": keep}), entering
+        while race_cost(costs[:blocks], count + 1, hand, settings) <= racing:
+            count += 1
+        if count >= ENTERING:
+            break
+    return Plan(blocks, count, settings)
 
 
 def _left(task: Task, calls: int | None) -> int | None:
@@ -238,9 +243,8 @@ def cost(task: Task, settings: RaceSettings, given: int | None, length: int, fin
     """
     every = blocks_of(task, settings.first_block)
     costs, hand = [calls(task, block.rows) for block in every], len(hand_written(task))
-    blocks, count, fewest = plan(costs, _left(task, given), hand, settings, task.info.learns)
-    settings = settings.model_copy(update={"least": fewest})
-    least = max(fewest, hand + 1)
+    blocks, count, settings = plan(costs, _left(task, given), hand, settings, task.info.learns)
+    least = max(settings.least, hand + 1)
     share = 100 * sum(costs[:blocks]) / sum(costs)
     return Cost(
         calls=task.info.opening_calls + race_cost(costs[:blocks], count, hand, settings),
