@@ -82,12 +82,6 @@ def test_folders_text_files_and_stdin(tmp_path: Path, monkeypatch: pytest.Monkey
     assert read_table("-", "review").rows == [{"id": "1", "review": "fine"}]
     stdin(b'{"review": "fine"}\n')
     assert read_table("-", "review").texts == ["fine"]
-    # The column of the run's own data makes it a table, unasked.
-    for table in (b"id,review\n1,fine\n", b"\xef\xbb\xbfid;review\n1;fine\n", b'{"id": "1", "review": "fine"}\n'):
-        stdin(table)
-        assert read_table("-", usual="review").rows == [{"id": "1", "review": "fine"}]
-    stdin(b"review\nfine\n")
-    assert read_table("-", usual="review").texts == ["review", "fine"]  # a text of one word is no header
 
 
 def test_data_frames_are_tables(tmp_path: Path) -> None:

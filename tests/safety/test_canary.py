@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from pinprompt.answers.memo import Memo
 from pinprompt.errors import PinpromptError
 from pinprompt.judges.vision import VisionJudge
 from pinprompt.recipe.task_sections import RemoteSettings
@@ -181,7 +182,7 @@ def test_no_judge_keeps_the_key(tmp_path: Path, told: dict[str, str]) -> None:
 
     with serving(script) as server:
         settings = RemoteSettings(base_url=server.url, key_env=KEY_ENV, retries=0)
-        judge = VisionJudge(RemoteJudge(open_client("remote:eyes", settings)), tmp_path / "kept.json")
+        judge = VisionJudge(RemoteJudge(open_client("remote:eyes", settings)), Memo(tmp_path / "memo.sqlite"))
         told["verdicts"] = str([judge.judge(caption, image) for caption in ("a house", "a tree", "a cat")])
         told["objects"] = repr(vars(judge)) + repr(vars(judge.model))
         assert any("Authorization" in headers for _, _, headers in server.seen)
@@ -191,5 +192,5 @@ def test_no_judge_keeps_the_key(tmp_path: Path, told: dict[str, str]) -> None:
         with pytest.raises(PinpromptError) as caught:
             refused.judge("a house", image)
     told["refusal"] = str(caught.value)
-    assert (tmp_path / "kept.json").exists()
+    assert (tmp_path / "memo.sqlite").exists()
     assert leaks(tmp_path, told) == []

@@ -29,7 +29,6 @@ from pinprompt.errors import NotAgreed, PinpromptError, RunError, SettingError
 from pinprompt.files import seal, write_json
 from pinprompt.folder.checkpoint import Checkpoint
 from pinprompt.folder.reading import read_run
-from pinprompt.judges.vision import VisionJudge
 from pinprompt.models.sources import kind_of
 from pinprompt.policy.words import banned_phrases
 from pinprompt.policy.words import seal as ban_list
@@ -249,8 +248,6 @@ def test_texts_and_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, conten
         (tmp_path / f"sentiment.{name}.clean").write_bytes(content)
     for part in ("train", "dev", "test"):
         ours(lambda part=part: load_style("yelp", tmp_path, part))  # type: ignore[misc]
-    (tmp_path / "kept.json").write_bytes(content)
-    ours(lambda: VisionJudge(Any, tmp_path / "kept.json"))  # type: ignore[arg-type]  # nobody is asked
 
 
 @BOUNDED

@@ -432,8 +432,8 @@ def test_runs_are_compared_side_by_side(tab: Any, studio: Studio, earlier: dict[
         box.check()
     tab.click("#pick-go")
     tab.wait_for_selector("text=Side by side")
-    assert tab.locator("h2", has_text="accuracy on test").count() == 1
-    assert tab.locator("text=the best against the second").count() == 1
+    heads = tab.locator("h2").all_inner_texts()
+    assert any("accuracy on test" in head for head in heads), heads
     with tab.expect_download() as download:
         tab.click("text=Markdown")
     assert "| method |" in Path(download.value.path()).read_text("utf-8")

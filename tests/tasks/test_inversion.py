@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+from pinprompt.answers.memo import Memo
 from pinprompt.errors import DataError, SettingError
 from pinprompt.judges.vision import SCHEMA, CaptionMarks, Rating, VisionAnswer, VisionJudge, summarise
 from pinprompt.models import clip as clip_room
@@ -222,28 +222,17 @@ def test_no_answer_in_three_tries_is_a_recorded_failure() -> None:
 
 
 def test_answers_are_kept_and_cost_nothing_again(tmp_path: Path) -> None:
-    file = tmp_path / "kept" / "judge.json"
-    VisionJudge(Scripted(GOOD), cache=file).judge("x", PICTURE)
-    again = VisionJudge(Scripted("never asked"), cache=file)
+    memo = Memo(tmp_path / "memo.sqlite")
+    VisionJudge(Scripted(GOOD), memo).judge("x", PICTURE)
+    again = VisionJudge(Scripted("never asked"), memo)
     verdict = again.judge("x", PICTURE)
     assert verdict.cached
     assert verdict.rating == Rating(relevance=4, interpretability=2)
     assert again.calls == 0
     assert again.model.answers, "the model was not asked"
-    other = VisionJudge(Scripted(GOOD), cache=file)
+    other = VisionJudge(Scripted(GOOD), memo)
     assert not other.judge("another caption", PICTURE).cached
-    assert not VisionJudge(Scripted(GOOD), cache=file).judge("x", Image.new("RGB", (9, 9))).cached
-
-
-def test_a_strangers_file_is_not_trusted(tmp_path: Path) -> None:
-    file = tmp_path / "judge.json"
-    VisionJudge(Scripted(GOOD), cache=file).judge("x", PICTURE)
-    [key] = json.loads(file.read_text())
-    file.write_text(json.dumps({key: {"relevance": 99, "interpretability": 1}}))
-    assert VisionJudge(Scripted(GOOD), cache=file).judge("x", PICTURE).rating == Rating(relevance=4, interpretability=2)
-    file.write_text("[]")
-    with pytest.raises(DataError, match="remove the file"):
-        VisionJudge(Scripted(), cache=file)
+    assert not VisionJudge(Scripted(GOOD), memo).judge("x", Image.new("RGB", (9, 9))).cached
 
 
 def test_the_mean_comes_with_its_standard_error() -> None:

@@ -53,8 +53,7 @@ def read_table(source: object, text_column: str | None = None, usual: str = "tex
     """The table at a path, in a folder, on stdin ('-') or in a data frame.
 
     Without `text_column` the text is in the column `usual`, or in the only column. Stdin is read as a table (CSV, TSV
-    or JSONL) if a column is given, or if its first line has the column `usual` among others; otherwise every line is a
-    text.
+    or JSONL) if a column is given; otherwise every line is a text.
     """
     if is_frame(source):
         return _from_frame(source, text_column, usual)
@@ -154,25 +153,7 @@ def _from_stdin(text_column: str | None, usual: str) -> TextTable:
     raw, suffix = list(io.BytesIO(content)), ".txt"
     if text_column is not None:
         suffix = ".jsonl" if content.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{") else ".csv"
-    elif raw and usual in _columns_of(raw[0]):
-        suffix = ".jsonl" if raw[0].lstrip(b"\xef\xbb\xbf ").startswith(b"{") else ".csv"
     return _from_file(Path("stdin"), raw, suffix, text_column, usual)
-
-
-def _columns_of(line: bytes) -> list[str]:
-    """The columns that a first line names, were it that of a table; [] where it has fewer than two and is no JSON."""
-    text = line.decode("utf-8-sig", "replace").strip()
-    if text.startswith("{"):
-        try:
-            found = json.loads(text)
-        except (ValueError, RecursionError):
-            return []
-        return list(found) if isinstance(found, dict) else []
-    try:
-        rows = [next(csv.reader([text], delimiter=delimiter), []) for delimiter in examples.DELIMITERS]
-    except csv.Error:
-        return []
-    return [name.strip() for row in rows if len(row) > 1 for name in row]
 
 
 def _from_folder(folder: Path) -> TextTable:

@@ -11,13 +11,11 @@ import json
 import statistics
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pinprompt.errors import DataError
-from pinprompt.files import write_atomically
+from pinprompt.answers.memo import Memo, memo_key
 from pinprompt.recipe.sections import Price
 
 if TYPE_CHECKING:
@@ -94,11 +92,10 @@ class Summary:
 
 
 class VisionJudge:
-    """Asks, validates, retries, counts the cost, and stores every answer in a JSON file."""
+    """Asks, validates, retries, counts the cost, and stores every answer in the memo."""
 
-    def __init__(self, model: VisionModel, cache: Path | None = None, price: Price | None = None) -> None:
-        self.model, self.price, self._file = model, price, cache
-        self._known: dict[str, Any] = _read(cache) if cache is not None and cache.exists() else {}
+    def __init__(self, model: VisionModel, memo: Memo | None = None, price: Price | None = None) -> None:
+        self.model, self.price, self._memo = model, price, memo
         self.calls = self.tokens_in = self.tokens_out = 0
 
     @property
@@ -111,12 +108,10 @@ class VisionJudge:
     def judge(self, caption: str, image: Image) -> CaptionMarks:
         """The two ratings of a caption of a picture; stored answers cost nothing."""
         picture = _jpeg(image)
-        key = _key(self.model.name, caption, picture)
-        if key in self._known:
-            try:
-                return CaptionMarks(caption, Rating.model_validate(self._known[key]), cached=True)
-            except ValidationError:  # the stored answer is invalid: ask again
-                del self._known[key]
+        key = memo_key(self.model.name, QUESTION, caption, hashlib.sha256(picture).hexdigest())
+        known = {} if self._memo is None else self._memo.look_up([key])
+        if key in known:
+            return CaptionMarks(caption, Rating.model_validate(known[key]), cached=True)
         why = ""
         for _ in range(ATTEMPTS):
             answer = self.model.ask_image(QUESTION.format(caption=json.dumps(caption)), picture, SCHEMA)
@@ -131,19 +126,10 @@ class VisionJudge:
                 place = ".".join(map(str, first["loc"])) or "the answer"
                 why = f"{self.model.name} gave no two marks from 1 to 5 in {ATTEMPTS} tries: {place}: {first['msg']}"
                 continue
-            self._keep(key, rating)
+            if self._memo is not None:  # at once, since each answer was paid for
+                self._memo.keep({key: rating.model_dump()})
             return CaptionMarks(caption, rating)
         return CaptionMarks(caption, None, why)
-
-    def _keep(self, key: str, rating: Rating) -> None:
-        self._known[key] = rating.model_dump()
-        if self._file is None:
-            return
-        # Written at once, since each answer was paid for, and merged with what another process may have stored.
-        if self._file.exists():
-            self._known = {**_read(self._file), **self._known}
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._file, json.dumps(self._known, indent=0, sort_keys=True))
 
 
 def summarise(verdicts: Sequence[CaptionMarks], images: Sequence[Hashable] | None = None) -> Summary:
@@ -182,18 +168,3 @@ def _jpeg(image: Image) -> bytes:
     out = io.BytesIO()
     copy.save(out, "JPEG", quality=90)
     return out.getvalue()
-
-
-def _key(model: str, caption: str, picture: bytes) -> str:
-    parts = [model, QUESTION, caption, hashlib.sha256(picture).hexdigest()]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        known = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"the judge's stored answers cannot be read ({error}); remove the file.", path=path) from error
-    if not isinstance(known, dict):
-        raise DataError("the judge's stored answers are not a JSON object; remove the file.", path=path)
-    return known

@@ -107,6 +107,7 @@ def judge(
     found first. `settings` may have the recipe sections `remote` (the server) and `budget`. Answers are stored across
     runs unless `memo` is False. If the budget is spent, it returns the ratings so far.
     """
+    from pinprompt.answers.memo import Memo
     from pinprompt.models.cache import home
     from pinprompt.remote.client import open_client
     from pinprompt.remote.generator import RemoteJudge
@@ -119,7 +120,7 @@ def judge(
     budget = Budget(chosen.budget)
     limited = _Limited(RemoteJudge(client), budget, 2 * (1 + client.resends))
     budget.price(limited.name, 0, 0)  # a limit on money without a price is an error before anything is sent
-    kept = home() / "judge.json" if memo else None
+    kept = Memo(home() / "memo.sqlite", warn=notes) if memo else None
     judging = VisionJudge(limited, kept, chosen.budget.prices.get(limited.name))
     judged: list[JudgedRun] = []
     stopped = ""

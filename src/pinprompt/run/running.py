@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pinprompt.answers.budget import Reservation
-from pinprompt.errors import BudgetSpent, PinpromptError, RunError, SettingError, UselessAnswers
+from pinprompt.errors import BudgetSpent, RunError, SettingError, UselessAnswers
 from pinprompt.folder.folder import RunFolder
 from pinprompt.folder.identity import changed_files
 from pinprompt.folder.reading import WITH_TEXTS, changed_since, read_environment, read_run, sequence
@@ -196,10 +196,7 @@ def run(
         _keep_environment(record, build.environment(device, threads), notes)
         evaluator = build.build_evaluator(recipe, task, record, device, threads, notes)
 
-        told: list[str] = []
-
         def emit(event: Event) -> None:
-            told.append(event.kind)
             for listener in (record.record, *listeners):
                 listener(event)
 
@@ -222,7 +219,7 @@ def run(
         if (for_dev := build.hold_for_dev(recipe, task, evaluator.budget)) is not None:
             held.append(for_dev)
         try:
-            outcome = _search(run_method, search, told) if resume else run_method(search)
+            outcome = run_method(search)
         except UselessAnswers as error:
             record.record(Event("problem", 0, {"reason": str(error)}))
             if report and reporter is not None:
@@ -278,23 +275,6 @@ def _said(before: Any, now: Any) -> str:
         return ", ".join(f"{name} {_said(before.get(name), value)}" for name, value in now.items()
                          if before.get(name) != value)  # fmt: skip
     return f"{'unknown' if before is None else str(before)[:80]} -> {now}"  # the file may be untrusted
-
-
-def _search(method: Callable[[Search], Outcome], search: Search, told: Sequence[str]) -> Outcome:
-    """Run the method; a failure before it scores or reports anything is attributed to the folder, not to the method."""
-    evaluator = search.evaluator
-    asked, heard = evaluator.requests_made, len(told)
-    try:
-        return method(search)
-    except PinpromptError:
-        raise
-    except Exception as error:
-        if (evaluator.requests_made, len(told)) != (asked, heard):
-            raise
-        raise RunError(
-            f"the run in {search.folder} cannot be resumed ({type(error).__name__}: {str(error)[:200]}): its "
-            "checkpoint is damaged or not this recipe's; start again with --force"
-        ) from error
 
 
 def _with_earlier_words(recipe: Recipe, folder: Path) -> Recipe:
