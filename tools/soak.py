@@ -39,7 +39,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src"), str(ROOT / "tests" / "toys")]
 
-from pinprompt import files  # noqa: E402
+from pinprompt import files, sweeps  # noqa: E402
 from pinprompt.answers.log import Log  # noqa: E402
 from pinprompt.answers.table import unpack_rows  # noqa: E402
 from pinprompt.errors import PinpromptError  # noqa: E402
@@ -75,6 +75,8 @@ class Case:
     memo: bool = False
     force: bool = False
     """Whether the folder has a run with another seed, which `--force` removes."""
+    sweep: bool = False
+    """Whether it is a cell of a sweep, which must be whole at the end, with its report."""
     cpu: float = 0.0
     operations: int = 0
     expected: Any = None
@@ -130,6 +132,20 @@ def cases(base: Path, url: str) -> list[Case]:
         found.append(Case(f"{method}, force", tree(method, 60), force=True))
         found.append(Case(f"{method}, remote", tree(method, 60, **remote)))
         found.append(Case(f"{method}, remote, memo", tree(method, 60, **remote, scoring={"memo": True}), memo=True))
+        found.append(Case(f"{method}, sweep", tree(method, 60), sweep=True))
+    useless = {**remote, "task": {**remote["task"], "model": "remote:useless"}}
+    found.append(Case("random, remote, useless answers", tree("random", 60, **useless)))
+    sets = remote_runs.styled(base)  # writes the files of its data and its judge
+    settings = {word.split("=")[0]: word.split("=")[1] for word in sets if word.startswith("task.")}
+    style = {
+        "kind": "style-transfer", "model": "remote:toy", "source": str(base / "source.txt"),
+        "target": str(base / "target.txt"), "force_judge": True,
+        **{name.removeprefix("task."): value if "/" in value else float(value) if "." in value else int(value)
+           for name, value in settings.items()},
+    }  # fmt: skip
+    for method in ("pin", "race"):
+        styled = {**tree(method, 60), "task": style, "remote": remote["remote"]}
+        found.append(Case(f"{method}, restyle, remote", styled))
     return found
 
 
@@ -221,6 +237,14 @@ def carry_out(case: Case, out: Path, *, resume: bool, kill: Operations | None = 
     """Run a case in the same way as `pinprompt tune`."""
     os.environ["PINPROMPT_HOME"] = str(out.parent / "home")
     with (kill or Operations()).counted():
+        if case.sweep:
+            cell = sweeps.Cell(case.recipe, out, {})
+            outcome = sweeps.run_cell(cell, "cpu", 1)
+            if outcome.startswith("failed"):
+                raise PinpromptError(outcome)
+            assert cell.done
+            assert folder.verify(out).ok
+            return
         running.run(
             case.recipe, out, device="cpu", threads=1, resume=resume and not case.force, force=case.force and resume
         )
@@ -475,12 +499,25 @@ def soak(kills: int, damages: int, minutes: float | None, seed: int, ray: int) -
     return len(tally.failures)
 
 
+def answers(number: int, path: str, body: dict[str, Any]) -> Any:
+    """The server of the remote cases: labels, rewrites, and for one model every fourth answer useless."""
+    from remote_servers import reply
+    from tests.safety import remote_runs
+
+    if not isinstance(body.get("logprobs"), int):
+        return remote_runs.rewriter(number, path, body)
+    # By the question, not by its number: a question that is asked again after a kill has the same answer.
+    if body["model"] == "useless" and remote_runs.draw("useless", body["prompt"]) < 0.25:
+        return reply({"choices": [], "usage": remote_runs.USAGE})
+    return remote_runs.labeller(number, path, body)
+
+
 @contextlib.contextmanager
 def _server() -> Iterator[str]:
     """The server of the remote cases, in a separate process: its threads must not be in a forked process."""
     code = (
-        "from tests.safety.remote_runs import labeller\nfrom remote_servers import serving\nimport sys, threading\n"
-        "with serving(labeller) as server:\n    print(server.url, flush=True)\n    sys.stdin.read()\n"
+        "from tools.soak import answers\nfrom remote_servers import serving\nimport sys, threading\n"
+        "with serving(answers) as server:\n    print(server.url, flush=True)\n    sys.stdin.read()\n"
     )
     path = os.pathsep.join([str(ROOT), str(ROOT / "src"), str(ROOT / "tests" / "toys")])
     with subprocess.Popen(

@@ -94,7 +94,8 @@ class Inline:
                 done |= dict(zip(part, ask_part(self.task, [jobs[number] for number in part]), strict=True))
             taken = time.monotonic() - started
             self._quick = 2 * len(part) if taken < FEW_SECONDS else max(1, len(part) // 2)
-            left = [number for number in left if number not in part]
+            asked = set(part)
+            left = [number for number in left if number not in asked]
             while given in done:
                 yield done.pop(given)
                 given += 1
