@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -201,6 +201,11 @@ class Evaluator:
         self._begin()
         self.budget.settle(self.budget.reserve(count))
         self._paid_calls += count
+
+    @property
+    def stop(self) -> Callable[[], bool]:
+        """Whether the minutes of the search are over; `never` if they are not limited."""
+        return never if self.budget.settings.minutes is None else self.budget.expired
 
     # What was spent.
 
@@ -419,7 +424,7 @@ class Evaluator:
             for one in questions
             if one.unknown
         ]
-        stop = never if report or self.budget.settings.minutes is None else self.budget.expired  # reports have no limit
+        stop = never if report else self.stop  # reports have no limit
         if self._requests is not None:
             self._requests.limited = not report
         answers = self.executor.run(jobs, stop)

@@ -31,6 +31,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pinprompt.answers.executors import on_the_clock
 from pinprompt.errors import BudgetSpent, SettingError
 from pinprompt.methods.protocol import Block, Candidate, Cost, Finalist, Outcome, Search
 from pinprompt.methods.selection import chances_of_best, row_means
@@ -92,29 +93,12 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
     """Fill a pool, race its prompts over growing blocks of rows, and choose by all rows."""
     task, made = search.task, search.writer()
     blocks = blocks_of(task, settings.first_block)
-    hand = [Runner(Prompt(text), name) for name, text in hand_written(task).items()]
+    runners = [Runner(Prompt(text), name) for name, text in hand_written(task).items()]
     costs = [calls(task, block.rows) for block in blocks]
-    english = task.info.language == "en"
-    phrases = english and settings.phrases
-    heads = (*(HEADS if english else ()), *(OPENERS if phrases else ()))
-    if not english:
+    if task.info.language != "en":
         settings = settings.model_copy(update=_uncapped(settings))
     given = _left(task, search.evaluator.budget.settings.calls)
-    rounds, count, settings = plan(costs, given, len(hand), settings, task.info.learns)
-    drafts = [draft.text for draft in task.drafts() if not draft.name]
-    texts = [runner.prompt.text for runner in hand]
-    candidates = drafted(made, drafts, texts, max(WRITTEN, 3 * count), search.seed) if drafts else []
-    if not candidates:  # no drafts, or none that meets the constraints
-        own = written(made, heads, max(WRITTEN, 3 * count), search.seed)
-        candidates = [*(stock(made) if phrases else ()), *own]
-    if not candidates:
-        raise SettingError(
-            "the writer can write no prompt that keeps all constraints, so there is nothing to race; loosen "
-            "policy.constraints (dictionary is on for race), or choose another method"
-        )
-    words = task.label_words() if isinstance(task, LabelWords) else ()
-    pool = Pool(made, candidates, words, settings.max_perplexity, drafts)
-    runners = list(hand)
+    rounds, count, settings = plan(costs, given, len(runners), settings, task.info.learns)
     stopped, steps, extras = "finished", 0, dict[str, Any]()
 
     def tell(block: Block) -> None:
@@ -124,8 +108,12 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
             steps += 1
 
     try:
+        if runners:
+            _ask(search, runners, blocks[:1])
+        with on_the_clock(search.evaluator.stop):
+            pool = _filled(search, made, settings, [runner.prompt.text for runner in runners], count)
         vary = partial(variations, made, count=count, seed=search.seed)
-        _first_block(search, settings, blocks, runners, pool, count, tell, vary if drafts else None)
+        _first_block(search, settings, blocks, runners, pool, count, tell, vary if pool.drafts else None)
         for number in range(1, rounds):
             runners = cut(runners, settings)
             _ask(search, runners, blocks[: number + 1])
@@ -141,6 +129,25 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
     except BudgetSpent:
         stopped = "budget"
     return _outcome(search, made, settings, runners, blocks, stopped, steps, extras)
+
+
+def _filled(search: Search, writer: Writer, settings: RaceSettings, hand: Sequence[str], count: int) -> Pool:
+    """The pool: drafts and their variations, or else stock phrases and what the LM writes."""
+    task, most = search.task, max(WRITTEN, 3 * count)
+    drafts = [draft.text for draft in task.drafts() if not draft.name]
+    candidates = drafted(writer, drafts, hand, most, search.seed) if drafts else []
+    if not candidates:  # no drafts, or none that meets the constraints
+        english = task.info.language == "en"
+        phrases = english and settings.phrases
+        heads = (*(HEADS if english else ()), *(OPENERS if phrases else ()))
+        candidates = [*(stock(writer) if phrases else ()), *written(writer, heads, most, search.seed)]
+    if not candidates:
+        raise SettingError(
+            "the writer can write no prompt that keeps all constraints, so there is nothing to race; loosen "
+            "policy.constraints (dictionary is on for race), or choose another method"
+        )
+    words = task.label_words() if isinstance(task, LabelWords) else ()
+    return Pool(writer, candidates, words, settings.max_perplexity, drafts)
 
 
 def blocks_of(task: Task, first: int) -> list[Block]:
@@ -340,7 +347,7 @@ class Pool:
         drafts: Sequence[str] = (),
     ) -> None:
         """`drafts` were written by people, so the limit on perplexity does not apply to them."""
-        self.prompts, self._writer, self._limit, self._drafts = list(prompts), writer, max_perplexity, set(drafts)
+        self.prompts, self._writer, self._limit, self.drafts = list(prompts), writer, max_perplexity, set(drafts)
         first = [ids[0] for word in words if (ids := writer.vocabulary.tokens.encode(" " + word))]
         order = list(range(len(self.prompts)))
         if first:
@@ -375,7 +382,7 @@ class Pool:
         """The prompts within the limit on perplexity."""
         if self._limit is None:
             return list(places)
-        written = [place for place in places if self.prompts[place].text not in self._drafts]
+        written = [place for place in places if self.prompts[place].text not in self.drafts]
         found = self._writer.backbone.perplexities([self.prompts[place].text for place in written])
         worse = {place for place, one in zip(written, found, strict=True) if one > self._limit}
         return [place for place in places if place not in worse]
@@ -391,12 +398,10 @@ def _first_block(
     tell: Callable[[Block], None],
     vary: Callable[[Sequence[str]], list[Prompt]] | None,
 ) -> None:
-    """Ask about `count` prompts on the first block: hand-written ones, then those of the pool.
+    """Ask about prompts of the pool on the first block, until `count` were asked, hand-written ones included.
 
     `vary` gives variations of the best prompts so far. They join the pool for the second half.
     """
-    if runners:
-        _ask(search, runners, blocks[:1])
     while len(runners) < count:
         wanted = min(settings.batch, count - len(runners))
         if vary is not None and 2 * len(runners) >= count:

@@ -447,6 +447,8 @@ class ClassificationTask(Shown):
             return []
         if self.reading == "words":
             return ["the task model returns no log-probabilities, so labels are read as they are"]
+        if self.reading == "learnt" and self._fallible is not None:
+            return ["words are learnt from the answers of local models only, so labels are calibrated"]
         few = maths.few_rows(self._targets[list(self.fit_rows)], len(self.labels)) if self.fit_rows else None
         return [few] if few else []
 
