@@ -102,7 +102,7 @@ def _gradient_speedup(labels: Any, texts: Sequence[str]) -> float:
         return logits_of(labels.model, sizes[:, None] - 1, labels.words.firsts, **given)[:, 0]
 
     def kept(vectors: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = labels.vector_logits(vectors, sides)
+        found: torch.Tensor = labels.vector_logits(vectors, sides, labels.words.firsts)
         return found
 
     gradient(kept)  # reads the texts

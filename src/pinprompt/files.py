@@ -22,6 +22,8 @@ from typing import Any
 from pinprompt.errors import FolderInUse, RunError
 
 MEBI = 1 << 20
+MAX_DIGITS = 40
+"""Maximum number of digits of an integer in JSON, sign included."""
 MAX_FILE_BYTES = 1024 * MEBI
 """Maximum size of a file that is read, in bytes; no real run comes close to it."""
 
@@ -145,11 +147,17 @@ def _crc(data: bytes, owner: str = "") -> bytes:
 
 
 def loads(text: str | bytes) -> Any:
-    """The value of a JSON text; ValueError if it is invalid or nested too deeply."""
+    """The value of a JSON text; ValueError if it is invalid, nested too deeply, or has an absurdly long number."""
     try:
-        return json.loads(text)
+        return json.loads(text, parse_int=_integer)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:  # converting it takes long, and no float can hold it
+        raise ValueError(f"an integer of more than {MAX_DIGITS} digits")
+    return int(digits)
 
 
 def object_of(line: bytes) -> dict[str, Any] | None:

@@ -9,14 +9,15 @@ from pinprompt.folder.reading import inside, mapping, number
 
 SHARES = {
     *("accuracy", "balanced_accuracy", "macro_f1", "f1", "precision", "recall", "dictionary_words", "stable"),
-    *("raw_accuracy", "raw_macro_f1"),
+    *("raw_accuracy", "raw_macro_f1", "calibrated_accuracy", "calibrated_macro_f1"),
 }
 COUNTS = {"repeated_tokens", "rows", "calls"}
 NONE = "\N{EN DASH}"
 JOINED = "\N{NO-BREAK SPACE}"
 LOWER_IS_BETTER = {"perplexity", "loss", "error", "repeated_tokens", "copies"}
 TITLES = {
-    "macro_f1": "macro F1", "raw_macro_f1": "raw macro F1", "f1": "F1", "dictionary_words": "dictionary words",
+    "macro_f1": "macro F1", "raw_macro_f1": "raw macro F1", "calibrated_macro_f1": "calibrated macro F1",
+    "f1": "F1", "dictionary_words": "dictionary words",
     "repeated_tokens": "repeated tokens", "stable": "decode-encode stable", "joint": "J",
     "copies": "unchanged outputs (%)", "gm": "GM", "slor": "SLOR",
 }  # fmt: skip

@@ -135,7 +135,7 @@ def test_killed_at_any_moment_it_ends_as_if_nothing_had_happened(
     for name in ("events.jsonl", "prompts.csv"):
         assert (tmp_path / "torn" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     ours, theirs = (json.loads((tmp_path / name / "result.json").read_text("utf-8")) for name in ("torn", "whole"))
-    for name in ("prompt", "score", "calls", "prompts", "top", "dev", "test", "calibration"):
+    for name in ("prompt", "score", "calls", "prompts", "top", "dev", "test", "readout"):
         assert ours[name] == theirs[name], name
     torn_cells, whole_cells = cells(tmp_path / "torn.asked"), cells(tmp_path / "whole.asked")
     assert set(torn_cells) == set(whole_cells)

@@ -18,15 +18,15 @@ import pytest
 from children import LIMIT, wait_until
 from remote_servers import Action, Handler, Server, drip, refuse, reply, said, serving
 
-from pinprompt.remote.http import Door, NoAnswer
+from pinprompt.remote.http import Connections, NoAnswer
 
 KEY = "sk-canary-7f3a9b"
 CERTIFICATE = Path(__file__).parent / "localhost.pem"
 """Of 127.0.0.1, signed by itself, with its key: for these tests only."""
 
 
-def door(url: str, timeout: float = LIMIT) -> Door:
-    return Door(url, KEY, timeout, 100_000)
+def door(url: str, timeout: float = LIMIT) -> Connections:
+    return Connections(url, KEY, timeout, 100_000)
 
 
 @contextlib.contextmanager

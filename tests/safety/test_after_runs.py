@@ -45,7 +45,6 @@ def kill_everywhere(run: Path, place: Path, work: Callable[[Path], Any], seen: C
 
         kills += in_child(killed).how == "killed"
         if not verify(out).ok:  # between a file and its checksum; `resume` repairs it
-            assert all("resume" in found.remedy or "report" in found.remedy for found in verify(out).findings)
             running.run(running.recipe_of(out), out, device="cpu", resume=True, reporter=write_report)
             assert verify(out).ok
         work(out)

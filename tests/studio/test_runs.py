@@ -271,7 +271,7 @@ def test_blocks_of_rows_come_together(tmp_path: Path) -> None:
 
 def test_calibrated_labels_are_shown_calibrated(tmp_path: Path) -> None:
     """A prompt that prefers yes by the same factor everywhere is as good as one that does not."""
-    rows_file(tmp_path, (1, "train"), (0, "train"), calibrated=True, prior=[0.5, 0.5])
+    rows_file(tmp_path, (1, "train"), (0, "train"), reading="calibrated", prior=[0.5, 0.5])
     path, scored = tmp_path / "answers.jsonl", ScoredPrompts(tmp_path)
     fair = logs(0.8, 0.2)
     append(path, line("fair", (0, 1), fair), line("biased", (0, 1), fair + np.array([0.0, 3.0])))

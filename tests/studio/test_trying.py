@@ -28,12 +28,12 @@ def test_the_found_prompt_labels_a_text_as_predict_does(earlier: dict[int, Path]
     assert said["calls"] == 1, "its label offsets are those of the run"
 
 
-def test_another_prompt_is_measured_on_the_training_rows_once(tried: TriedRun) -> None:
+def test_another_prompt_is_measured_on_the_labelled_rows_once(tried: TriedRun) -> None:
     question = {"do": "predict", "prompts": ["stone moon"], "text": TEXT}
-    train = len(tried.evaluator.rows("train"))
+    labelled = len(tried.evaluator.rows("train")) + len(tried.evaluator.rows("dev"))
     first = tried.answer(question)
     again = tried.answer(question)
-    assert (first["calls"], again["calls"]) == (1 + train, 1)
+    assert (first["calls"], again["calls"]) == (1 + labelled, 1)
     assert first["answers"] == again["answers"]
 
 

@@ -62,7 +62,7 @@ def test_a_cell_is_done_only_when_it_is_whole(tmp_path: Path, state: str) -> Non
     assert cell.done
     whole = {path.name: path.read_bytes() for path in cell.folder.iterdir() if path.is_file()}
     if state in ("no report", "no checksums"):  # as after a kill between the result and what follows it
-        identity, _ = identities.read(cell.folder)
+        identity = identities.read(cell.folder)
         assert identity is not None
         identities.write(cell.folder, replace(identity, files=None))
     if state == "no report":

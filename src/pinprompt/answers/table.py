@@ -190,7 +190,7 @@ class Table:
             try:
                 answers, draw = unpack_answers(line), str(line["draw"])
                 prompt, request = Prompt(str(line["text"]), tuple(map(int, line["ids"]))), int(line["request"])
-            except (KeyError, TypeError, ValueError) as error:
+            except (KeyError, TypeError, ValueError, OverflowError) as error:
                 raise RunError(
                     f"{self.log.path}:{number + 1} cannot be read ({error}); start the run again with --force"
                 ) from error

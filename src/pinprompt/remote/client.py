@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from pinprompt.errors import BudgetSpent, ModelError, ServerDown, SettingError
 from pinprompt.recipe.task_sections import RemoteSettings
-from pinprompt.remote.http import Door, NoAnswer, Response, seconds_of
+from pinprompt.remote.http import Connections, NoAnswer, Response, seconds_of
 from pinprompt.remote.secret import Secret
 from pinprompt.values import Meter, derive
 
@@ -80,7 +80,9 @@ class RemoteClient:
         self._sleep, self._clock = sleep or self._rest, clock
         self._secret = Secret(settings.key_env)
         self.redact = self._secret.redact
-        self._door: Door = door or Door(settings.base_url, self._secret.key, settings.timeout, self.max_bytes)
+        self._door: Connections = door or Connections(
+            settings.base_url, self._secret.key, settings.timeout, self.max_bytes
+        )
         self._lock = threading.Lock()
         self._halt = threading.Event()
         """Set when answers are no longer needed: ends every wait."""

@@ -57,7 +57,7 @@ class Response:
         return value
 
 
-class Door:
+class Connections:
     """Connections to one server, kept open and shared by threads."""
 
     def __init__(self, base_url: str, key: str | None, timeout: float, max_bytes: int) -> None:

@@ -22,6 +22,7 @@ READABILITY = ("perplexity", "slor", "dictionary_words", "repeated_tokens", "sta
 WRITTEN = tuple(row.name for row in ROWS if row.kind == "handwritten")  # they come first, as in the paper
 RAW = ", raw"
 LABELS = "task.labels"
+DEFAULTS = {LABELS: "words"}  # settings at their defaults are not in a recipe
 
 
 @dataclass(frozen=True)
@@ -247,7 +248,9 @@ def varying(trees: Sequence[dict[str, str]]) -> set[str]:
 
 def labelled(name: str, tree: dict[str, str], differing: set[str]) -> str:
     """A name with the settings that distinguish it: pin (k=256)."""
-    said = ", ".join(f"{key.rsplit('.', 1)[-1]}={tree.get(key, 'none')}" for key in sorted(differing))
+    said = ", ".join(
+        f"{key.rsplit('.', 1)[-1]}={tree.get(key, DEFAULTS.get(key, 'none'))}" for key in sorted(differing)
+    )
     return f"{name} ({said})" if said else name
 
 

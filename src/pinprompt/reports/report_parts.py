@@ -112,7 +112,10 @@ def scores(record: RunRecord) -> Part | None:
                 name
                 for _, _, metrics in measured
                 for name, value in metrics.items()
-                if name not in ("rows", "calls") and number(value) is not None
+                if name not in ("rows", "calls")
+                and number(value) is not None
+                # Of simpler readings of the labels, one figure is enough here; result.json has the others.
+                and not (name.startswith(READINGS) and not name.endswith(f"_{primary_of(record)}"))
             )
         )[:12]
         rows = []
@@ -138,6 +141,7 @@ def scores(record: RunRecord) -> Part | None:
 
 
 WORDS_SHOWN = 10  # learnt words per label
+READINGS = ("raw_", "calibrated_")  # metrics by simpler readings of the labels
 
 
 def _reading(record: RunRecord) -> dict[str, Any]:
@@ -151,7 +155,9 @@ def _reading(record: RunRecord) -> dict[str, Any]:
     for one in learnt:
         label = str(one.get("for", ""))
         named = str(own_words.get(label, label)) if label.isdigit() else label
-        words.setdefault(text(named, 40), []).append(text(one["word"], 40))
+        spelled = words.setdefault(text(named, 40), [])
+        if one["word"].casefold() not in map(str.casefold, spelled):
+            spelled.append(text(one["word"], 40))
     said = (
         f"Labels are learnt: besides its label word, a label is read from the log-probabilities of {len(learnt)} other "
         f"words, with weights learnt from {plain(number(known.get('rows')) or 0)} labelled rows, without further "
@@ -178,7 +184,7 @@ def _score_chart(record: RunRecord, prompts: list[tuple[str, Any, dict[str, Any]
     split = reported_split(record.result, name) or ""
     rows = []
     for label, _, one in prompts if split else []:
-        readings = (label, name), (f"{label}, calibrated", f"calibrated_{name}"), (f"{label}, raw", f"raw_{name}")
+        readings = (label, name), ("... calibrated", f"calibrated_{name}"), ("... raw", f"raw_{name}")
         for shown, measured in readings:
             value, interval = value_of(mapping(one.get(split)), measured)
             if value is not None:

@@ -133,6 +133,7 @@ def shown(record: RunRecord) -> dict[str, Any] | None:
     return {
         "text": wording.text(chat or found.open_text, SENT_SHOWN),
         "words": [(wording.text(label, 60), wording.text(word, 60)) for label, word in found.words.items()],
+        "learnt": len(sequence(found.readout.get("words"))),
         "offsets": [(wording.text(label, 60), f"{value:.3f}") for label, value in found.offsets.items()],
         "snippets": [
             (SNIPPETS.get(name, name), wording.text(code, SENT_SHOWN))

@@ -415,8 +415,12 @@ class ScoredPrompts:
         targets = np.array([rows.targets[row] for row in asked], dtype=np.int64)
         own, others = logs[:, : len(rows.labels)], logs[:, len(rows.labels) :]
         chances = np.exp(own)
-        if rows.measured:
-            chances = readout.fit(own, others, rows.words, targets, np.array(rows.prior)).left_out
+        if rows.measured:  # as `ClassificationTask` does on the rows of train
+            words = rows.words if len(train) == rows.splits.count("train") else ()
+            found = readout.fit(own[chosen], others[chosen], words, targets[chosen], np.array(rows.prior))
+            kept = [words.index(word) for word in found.readout.words]
+            chances = found.readout.probabilities(own, others[:, kept])
+            chances[chosen] = found.left_out
         values = labels.reward_of(chances, targets, *rows.reward)
         right = labels.correct(chances, targets)
         column.score, column.accuracy = float(values[chosen].mean()), float(right[chosen].mean())
