@@ -286,7 +286,7 @@ def test_a_text_is_tried_with_several_prompts(tab: Any, studio: Studio, earlier:
     tab.wait_for_selector("#answers article")
     names = tab.locator("#answers .chip").all_inner_texts()
     assert names == ["found", "manual", "yours"]
-    # One call each; and the label offsets of the prompt that the run has not asked are measured on 32 training rows.
+    # One call each; and the prompt that the run has not asked is measured on 32 rows of train and 32 of dev.
     assert tab.locator("#calls").inner_text() == "67 calls so far"
     shown = tab.locator("#answers article").first.locator(".verdict-word").inner_text()
     run = [sys.executable, "-m", "pinprompt", "predict", str(folder), "the cat is blue", "--json"]
@@ -299,7 +299,7 @@ def test_a_text_is_tried_with_several_prompts(tab: Any, studio: Studio, earlier:
     tab.wait_for_selector("#scores table")
     rows = tab.locator("#scores tbody tr").all_inner_texts()
     assert len(rows) == 3
-    assert "this took 32 calls" in tab.locator("#scores .note").inner_text()  # the run has asked the others on dev
+    assert "this took 0 calls" in tab.locator("#scores .note").inner_text()  # all three are known on dev
     found = read_run(folder).result["dev"]["accuracy"]
     assert f"{100 * found:.0f} %" in rows[0] or f"{100 * found:.1f} %" in rows[0]
 
