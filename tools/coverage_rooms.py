@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-ROOMS = ("maths", "policy", "answers", "methods/pin", "records")
+ROOMS = ("maths", "policy", "answers", "methods/pin", "folder")
 
 
 def main(report: str = "coverage.json", least: str = "95") -> int:

@@ -22,7 +22,7 @@ from pinprompt.run.estimating import prompts_planned
 from pinprompt.values import derive
 
 SECTIONS = ("name", "out", "base", "grid", "zip", "random", "where", "threads")
-LARGEST = 10_000
+MAX_CELLS = 10_000
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,9 @@ def read_sweep(
     if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
         raise SettingError(f"{path}: threads must be a whole number of at least 1; given: {threads!r}")
     cells: dict[str, Cell] = {}
-    combinations = list(itertools.islice(_combinations(tree, path), LARGEST + 1))
-    if len(combinations) > LARGEST:
-        raise SettingError(f"{path}: more than {LARGEST:,} cells; make the grid smaller")
+    combinations = list(itertools.islice(_combinations(tree, path), MAX_CELLS + 1))
+    if len(combinations) > MAX_CELLS:
+        raise SettingError(f"{path}: more than {MAX_CELLS:,} cells; make the grid smaller")
     for setting, value in _flat(settings or {}):
         if any(setting in varied for varied in combinations):
             raise SettingError(f"{path} varies '{setting}'; --only {setting}={value} chooses among its values")
@@ -183,8 +183,8 @@ def _draws(section: Mapping[str, Any], path: Path | str) -> Iterator[dict[str, A
     if not section:
         return
     seed, samples = section.get("seed", 0), section.get("samples", 1)
-    if not isinstance(seed, int) or not isinstance(samples, int) or not 1 <= samples <= LARGEST:
-        raise SettingError(f"{path}: random.samples must be from 1 to {LARGEST:,}, and random.seed a whole number")
+    if not isinstance(seed, int) or not isinstance(samples, int) or not 1 <= samples <= MAX_CELLS:
+        raise SettingError(f"{path}: random.samples must be from 1 to {MAX_CELLS:,}, and random.seed a whole number")
     source = random.Random(derive(seed, "sweep"))  # nosec B311
     ranges = {name: value for name, value in section.items() if name not in ("samples", "seed")}
     for _ in range(samples):

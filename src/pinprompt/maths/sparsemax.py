@@ -16,7 +16,7 @@ from pinprompt.errors import PinpromptError
 
 # How many of the largest entries are looked at before every entry is. Trained policies choose among a few tokens, which
 # this settles; a fresh one may choose among all it is given.
-LARGEST = 32
+FIRST_TRIED = 32
 
 # Entries per block when the largest are looked for: the blocks' maxima take one fast pass, and only m blocks are read.
 WIDTH = 32
@@ -104,7 +104,7 @@ def _search(z: Tensor, top: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     so nothing smaller is. Rows that fail it continue from their level, which is a lower bound.
     z [N, V], top [N] -> tau - top [N], |S| [N], sum_i pi_i^2 [N]
     """
-    m = min(LARGEST, z.shape[-1])
+    m = min(FIRST_TRIED, z.shape[-1])
     largest = _largest(z, m) - top.unsqueeze(-1)
     total = largest.cumsum(-1)
     n = torch.arange(1, m + 1, device=z.device, dtype=z.dtype)

@@ -111,7 +111,7 @@ def _index(normals: list[str], stripped: bool) -> tuple[list[str], list[int]]:
     return [text for text, _ in order], [token for _, token in order]
 
 
-LARGEST = 64 << 20
+MAX_DICTIONARY_BYTES = 64 << 20
 """Size limit of a list, in bytes."""
 
 
@@ -153,8 +153,8 @@ def seal() -> dict[str, object] | None:
 def _lines(path: Path, what: str) -> list[str]:
     try:
         path = path.expanduser()
-        if not path.is_file() or path.stat().st_size > LARGEST:
-            raise OSError(f"it is not a file, or has more than {LARGEST >> 20} MiB")
+        if not path.is_file() or path.stat().st_size > MAX_DICTIONARY_BYTES:
+            raise OSError(f"it is not a file, or has more than {MAX_DICTIONARY_BYTES >> 20} MiB")
         return path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, ValueError, RuntimeError) as error:
         raise SettingError(

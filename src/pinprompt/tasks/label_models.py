@@ -154,7 +154,7 @@ def _open_model(
     return model, template, sources.resolve(settings.model).revision
 
 
-_SHOWN = 5  # number of correct, and of wrong, examples in a report
+_EXAMPLES = 5  # number of correct, and of wrong, examples in a report
 
 
 def sent(task: ClassificationTask, prompt: Prompt, evaluation: Evaluation | None) -> dict[str, Any]:
@@ -224,7 +224,7 @@ def examples(
             "predicted": _display(task, task.labels[int(predicted[at])]),
             "probability": float(probabilities[at][int(predicted[at])]),
         }
-        for at in (*right[:_SHOWN], *wrong[:_SHOWN])
+        for at in (*right[:_EXAMPLES], *wrong[:_EXAMPLES])
     ]
 
 

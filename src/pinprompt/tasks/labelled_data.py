@@ -208,7 +208,7 @@ _FILLERS = frozenset((
     "class", "category", "type", "issue", "issues", "problem", "problems", "question", "questions", "request",
     "requests", "inquiry",
 ))  # fmt: skip
-_MOST = 4
+_MAX_WORDS = 4
 
 FEELINGS = frozenset(
     word for known in LANGUAGES.values() for word in (*known.positive, *known.negative, *known.neutral)
@@ -258,7 +258,7 @@ def _words(label: str, language: str) -> tuple[str, ...]:
     if "." in label or "/" in label:
         telling.reverse()  # from general to specific: the last part is the most informative
     whole = [" ".join(lower)] if len(lower) <= 3 else []
-    return tuple(dict.fromkeys([*telling[:2], *whole]))[:_MOST]
+    return tuple(dict.fromkeys([*telling[:2], *whole]))[:_MAX_WORDS]
 
 
 def chosen(
