@@ -94,6 +94,8 @@ WORDS = 500
 """How many words besides the label words are read from every answer, if labels are learnt."""
 OPENING_ROWS = 32
 """Training rows that these words are chosen on: each costs a call."""
+OPENING_TOKENS = 256
+"""Tokens of their texts that are read for this: no time limit applies before the search begins."""
 
 
 def add_words(
@@ -115,7 +117,7 @@ def add_words(
     if not rows:
         return 0
     prompt, own = manual_of(settings, data, template, model.kind)
-    inputs = model.prepare([row.text for row in rows])
+    inputs = model.prepare([model.encoder.shorten(row.text, OPENING_TOKENS) for row in rows])
     model.words = replace(model.words, others=model.likely_words(own.frame(prompt), inputs, WORDS))
     return len(rows) * int(model.sequences)
 
