@@ -23,7 +23,7 @@ from pinprompt.errors import FolderInUse, RunError
 
 MEBI = 1 << 20
 MAX_DIGITS = 40
-"""Maximum number of digits of an integer in JSON, sign included."""
+"""Maximum number of digits of an integer in JSON."""
 MAX_FILE_BYTES = 1024 * MEBI
 """Maximum size of a file that is read, in bytes; no real run comes close to it."""
 
@@ -155,7 +155,7 @@ def loads(text: str | bytes) -> Any:
 
 
 def _integer(digits: str) -> int:
-    if len(digits) > MAX_DIGITS:  # converting it takes long, and no float can hold it
+    if len(digits) > MAX_DIGITS + 1:  # with a sign; converting more takes long, and no float can hold it
         raise ValueError(f"an integer of more than {MAX_DIGITS} digits")
     return int(digits)
 
