@@ -106,10 +106,10 @@ def test_rewards_by_hand() -> None:
     assert labels.reward_of(P, Y, "gap", 180, 200) == pytest.approx([100.0, -54.0, 0.0])
 
 
-def test_without_offsets_probabilities_are_those_of_the_model() -> None:
-    assert labels.probabilities_of(np.log(P), ()) == pytest.approx(P)
+def test_offsets_of_zero_leave_probabilities_as_they_are() -> None:
+    assert labels.calibrated(np.log(P), (0.0, 0.0, 0.0)) == pytest.approx(P)
     # Odds of 0.7 : 0.2, divided by e.
-    found = labels.probabilities_of(np.log(P[:1]), (1.0, 0.0, -1.0))
+    found = labels.calibrated(np.log(P[:1]), (1.0, 0.0, -1.0))
     assert found[0, 0] / found[0, 1] == pytest.approx(3.5 / np.e)
     assert found.sum() == pytest.approx(1)
 

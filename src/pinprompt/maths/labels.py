@@ -166,11 +166,6 @@ def batch_offsets(logs: Floats, labels: Ints, prior: Floats) -> Floats:
     return _centred(mean - np.log(prior))
 
 
-def probabilities_of(logs: Floats, offsets: Sequence[float]) -> Floats:
-    """Label probabilities [N, C], calibrated if there are offsets."""
-    return calibrated(logs, offsets) if offsets else np.exp(logs)
-
-
 def calibrated(logs: Floats, offsets: Floats | Sequence[float]) -> Floats:
     """Probabilities [N, C] from label log-probabilities [N, C] and offsets [C]."""
     moved = logs - np.asarray(offsets, dtype=np.float64)
@@ -184,7 +179,7 @@ def few_rows(labels: Ints, classes: int) -> str | None:
     if len(labels) >= FEW_ROWS and least >= FEW_PER_CLASS:
         return None
     return (
-        f"calibrate: {len(labels)} training rows, {least} of the rarest class, are few to measure label offsets on "
+        f"labels: {len(labels)} training rows, {least} of the rarest class, are few to measure label offsets on "
         f"(better {FEW_ROWS} or more, and {FEW_PER_CLASS} per class): compare the raw and the calibrated figures"
     )
 

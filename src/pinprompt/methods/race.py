@@ -226,7 +226,7 @@ def plan(costs: Sequence[int], calls: int | None, hand: int, settings: RaceSetti
     if race_cost(costs[:1], entering, hand, settings) > calls:
         raise SettingError(
             f"a race needs {race_cost(costs[:1], entering, hand, settings)} calls for {entering} prompts on "
-            f"{costs[0]} rows, but the budget is {calls}; raise --calls"
+            f"{costs[0]} rows, but {calls} of the budget are left for it; raise --calls"
         )
     racing = calls - int(calls * settings.prune)
     for keep in (settings.keep, settings.keep / 3, settings.keep / 9) if learns else (settings.keep,):
@@ -240,7 +240,7 @@ def plan(costs: Sequence[int], calls: int | None, hand: int, settings: RaceSetti
 
 def _left(task: Task, calls: int | None) -> int | None:
     """The calls that are left for the race once the task is open."""
-    return None if calls is None else calls - task.info.opening_calls
+    return None if calls is None else max(0, calls - task.info.opening_calls)
 
 
 def cost(task: Task, settings: RaceSettings, given: int | None, length: int, finalists: int) -> Cost:
