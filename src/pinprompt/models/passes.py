@@ -261,9 +261,15 @@ class _SlotLayer(FixedLayer):
         store[self.rows, :, self.columns] = states[:, :, 0]
 
 
-def read(model: Any, ids: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """One text read alone: its keys and values [layers, 2, H, n, D], and the logits [V] of the next token."""
+def read(model: Any, ids: Sequence[int], before: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """One text read alone: its keys and values [layers, 2, H, n, D], and the logits [V] of the next token.
+
+    `before` are the keys and values of what comes before it, which are then part of the result.
+    """
     cache = DynamicCache()
+    for layer, (keys, values) in enumerate([] if before is None else before):
+        cache.update(keys[None], values[None], layer)
+    whole = len(ids) + (0 if before is None else before.shape[3])
     tokens = torch.tensor([list(ids)], device=model.device)
     last = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
     with torch.no_grad():
@@ -272,7 +278,7 @@ def read(model: Any, ids: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
         past = torch.stack([torch.stack([layer.keys[0], layer.values[0]]) for layer in cache.layers])
     except (AttributeError, TypeError, RuntimeError) as error:
         raise ModelError(f"{_name(model)} keeps no plain keys and values per layer: {_ADVICE}") from error
-    if past.shape[3] != len(ids):
+    if past.shape[3] != whole:
         raise ModelError(f"{_name(model)} does not keep the keys and values of all tokens: {_ADVICE}")
     return past, answer.logits[0, -1]
 
