@@ -40,7 +40,8 @@ Subject = Recipe | str | Path | Mapping[str, Any] | Callable[..., Any] | Task
 
 def tune(
     subject: Subject, *, out: Path | str | None = None, method: str | Callable[..., Any] | None = None,
-    model: Callable[..., Any] | None = None, rows: Iterable[Any] | None = None, profile: str | None = None,
+    model: Callable[..., Any] | None = None, metric: Callable[..., Any] | None = None,
+    rows: Iterable[Any] | None = None, profile: str | None = None,
     seed: int | None = None, calls: int | None = None, minutes: float | None = None,
     settings: Mapping[str, Any] | None = None, device: str | None = None, threads: int | None = None,
     resume: bool = False, force: bool = False, report: bool = True, progress: bool | None = None,
@@ -56,13 +57,16 @@ def tune(
     default only in a notebook.
 
     `method` is a name, or your own: a function `(search) -> prompts`, or a callable object with `settings` (a pydantic
-    model) and `cost`. `model` is your own task model for a classification: a function from texts to label
-    probabilities, to word log-probabilities, or to texts.
+    model) and `cost`. `model` is your own task model: a function from texts (or from chats, if its parameter is called
+    `messages`) to texts or, for a classification, to label probabilities or word log-probabilities. `metric` values
+    the answers of a task of the kind answers: a function `(answer, row) -> number`, or `-> (number, reason)`.
     """
     chosen = {"method": _name_of(method), "profile": profile, "seed": seed}
     over = _over(chosen, {"calls": calls, "minutes": minutes}, settings)
     if model is not None:
         over = recipes.merge(over, {"task": {"model": f"callable:{_name_of(model)}"}})
+    if metric is not None:
+        over = recipes.merge(over, {"task": {"metric": "function", "function": _name_of(metric)}})
     recipe, task = _recipe_and_task(subject, over, rows)
     if isinstance(subject, str | Path):
         consent.agree(recipe, subject, over)
@@ -71,9 +75,9 @@ def tune(
         listeners.append(Bar(recipe))
     folder = default_folder(recipe) if out is None else Path(out)
     return running.run(
-        recipe, folder, task=task, method=None if isinstance(method, str) else method, model=model, device=device,
-        threads=threads, resume=resume, force=force, report=report, reporter=_reporter, listeners=listeners,
-        notes=notes,
+        recipe, folder, task=task, method=None if isinstance(method, str) else method, model=model, metric=metric,
+        device=device, threads=threads, resume=resume, force=force, report=report, reporter=_reporter,
+        listeners=listeners, notes=notes,
     )  # fmt: skip
 
 

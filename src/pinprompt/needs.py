@@ -41,6 +41,8 @@ def _models(recipe: Recipe) -> list[str]:
     task: Any = recipe.task
     names = [] if row_of(recipe.method).kind == "handwritten" else [recipe.policy.model]
     names += [task.model] if task.kind != "custom" else []
+    if task.kind == "answers":
+        names += [name for name in (task.judge, task.proposer) if name is not None]
     if task.kind == "style-transfer":
         judges = [model_and_part(name)[0] for name in (task.encoder, task.style, task.test_style, task.fluency)]
         names += [name for name in judges if name not in ("trained", "perplexity")]
@@ -77,6 +79,12 @@ def _data(recipe: Recipe, known: Known) -> Iterator[str | None]:
         yield _labelled(task, known)
     elif task.kind == "style-transfer":
         yield _texts(task)
+    elif task.kind == "answers":
+        yield (
+            "data: no file with rows is named (task.train)"
+            if task.train is None
+            else _absent("data", task.train, task.dev, task.test)
+        )
     elif task.kind == "inversion":
         for name in task.images:
             path = Path(name).expanduser()

@@ -8,7 +8,17 @@ from typing import Any
 from pinprompt.folder.reading import inside, mapping, number
 
 SHARES = {
-    *("accuracy", "balanced_accuracy", "macro_f1", "f1", "precision", "recall", "dictionary_words", "stable"),
+    *(
+        "accuracy",
+        "correct",
+        "balanced_accuracy",
+        "macro_f1",
+        "f1",
+        "precision",
+        "recall",
+        "dictionary_words",
+        "stable",
+    ),
     *("raw_accuracy", "raw_macro_f1", "calibrated_accuracy", "calibrated_macro_f1"),
 }
 COUNTS = {"repeated_tokens", "rows", "calls"}

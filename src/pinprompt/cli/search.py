@@ -1,4 +1,4 @@
-"""Commands that search: demo, tune, resume, classify, restyle, invert."""
+"""Commands that search: demo, tune, resume, classify, answer, restyle, invert."""
 
 from __future__ import annotations
 
@@ -81,6 +81,36 @@ def demo(console: Console, options: SearchOptions) -> None:
     task = {"kind": "classification", "dataset": "rotten-tomatoes", "model": "smollm2", "test_rows": 200}
     tree = {"profile": "quick", "seed": seed, "task": {**task, "split": seed}}
     _search(console, tree, options, not options.resume, Path("runs/demo"))
+
+
+def answer(
+    console: Console,
+    options: TaskSearch,
+    train: Annotated[Path, Option(help="Inputs with reference answers: CSV, TSV or JSONL.")],
+    dev: Annotated[Path | None, Option(help="Rows for choosing the best prompt; default: part of train.")] = None,
+    test: Annotated[Path | None, Option(help="Rows for the report; default: part of train.")] = None,
+    input_column: Annotated[str | None, Option(help="Column with the input.")] = None,
+    target_column: Annotated[str | None, Option(help="Column with the reference answer.")] = None,
+    metric: Annotated[
+        str | None, Option(help="exact, contains, number, regex, json, function or judge; default: exact.")
+    ] = None,
+    pattern: Annotated[str | None, Option(help="Regular expression of a correct answer, for --metric regex.")] = None,
+    function: Annotated[str | None, Option(help="module:name of your own metric (answer, row) -> number.")] = None,
+    rubric: Annotated[str | None, Option(help="What a judge rates, for --metric judge.")] = None,
+    prompt: Annotated[list[str] | None, Option(help="Your own instruction, to compare with; can be repeated.")] = None,
+    place: Annotated[str | None, Option(help="Where the prompt stands: system, before or after the input.")] = None,
+    task_model: Annotated[str | None, Option(help="The model to find a prompt for.")] = None,
+    writer: Annotated[str | None, Option(help="A local chat model that proposes prompts; default: the same.")] = None,
+    split: Annotated[int | None, Option(min=0, help="Number of the random split.")] = None,
+) -> None:
+    """Find the instruction with which a model answers best."""
+    given = {
+        "train": train, "dev": dev, "test": test, "input_column": input_column, "target_column": target_column,
+        "metric": metric or ("function" if function else "regex" if pattern else None), "pattern": pattern,
+        "function": function, "rubric": rubric, "prompts": prompt or None, "place": place, "model": task_model,
+        "proposer": writer, "split": split,
+    }  # fmt: skip
+    _search(console, _tree("answers", "smollm2", options, given), options, options.force)
 
 
 def restyle(
@@ -184,7 +214,7 @@ def _search(
 def _test_rows(tree: dict[str, Any], count: int) -> dict[str, Any]:
     """The setting that limits the test rows of a task of this kind."""
     kind = tree.get("task", {}).get("kind", "classification")
-    names = {"classification": "test_rows", "style-transfer": "test_sources"}
+    names = {"classification": "test_rows", "style-transfer": "test_sources", "answers": "test_rows"}
     if kind not in names:
         raise SettingError(f"a task of kind '{kind}' has no test rows; remove --test-rows")
     return {names[kind]: count}
@@ -211,4 +241,4 @@ def _word(pair: str) -> tuple[str, str]:
     return label, word
 
 
-VERBS = (demo, tune, resume, classify, restyle, invert)
+VERBS = (demo, tune, resume, classify, answer, restyle, invert)

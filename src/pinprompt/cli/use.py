@@ -35,7 +35,7 @@ def predict(
         Path | None, Option(help="Write all columns, the label and probabilities to a .csv, .tsv or .jsonl file.")
     ] = None,
 ) -> None:
-    """Label new texts with the prompt that a run found."""
+    """Label or answer new texts with the prompt that a run found."""
     if source is not None:
         if texts:
             raise SettingError("give either texts or --input, not both")
@@ -46,6 +46,10 @@ def predict(
     from pinprompt import api
 
     rows = api.predict(run, _texts(texts, console), device=options.device, threads=options.threads)
+    if rows and "answer" in rows[0]:
+        said = [(row["answer"] or row.get("failure", ""), row["text"]) for row in rows]
+        console.answer({"predictions": rows}, table(("answer", "text"), said))
+        return
     shown = [(row["label"], f"{max(row['probabilities'].values()):.3f}", row["text"]) for row in rows]
     console.answer({"predictions": rows}, table(("label", "probability", "text"), shown))
 
@@ -64,10 +68,11 @@ def _predict_table(
     counts = Counter(label for label in found.labels if label is not None)
     if output is None:
         texts = [str(row.get(found.text_column) or "") for row in found.rows]
-        shown = table(("label", "text"), [(label or "", text) for label, text in zip(found.labels, texts, strict=True)])
+        head = "answer" if found.label_column.endswith("answer") else "label"
+        shown = table((head, "text"), [(label or "", text) for label, text in zip(found.labels, texts, strict=True)])
         console.answer({"predictions": found.rows, "blank": found.blank}, shown)
         return
-    said = ", ".join(f"{label}: {count}" for label, count in counts.most_common())
+    said = ", ".join(f"{label}: {count}" for label, count in counts.most_common(10))
     answer = {"output": str(output), "rows": len(found.rows), "labels": dict(counts), "blank": found.blank}
     console.answer(answer, f"labelled {sum(counts.values())} of {len(found.rows)} rows ({said})", f"written: {output}")
 

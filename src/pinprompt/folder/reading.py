@@ -21,7 +21,7 @@ from pinprompt.folder import identity as identities
 MAX_BYTES = 128 * MEBI
 """Maximum size of a file that is read as a whole; no real run has a larger one."""
 MAX_VALUE = 1e100  # no measured value is larger, and sums and differences of larger ones could overflow
-WITH_TEXTS = ("examples", "rewrites", "pictures")
+WITH_TEXTS = ("examples", "rewrites", "answers", "pictures")
 """Tables of a result that contain texts or file names of the data; a private run has none of them."""
 MARKS = ("recipe.toml", "events.jsonl", "result.json")  # a folder with none of these is not a run folder
 

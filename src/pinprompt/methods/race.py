@@ -12,7 +12,8 @@
 
 If the texts are not in English, there are no stock phrases: the LM continues examples of the texts. For a task with
 drafts (style transfer: common instructions), the pool has the drafts and the LM's variations of them and of the
-hand-written prompts. Variations of the best prompts so far join it for the second half of the first block.
+hand-written prompts. Variations of the best prompts so far join it for the second half of the first block, and what
+the task itself proposes (free answers: with examples, or by a model that sees wrong answers).
 
 The method needs no checkpoint: pool and order depend only on the seed, and a resumed run finds its answers in the
 table.
@@ -38,7 +39,17 @@ from pinprompt.methods.selection import chances_of_best, row_means
 from pinprompt.methods.variations import allowed, as_prompt, variations, without
 from pinprompt.policy.writer import Writer
 from pinprompt.recipe.sections import RaceSettings
-from pinprompt.tasks.protocol import DrawsRows, LabelWords, Task, calls, fit_rows, hand_written, split_rows, splits
+from pinprompt.tasks.protocol import (
+    DrawsRows,
+    LabelWords,
+    Proposing,
+    Task,
+    calls,
+    fit_rows,
+    hand_written,
+    split_rows,
+    splits,
+)
 from pinprompt.values import Event, Prompt, derive
 
 Floats = NDArray[np.float64]
@@ -50,6 +61,8 @@ FINAL_SHARE = 0.8
 """Most of the calls that finalists and hand-written prompts may take on all rows, if the task learns from rows."""
 ENTERING = 16
 """If fewer prompts could enter a race of a task that learns from rows, a smaller share advances."""
+LEAST_TIED = 8
+"""With fewer prompts, a race in which all are equal goes on."""
 LONGEST = 5
 """Maximum number of tokens that the LM writes after a head; two more for prompts without a head."""
 HEADS = (
@@ -114,12 +127,14 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
             pool = _filled(search, made, settings, [runner.prompt.text for runner in runners], count)
         vary = partial(variations, made, count=count, seed=search.seed)
         _first_block(search, settings, blocks, runners, pool, count, tell, vary if pool.drafts else None)
+        if tied := _tied(search, runners, steps):
+            stopped, rounds, extras["problem"] = "tied", 1, tied
         for number in range(1, rounds):
             runners = cut(runners, settings)
             _ask(search, runners, blocks[: number + 1])
             tell(blocks[number])
         best = max(runners, key=lambda runner: runner.mean, default=None)
-        if best is not None and settings.prune and best.source == "pool":
+        if best is not None and settings.prune and best.source == "pool" and not tied:
             shorter = prune(search, made, settings.max_perplexity, blocks[:rounds], best)
             if shorter is not best:
                 runners = [shorter, *runners]
@@ -240,7 +255,9 @@ def plan(costs: Sequence[int], calls: int | None, hand: int, settings: RaceSetti
 
 def _left(task: Task, calls: int | None) -> int | None:
     """The calls that are left for the race once the task is open."""
-    return None if calls is None else max(0, calls - task.info.opening_calls)
+    if calls is None:
+        return None
+    return max(0, calls - task.info.opening_calls - (task.most_proposals if isinstance(task, Proposing) else 0))
 
 
 def cost(task: Task, settings: RaceSettings, given: int | None, length: int, finalists: int) -> Cost:
@@ -361,10 +378,11 @@ class Pool:
         """Take the next prompts from the pool."""
         return [self.prompts[place] for place in self._take(list(self._waiting), count)]
 
-    def add(self, prompts: Sequence[Prompt]) -> None:
-        """Add prompts that are not in the pool yet, before all others."""
+    def add(self, prompts: Sequence[Prompt], drafts: bool = False) -> None:
+        """Add prompts that are not in the pool yet, before all others; no limit on perplexity applies to drafts."""
         known = {prompt.text for prompt in self.prompts}
         new = [prompt for prompt in prompts if prompt.text not in known]
+        self.drafts |= {prompt.text for prompt in new if drafts}
         self._waiting = dict.fromkeys(range(len(self.prompts), len(self.prompts) + len(new))) | self._waiting
         self.prompts += new
 
@@ -404,10 +422,12 @@ def _first_block(
     """
     while len(runners) < count:
         wanted = min(settings.batch, count - len(runners))
-        if vary is not None and 2 * len(runners) >= count:
+        if 2 * len(runners) >= count:
             ahead = sorted(runners, key=lambda runner: -runner.mean)[: settings.least]
-            pool.add(vary([runner.prompt.text for runner in ahead]))
-            vary = None
+            if vary is not None:
+                pool.add(vary([runner.prompt.text for runner in ahead]))
+                vary = None
+            _propose(search, pool, ahead)
         fresh = [Runner(prompt, "pool") for prompt in pool.take(wanted)]
         if not fresh:
             break  # the pool is empty: it was small, or most of its prompts exceed the limit on perplexity
@@ -416,6 +436,29 @@ def _first_block(
         finally:
             runners += [runner for runner in fresh if runner.blocks]
         tell(blocks[0])
+
+
+def _tied(search: Search, runners: Sequence[Runner], step: int) -> str:
+    """Report if all prompts have the same value on every row of the first block: the other rows would cost as much."""
+    if len(runners) < LEAST_TIED or any(not np.array_equal(one.values, runners[0].values) for one in runners):
+        return ""
+    sentence = (
+        f"all {len(runners)} prompts have the same value on each of the first {len(runners[0].values)} rows "
+        f"({runners[0].mean:g} on average), so the search stops: check the metric, the references and the "
+        "model's answers"
+    )
+    search.emit(Event("problem", step, {"reason": sentence}))
+    return sentence
+
+
+def _propose(search: Search, pool: Pool, ahead: Sequence[Runner]) -> None:
+    """Add what the task proposes after the best prompts so far, if it meets the constraints."""
+    if not isinstance(search.task, Proposing):
+        return
+    search.evaluator.charge(search.task.proposal_calls)
+    best = [(runner.prompt, search.evaluator.table.get(runner.prompt.text)) for runner in ahead]
+    made = [as_prompt(search.writer(), text) for text in search.task.proposals(best, search.seed)]
+    pool.add([prompt for prompt in made if prompt is not None], drafts=True)
 
 
 def _alone(search: Search, settings: RaceSettings, pool: Pool, runners: Sequence[Runner], step: int) -> str:

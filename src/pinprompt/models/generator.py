@@ -1,4 +1,4 @@
-"""Rewrites of texts by a prompted causal LM: the first sentence of each continuation, sampled (`models/sampling.py`)."""
+"""Rewrites of texts by a prompted causal LM: the first sentence of sampled continuations (`models/sampling.py`)."""
 
 from __future__ import annotations
 

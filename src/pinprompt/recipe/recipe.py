@@ -30,6 +30,7 @@ TaskSettings = Annotated[
     task_sections.ClassificationSettings
     | task_sections.StyleTransferSettings
     | task_sections.InversionSettings
+    | task_sections.AnswerSettings
     | task_sections.CustomSettings,
     Field(discriminator="kind"),
 ]
@@ -39,7 +40,7 @@ MAX_MISTAKES_SHOWN = 10
 """Maximum number of mistakes that are listed: finding the name that was meant takes time."""
 LONGEST_SHOWN = 200
 """Maximum number of characters of a name or value that are repeated in a message."""
-KINDS = ("classification", "style-transfer", "inversion", "custom")
+KINDS = ("classification", "style-transfer", "inversion", "answers", "custom")
 
 
 def _section(kind: Callable[[], Any], description: str) -> Any:

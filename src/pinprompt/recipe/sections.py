@@ -372,3 +372,8 @@ class ScoringSettings(Section):
     finalists: int = Field(
         16, ge=1, le=10_000, description="Number of best prompts of a search that the answer is chosen from."
     )
+    word_values: Literal["auto", "on", "off"] = Field(
+        "auto",
+        description="Whether the report scores the found prompt without each of its words; auto: unless calls are "
+        "expensive (a model behind an API, free answers).",
+    )

@@ -211,6 +211,57 @@ class InversionSettings(Section):
     manual: str | None = Field(None, description="A hand-written prompt to compare with.")
 
 
+class AnswerSettings(Section):
+    """Free answers: the model reads an instruction and an input, and its answer is valued by a metric."""
+
+    kind: Literal["answers"] = "answers"
+    train: str | None = Field(None, description="File with inputs and reference answers (CSV, TSV or JSONL).")
+    dev: str | None = Field(None, description="File with rows for choosing the best prompt; none: split off train.")
+    test: str | None = Field(None, description="File with rows for the report; none: split off train.")
+    input_column: str = Field("input", description="Column that holds the input.")
+    target_column: str = Field("target", description="Column that holds the reference answer.")
+    model: str = Field(
+        "smollm2", description="The task model: hub id, folder, .gguf file, alias or remote:name; best a chat model."
+    )
+    metric: Literal["exact", "contains", "number", "regex", "json", "function", "judge"] = Field(
+        "exact",
+        description="The value of an answer: exact or contains (the reference, without case and punctuation around "
+        "it), number (the last one, within tolerance), regex (pattern), json (share of equal fields), function, judge.",
+    )
+    tolerance: float = Field(0.0, ge=0, description="Largest difference between equal numbers, for the metric number.")
+    pattern: str | None = Field(
+        None, max_length=1000, description="Regular expression of a correct answer; a group must equal the reference."
+    )
+    fields: tuple[str, ...] = Field((), description="Fields that count for the metric json; empty: all of a reference.")
+    function: str = Field("", description="'module:name' of a metric (answer, row) -> number, or -> (number, reason).")
+    judge: str | None = Field(None, description="Model for the metric judge; none: the task model.")
+    rubric: str = Field(
+        "Rate how well the answer matches the reference.",
+        max_length=10_000,
+        description="What the judge rates, from 1 (bad) to 5 (good).",
+    )
+    prompts: tuple[str, ...] = Field(
+        (), description="Your own instructions, to start from and compare with; none: one made of the column's name."
+    )
+    place: Literal["system", "before", "after"] = Field(
+        "system",
+        description="Where an instruction stands: in the system message, or in the user's before or after the input; "
+        "one with {text} in it stands around the input.",
+    )
+    examples: int = Field(
+        3, ge=0, le=100, description="Training rows set aside as examples that a prompt may show; they are not scored."
+    )
+    proposals: int = Field(
+        16, ge=0, le=1000, description="Instructions that a model may propose after seeing wrong answers; calls count."
+    )
+    proposer: str | None = Field(None, description="Local chat model that proposes instructions; none: the task model.")
+    max_new_tokens: int = Field(64, ge=1, le=4096, description="Maximum number of tokens of an answer.")
+    split: int = Field(13, ge=0, le=2**63 - 1, description="Seed of the split into train, dev and test.")
+    test_rows: int | None = Field(
+        None, ge=1, le=10_000_000, description="Maximum number of test rows (drawn with a fixed seed); none: all."
+    )
+
+
 class CustomSettings(Section):
     """Any function from a prompt's text to a number."""
 

@@ -1,6 +1,6 @@
-"""The user's own model as a Python callable, with the interface of `RemoteClassifier`.
+"""The user's own model as a Python callable: for labels with the interface of `RemoteClassifier`, or for chats.
 
-The callable gets a list of texts (each with the prompt in it) and returns one answer per text:
+For labels, the callable gets a list of texts (each with the prompt in it) and returns one answer per text:
 
 - a mapping from labels or words to probabilities or log-probabilities,
 - a list of probabilities in the order of the labels,
@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pinprompt.errors import BudgetSpent, ModelError, SettingError
+from pinprompt.models.chat import Messages, Reply
 from pinprompt.models.label_text import Frame
 from pinprompt.remote.labels import CERTAINTY, Guess, RemoteInputs, RemoteWords, place_of
 
@@ -51,11 +52,7 @@ class CallableLabels:
     @property
     def revision(self) -> str:
         """The callable's name and source: an edited one is another model."""
-        try:
-            source = inspect.getsource(self.function if inspect.isroutine(self.function) else type(self.function))
-        except (OSError, TypeError):
-            source = ""
-        return f"callable {getattr(self.function, '__qualname__', type(self.function).__qualname__)}\n{source}"
+        return source_of(self.function)
 
     def words_for(self, frame: Frame) -> RemoteWords:
         """The label words for another template: the same."""
@@ -79,27 +76,7 @@ class CallableLabels:
         return np.array(rows, dtype=np.float64).reshape(len(rows), len(self._names)), failures, (0, 0)
 
     def _call(self, texts: list[str]) -> list[Any]:
-        """One answer per text; an exception for a text that fails alone."""
-        try:
-            answers = self.function(list(texts))
-            if inspect.isawaitable(answers):
-                answers = asyncio.run(_awaited(answers))
-        except BudgetSpent:
-            raise  # the clock
-        except Exception as error:  # the user's code may raise anything
-            if len(texts) == 1:
-                return [error]
-            return [self._call([text])[0] for text in texts]
-        try:
-            found = list(answers.values()) if isinstance(answers, Mapping) else list(answers)
-        except TypeError:
-            found = []
-        if isinstance(answers, str | Mapping) or len(found) != len(texts):
-            raise ModelError(
-                f"the model was given {len(texts)} texts and answered {answers!r:.80}; it must return a list with one "
-                "answer per text"
-            )
-        return found
+        return call(self.function, texts)
 
     def _row(self, answer: Any) -> list[float] | str:
         """Log-probabilities of the labels from an answer, or why there are none."""
@@ -141,6 +118,82 @@ class CallableLabels:
         largest = max(filled)
         total = largest + math.log(sum(math.exp(value - largest) for value in filled))
         return [value - total for value in filled]
+
+
+class CallableChat:
+    """Answers to chats by a Python callable, with the interface of `models.chat.ChatModel`.
+
+    A callable whose first parameter is called `messages` or `chats` gets the chats as lists of messages, any other one
+    their texts; it returns one text per chat.
+    """
+
+    billed = None
+    notes = ()
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        if not callable(function):
+            raise SettingError(f"model must be a name or a callable; given: {type(function).__name__}")
+        self.function = function
+        try:
+            first = next(iter(inspect.signature(function).parameters), "")
+        except (TypeError, ValueError):
+            first = ""
+        self._by_messages = first in ("messages", "chats")
+
+    @property
+    def revision(self) -> str:
+        """The callable's name and source: an edited one is another model."""
+        return source_of(self.function)
+
+    def answers(self, chats: Sequence[Messages]) -> list[Reply]:
+        """The callable's answer to each chat."""
+        given = [[dict(one) for one in chat] if self._by_messages else "\n\n".join(one["content"] for one in chat)
+                 for chat in chats]  # fmt: skip
+        return [self._reply(answer) for answer in call(self.function, given)] if given else []
+
+    def drawn(self, chats: Sequence[Messages], seeds: Sequence[int]) -> list[Reply]:
+        """The same: whether a callable samples is its own affair."""
+        return self.answers(chats)
+
+    def _reply(self, answer: Any) -> Reply:
+        if isinstance(answer, Exception):
+            return Reply("", f"the model raised {type(answer).__name__}: {answer}")
+        if not isinstance(answer, str):
+            return Reply("", f"the model answered {answer!r:.80}, which is not a text")
+        return Reply(answer.strip())
+
+
+def call(function: Callable[..., Any], given: list[Any]) -> list[Any]:
+    """A callable's answers, one for each thing given; an exception for one that fails alone."""
+    try:
+        answers = function(list(given))
+        if inspect.isawaitable(answers):
+            answers = asyncio.run(_awaited(answers))
+    except BudgetSpent:
+        raise  # the clock
+    except Exception as error:  # the user's code may raise anything
+        if len(given) == 1:
+            return [error]
+        return [call(function, [one])[0] for one in given]
+    try:
+        found = list(answers.values()) if isinstance(answers, Mapping) else list(answers)
+    except TypeError:
+        found = []
+    if isinstance(answers, str | Mapping) or len(found) != len(given):
+        raise ModelError(
+            f"the model was given {len(given)} texts and answered {answers!r:.80}; it must return a list with one "
+            "answer per text"
+        )
+    return found
+
+
+def source_of(function: Callable[..., Any]) -> str:
+    """The name and the source of a callable, for fingerprints."""
+    try:
+        source = inspect.getsource(function if inspect.isroutine(function) else type(function))
+    except (OSError, TypeError):
+        source = ""
+    return f"callable {getattr(function, '__qualname__', type(function).__qualname__)}\n{source}"
 
 
 async def _awaited(answers: Any) -> Any:

@@ -25,7 +25,7 @@ from pinprompt.wording import text
 RECIPE_SHOWN = 60_000
 PARTS: tuple[Callable[[RunRecord], Any], ...] = (
     parts.header, parts.verdict, parts.facts, parts.top, parts.tokens, parts.pictures, parts.judges, parts.judgements,
-    parts.rewrites, parts.examples, parts.confusion, parts.remarks, parts.environment, parts.command,
+    parts.rewrites, parts.answers, parts.examples, parts.confusion, parts.remarks, parts.environment, parts.command,
 )  # fmt: skip
 """The parts that the template shows as they are, each under the name of its function."""
 

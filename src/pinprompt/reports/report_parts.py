@@ -396,6 +396,19 @@ def rewrites(record: RunRecord) -> Part | None:
     }
 
 
+def answers(record: RunRecord) -> list[Part] | None:
+    """Free answers beside their references, the worst first."""
+    rows = [row for row in sequence(inside(record.result, "tables", "answers")) if isinstance(row, dict)]
+    return [
+        {
+            **{name: text(row.get(name, ""), 500) for name in ("input", "reference", "answer", "why")},
+            "value": digits(number(row.get("value")) or 0.0),
+            "right": (number(row.get("value")) or 0.0) >= 1,
+        }
+        for row in rows[: 4 * MAX_EXAMPLES]
+    ] or None
+
+
 def pictures(record: RunRecord) -> Part | None:
     """The target pictures, and drawings made from the prompt with their similarity."""
     found: Part = {name: _pictures(record.result.get(name)) for name in ("images", "drawings")}

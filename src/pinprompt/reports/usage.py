@@ -41,6 +41,10 @@ class Sent:
     readout: Mapping[str, Any] = field(default_factory=dict)
     """How labels are read from label words and learnt words, if labels are learnt (`maths.readout.pack`)."""
     messages: list[dict[str, str]] = field(default_factory=list)
+    metric: str = ""
+    """How free answers are valued."""
+    max_tokens: int = 0
+    """Maximum tokens of a free answer."""
 
     @property
     def open_text(self) -> str:
@@ -56,8 +60,9 @@ class Sent:
     def options(self) -> dict[str, Any]:
         """Further request parameters: the maximum number of tokens, for the longest label word or a rewrite."""
         longest = max((len(ids) for ids in self.word_ids.values()), default=1)
-        most = (16 if self.messages else longest) if self.words else 100
-        return {"max_tokens": most, "temperature": 0, **({"stop": ['"']} if self.quoted else {})}
+        most = (16 if self.messages else longest) if self.words else self.max_tokens or 100
+        stop = ['"'] if self.quoted else ["\n"] if self.metric and not self.messages else []
+        return {"max_tokens": most, "temperature": 0, **({"stop": stop} if stop else {})}
 
     def text_for(self, text: str) -> str:
         """The exact text that is sent for an input."""
@@ -96,7 +101,9 @@ def sent_of(result: Mapping[str, Any], where: object = "result.json") -> Sent:
         except ValueError as error:
             raise RunError(f"{where} cannot be used: {error}") from error
     named = {
-        name: str(sent[name]) for name in ("before", "after", "model", "revision", "kind", "source") if name in sent
+        name: str(sent[name])
+        for name in ("before", "after", "model", "revision", "kind", "source", "metric")
+        if name in sent
     }
     return Sent(
         **named,
@@ -107,6 +114,7 @@ def sent_of(result: Mapping[str, Any], where: object = "result.json") -> Sent:
         offsets={label: value for label, value in offsets.items() if value is not None},
         readout=readout,
         messages=messages,
+        max_tokens=int(number(sent.get("max_tokens")) or 0),
     )
 
 
@@ -117,6 +125,8 @@ def snippets(sent: Sent, text: str) -> dict[str, str]:
     tokens = all("token" in one for one in sequence(sent.readout.get("words")))
     if sent.task == "classification" and sent.source != "remote" and sent.word_ids and known and tokens:
         found["transformers"] = _labelling(sent, text)
+    if sent.task == "answers" and sent.source != "remote":
+        found["transformers"] = _chatting(sent, text)
     if sent.kind == "causal":
         found["openai"] = _openai(sent, text)
         found["curl"] = _curl(sent, text)
@@ -303,6 +313,44 @@ def _plain(sent: Sent) -> dict[str, Any]:
     return {"task": sent.task, "prompt": sent.prompt, "text": sent.open_text, **parts}
 
 
+def _chatting(sent: Sent, text: str) -> str:
+    """Code for the answer of a local chat model."""
+    lines = [*_loading(sent, "AutoModelForCausalLM", "load_causal_lm"), "", ""]
+    reading = [
+        f"    messages = {sent.messages!r}",
+        f'    messages = [{{**one, "content": one["content"].replace({TEXT!r}, text)}} for one in messages]',
+        "    ids = tokenizer.apply_chat_template(",
+        '        messages, add_generation_prompt=True, return_dict=True, return_tensors="pt"',
+        "    )",
+    ]
+    if not sent.messages:
+        reading = [f'    ids = tokenizer({sent.before!r} + text.strip() + {sent.after!r}, return_tensors="pt")']
+    kept = "" if sent.messages else '.split("\\n")[0].strip()'
+    lines += [
+        "def answer(text):",
+        *reading,
+        f"    said = model.generate(**ids, max_new_tokens={sent.options['max_tokens']}, do_sample=False)[0]",
+        f'    return tokenizer.decode(said[ids["input_ids"].shape[1] :], skip_special_tokens=True).strip(){kept}',
+        "",
+        "",
+        f"print(answer({text!r}))",
+    ]
+    return "\n".join(lines)
+
+
+ASSERTS = {"exact": "equals", "contains": "icontains", "number": "icontains", "json": "is-json"}
+"""Assertions of promptfoo for metrics of free answers; other metrics have none."""
+
+
+def _asserts(sent: Sent) -> list[dict[str, Any]]:
+    """What promptfoo checks in an answer."""
+    if sent.words:
+        return [{"type": "icontains-any", "value": list(sent.words.values())}]
+    if sent.metric not in ASSERTS:
+        return []
+    return [{"type": ASSERTS[sent.metric]} | ({} if sent.metric == "json" else {"value": "{{reference}}"})]
+
+
 def _promptfoo(sent: Sent) -> dict[str, Any]:
     """A configuration for `promptfoo eval -c` (JSON is valid YAML). Add your own tests to `tests`.
 
@@ -322,12 +370,17 @@ def _promptfoo(sent: Sent) -> dict[str, Any]:
     if sent.messages:
         way = "chat"
         text = json.dumps([{**one, "content": opened(one["content"])} for one in sent.messages], ensure_ascii=False)
-    known = [{"type": "icontains-any", "value": list(sent.words.values())}] if sent.words else []
     return {
         "description": f"the prompt that pinprompt found: {sent.prompt}",
         "prompts": [text],
         "providers": [{"id": f"openai:{way}:{_model(sent)}", "config": {"apiBaseUrl": _SERVER, **sent.options}}],
-        "tests": [{"vars": {"text": "put your own text here"}, "assert": known}],
+        "tests": [
+            {
+                "vars": {"text": "put your own text here"}
+                | ({"reference": "put the expected answer here"} if sent.metric in ASSERTS else {}),
+                "assert": _asserts(sent),
+            }
+        ],
     }
 
 

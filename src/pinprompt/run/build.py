@@ -74,6 +74,17 @@ def build_labeller(
     )
 
 
+def build_answerer(recipe: Recipe, device: str) -> Any:
+    """The task of a recipe with free answers without its rows, to answer new texts."""
+    from pinprompt.tasks.answer_data import AnswerData
+    from pinprompt.tasks.answers import AnswerTask
+
+    settings: Any = recipe.task
+    own = settings.model_copy(update={"metric": "exact", "proposer": None, "judge": None})
+    nothing = AnswerData({}, [])
+    return AnswerTask.build(own, device, data=nothing, remote=recipe.remote, precision=recipe.models.precision)
+
+
 def build_rewriter(recipe: Recipe, device: str, kept: dict[str, Any]) -> Any:
     """The rewriter of a style run: with the judges stored in its folder, or trained again on its texts."""
     if not kept:
@@ -90,15 +101,26 @@ def build_task(
     contact: bool = True,
     readout: Readout | None = None,
     model: Callable[..., Any] | None = None,
+    metric: Callable[..., Any] | None = None,
 ) -> Task:
     """The task of a recipe; without `contact`, a remote model's server is not asked anything (for estimates).
 
-    `readout` is the known one of the only prompt that it will be asked about; `model` is the user's own
-    callable.
+    `readout` is the known one of the only prompt that it will be asked about; `model` and `metric` are the user's own
+    callables.
     """
     settings: Any = recipe.task
-    if model is not None and settings.kind != "classification":
-        raise SettingError(f"a {settings.kind} task has no place for a callable model; give one to a classification")
+    if model is not None and settings.kind not in ("classification", "answers"):
+        raise SettingError(
+            f"a {settings.kind} task has no place for a callable model; classification and answers have one"
+        )
+    if metric is not None and settings.kind != "answers":
+        raise SettingError(f"a {settings.kind} task has its own metric; a task of the kind answers takes yours")
+    if settings.kind == "answers":
+        from pinprompt.tasks.answers import AnswerTask
+
+        return AnswerTask.build(
+            settings, device, remote=recipe.remote, precision=recipe.models.precision, model=model, metric=metric
+        )
     if settings.kind == "classification":
         from pinprompt.tasks.classification import ClassificationTask
 

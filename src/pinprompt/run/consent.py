@@ -36,8 +36,6 @@ ENTRY_POINTS = "pinprompt.functions"
 """Functions that an installed package provides in this entry-point group need no consent: the user installed it."""
 FILES = ("data", "train", "dev", "test", "source", "target", "references", "images")
 """Settings of a task that name files or folders."""
-PUBLISHED_PARSER = "crf-con-en"
-"""The one parser of supar that needs no consent: any other name may be a file, and supar loads pickles."""
 MAX_REMEMBERED = 2000
 """Maximum number of remembered answers; the oldest are dropped first."""
 MAX_BYTES = 4 << 20
@@ -115,11 +113,9 @@ def request_of(recipe: Recipe) -> ConsentRequest:
     code, files = [], list[tuple[str, str]]()
     for setting, place in places.items():
         kind, _, what = place.partition(":")
-        if kind == "supar" and what != PUBLISHED_PARSER:  # it loads pickles
-            code.append((setting, place, what))
-        elif kind == "seq2seq" and (Path(what).exists() or not looks_like_id(what)):
+        if kind == "seq2seq" and (Path(what).exists() or not looks_like_id(what)):
             files.append((setting, what))
-        elif ":" in place and kind not in ("supar", "seq2seq"):
+        elif ":" in place and kind != "seq2seq":
             origin = origin_of(place.partition(":")[0])
             if not _installed(place, origin):
                 code.append((setting, place, origin))

@@ -179,7 +179,7 @@ def _report(recipe: Recipe, task: Task, reported: bool, method: Any) -> list[_As
     # The rows that the search asks its best prompts on.
     seen = {row for split in splits(task) if split != "test" for row in split_rows(task, split)}
     seen = seen if cost.rows is None else set(cost.rows)
-    planned = report_plan(recipe, task, found, min(PARTS, words), cost)
+    planned = report_plan(recipe, task, found, parts_of(recipe, task, words), cost)
     if not reported:
         left = [(found, split, True) for split in splits(task) if split not in ("train", "test")]
         planned = (left or [(found, "train", True)]) + (planned[-1:] if raced and fit_rows(task) else [])
@@ -203,7 +203,7 @@ def _report(recipe: Recipe, task: Task, reported: bool, method: Any) -> list[_As
 
 def _seconds_per_call(recipe: Recipe, task: Task) -> float:
     """Measured by scoring a few prompts; the first one fills caches and is not counted."""
-    length = recipe.policy.length
+    length = min(PARTS, recipe.policy.length)
     texts = [[WORDS[(number + 5 * place) % len(WORDS)] for place in range(length)] for number in range(PROBES + 1)]
     prompts = [Prompt(" ".join(words)) for words in texts]
     draws = [Draw(derive(recipe.seed, "estimate", number)) for number in range(len(prompts))]
@@ -270,6 +270,13 @@ SPARE = 100
 """Minimum allowance for lost calls to a server before a run stops."""
 
 
+def parts_of(recipe: Recipe, task: Task, words: int) -> int:
+    """How many words of a prompt the report leaves out one by one."""
+    wanted = recipe.scoring.word_values
+    measured = wanted == "on" or (wanted == "auto" and billed(task) is None and not task.info.costly)
+    return min(PARTS, words) if measured else 0
+
+
 def rivals(recipe: Recipe, task: Task) -> dict[str, str]:
     """The hand-written prompts that a report compares with, by name."""
     return {name: text for name, text in hand_written(task).items() if name != recipe.method}
@@ -285,14 +292,15 @@ def report_plan(recipe: Recipe, task: Task, found: Prompt, parts: int, cost: Cos
     held_out = [split for split in splits(task) if split != "train"] or ["train"]
     asked = [(prompt, split, True) for prompt in (found, *hand) for split in held_out]
     shorter = [found] * parts + (hand if fit_rows(task) else [])
-    whole = [] if cost.asked_on_train else [found]  # it may have been chosen by a part of the rows
+    # It may have been chosen by a part of the rows.
+    whole = [found] if (parts or fit_rows(task)) and not cost.asked_on_train else []
     return asked + [(prompt, "train", False) for prompt in shorter + whole]
 
 
 def report_cost(recipe: Recipe, task: Task, cost: Cost) -> tuple[int, int, int]:
     """Maximum calls, tokens in and tokens out of the report."""
     found = Prompt("x" * WORD * recipe.policy.length)
-    plan = report_plan(recipe, task, found, min(PARTS, recipe.policy.length), cost)
+    plan = report_plan(recipe, task, found, parts_of(recipe, task, recipe.policy.length), cost)
     costs = []
     for prompt, split, evaluation in plan:
         rows = split_rows(task, split)

@@ -23,7 +23,7 @@ from pinprompt.recipe import recipe as recipes
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.recipe.task_sections import MANNERS
 from pinprompt.run import build, consent
-from pinprompt.run.estimating import PARTS, check_budget, cost_of, hold_for_report, rivals
+from pinprompt.run.estimating import PARTS, check_budget, cost_of, hold_for_report, parts_of, rivals
 from pinprompt.run.readability import perplexity, readability, slor
 from pinprompt.run.verdict import judge_result
 from pinprompt.tasks.protocol import Judged, Shown, Task, Windowed, hand_written
@@ -144,6 +144,7 @@ def run(
     task: Task | None = None,
     method: Any = None,
     model: Callable[..., Any] | None = None,
+    metric: Callable[..., Any] | None = None,
     device: str | None = None,
     threads: int | None = None,
     resume: bool = False,
@@ -155,7 +156,7 @@ def run(
 ) -> Result:
     """Run a recipe in a run folder; a run that was killed and is continued with `resume` gives the same result.
 
-    `task`, `method` and `model` are objects of the caller, which replace those that the recipe names.
+    `task`, `method`, `model` and `metric` are objects of the caller, which replace those that the recipe names.
 
     Without `report` it ends when the prompt is found: no evaluation on test, no comparison with hand-written prompts,
     no report.html. Calling it again with `resume` and `report` adds them. `reporter` writes report.html.
@@ -174,7 +175,7 @@ def run(
             return result_of(record.path)
         # A run that is resumed from another folder keeps its recipe; only its files are searched for.
         here = with_found_files(recipe, record.path) if resume else recipe
-        task = task or build.build_task(here, device, model=model)
+        task = task or build.build_task(here, device, model=model, metric=metric)
         recipe = build.with_label_words(recipe, task)
         for note in (*task.info.notes, *build.language_notes(recipe, task)):
             notes(note)
@@ -468,6 +469,8 @@ def _tokens(
         words = prompt.text.split()
         parts = [{"token": word} for word in words[:PARTS]]
         rest = ["" if part["token"] == "{text}" else without(words, place) for place, part in enumerate(parts)]
+    if not parts_of(recipe, search.task, len(parts)):
+        return [part for part in parts if "q" in part]
     other_rows = bool(outcome.blocks) or recipe.scoring.choose == "rows"  # not chosen by train alone
     asked = [prompt] * other_rows + [Prompt(text) for text in rest if text]
     new = [one for one in asked if evaluator.known(one, "train") is None]

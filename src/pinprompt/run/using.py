@@ -30,10 +30,10 @@ def silent(note: str) -> None:
 
 @dataclass(frozen=True)
 class Labelled:
-    """A labelled table: every column of the input, then label and probabilities.
+    """A labelled table: every column of the input, then label and probabilities, or the answer.
 
-    Rows without a text are included, with an empty label; `blank` has their positions. `output` is the file that was
-    written, if any.
+    Rows without a text are included, with an empty label or answer; `blank` has their positions. `output` is the file
+    that was written, if any.
     """
 
     rows: list[dict[str, Any]]
@@ -44,7 +44,7 @@ class Labelled:
 
     @property
     def labels(self) -> list[str | None]:
-        """The label of each row; None for rows without a text."""
+        """The label or answer of each row; None for rows without a text."""
         return [row[self.label_column] for row in self.rows]
 
 
@@ -98,16 +98,24 @@ def evaluate(
 def predict(
     run: Path | str, texts: Sequence[str], *, device: str | None = None, threads: int | None = None
 ) -> list[dict[str, Any]]:
-    """Label new texts with the prompt that a classification run found.
+    """Label or answer new texts with the prompt that a run found.
 
-    One dictionary per text, as in `pinprompt predict --json`: `text`, `label`, and `probabilities` of all labels.
+    One dictionary per text, as in `pinprompt predict --json`: `text`, `label` and `probabilities` of all labels for a
+    classification run; `text` and `answer` for a run with free answers (with `failure` if there is none).
     """
     texts = _texts_of(texts, "predict_table")
     build.set_threads(threads)
     recipe, found, readout = recipe_of(run), found_prompt(run), readout_of(run)
-    if recipe.task.kind != "classification":
-        raise SettingError(f"{run} is a {recipe.task.kind} run; predict labels texts with a classification run")
+    if recipe.task.kind not in ("classification", "answers"):
+        raise SettingError(f"{run} is a {recipe.task.kind} run; predict labels or answers texts")
     consent.agree(recipe, run, reads=False)
+    if recipe.task.kind == "answers":
+        asked: Any = _with_notes(build.build_answerer(recipe, build.choose_device(device)))
+        replies = zip(texts, asked.answer(found, texts), strict=True)
+        return [
+            {"text": text, "answer": reply.text, **({"failure": reply.failure} if reply.failure else {})}
+            for text, reply in replies
+        ]
     task: Any = _with_notes(build.build_labeller(recipe, build.choose_device(device), readout=readout))
     said = task.predict(found, texts)
     return [
@@ -126,11 +134,11 @@ def predict_table(
     threads: int | None = None,
     notes: Callable[[str], None] = silent,
 ) -> Labelled:
-    """Label every text of a table with the prompt that a classification run found, and keep all its columns.
+    """Label or answer every text of a table with the prompt that a run found, and keep all its columns.
 
     `source` is a CSV, TSV, JSONL or text file, a folder of .txt files, '-' for stdin, or a data frame. `text_column` is
     by default the column of the run's own data. `output` (.csv, .tsv or .jsonl) gets the table with the columns
-    `label` and `probability_<label>`; a name that the table already has gets the prefix `predicted_`.
+    `label` and `probability_<label>`, or `answer`; a name that the table already has gets the prefix `predicted_`.
     """
     from pinprompt.data import tables
 
@@ -139,7 +147,8 @@ def predict_table(
         tables.check_output(Path(output), source)
         if is_run_file(Path(output)):
             raise SettingError(f"'{output}' is a file of a run, which must not be changed; choose another name")
-    table = tables.read_table(source, text_column, getattr(recipe.task, "text_column", "text"))
+    usual = getattr(recipe.task, "text_column", getattr(recipe.task, "input_column", "text"))
+    table = tables.read_table(source, text_column, usual)
     texts = table.texts
     filled = [place for place, text in enumerate(texts) if text]
     blank = [place for place, text in zip(table.places, texts, strict=True) if not text]
@@ -148,20 +157,21 @@ def predict_table(
     said = dict(
         zip(filled, predict(run, [texts[place] for place in filled], device=device, threads=threads), strict=True)
     )
-    labels = list(said[filled[0]]["probabilities"])
-    names = tables.names_for(["label", *(f"probability_{label}" for label in labels)], table.columns)
+    key = "answer" if recipe.task.kind == "answers" else "label"
+    labels = list(said[filled[0]].get("probabilities", ()))
+    names = tables.names_for([key, *(f"probability_{label}" for label in labels)], table.columns)
     added = []
     for place in range(len(texts)):
-        one = said.get(place, {"label": None, "probabilities": {}})
-        shares = {names[f"probability_{name}"]: one["probabilities"].get(name) for name in labels}
-        added.append({names["label"]: one["label"], **shares})
+        one = said.get(place, {})
+        shares = {names[f"probability_{name}"]: one.get("probabilities", {}).get(name) for name in labels}
+        added.append({names[key]: one.get(key), **shares})
     if blank:
         shown = ", ".join(blank[:10]) + (", ..." if len(blank) > 10 else "")
-        notes(f"{len(blank)} of {len(texts)} rows have no text and get no label: {shown}")
+        notes(f"{len(blank)} of {len(texts)} rows have no text and get no {key}: {shown}")
     if output is not None:
         tables.write_table(Path(output), table, added)
     rows = [{**row, **more} for row, more in zip(table.rows, added, strict=True)]
-    return Labelled(rows, names["label"], table.text_column, blank, None if output is None else Path(output))
+    return Labelled(rows, names[key], table.text_column, blank, None if output is None else Path(output))
 
 
 def rewrite(

@@ -406,7 +406,7 @@ class ScoredPrompts:
             return
         asked = [row for row in known.rows if row < len(rows.rows)]
         train = [row for row in asked if rows.splits[row] == "train"] or asked
-        logs = np.asarray(known.on(asked), dtype=np.float64)
+        logs = np.array([_log_probs(content) for content in known.on(asked)], dtype=np.float64)
         width = len(rows.labels) + len(rows.words)
         if not asked or logs.shape != (len(asked), width) or not np.isfinite(logs).all():
             return
@@ -436,6 +436,14 @@ class ScoredPrompts:
             for row, place in at.items():
                 parts[row] = shown[width * place : width * (place + 1)]
             column.cells = "".join(parts)
+
+
+def _log_probs(content: Any) -> Any:
+    """Log-probabilities of labels; for a free answer those of wrong and right that have its value."""
+    if not isinstance(content, dict):
+        return content
+    right = min(max(float(content["value"]), 0.0), 1.0)
+    return np.log(np.maximum([1 - right, right], 1e-9))
 
 
 def plain_value(content: Any) -> float:

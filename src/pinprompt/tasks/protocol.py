@@ -43,6 +43,8 @@ class TaskInfo:
     """Whether the last bits of an answer depend on the rows that are asked together, as with a local model."""
     chunk: int = 1
     """Number of prompts to ask about together. With 1, the clock is checked after every prompt."""
+    costly: bool = False
+    """Whether calls are too expensive to ask what each word of a prompt is worth."""
     learns: bool = False
     """Whether values are learnt from a prompt's answers on all labelled rows: rows are worth more than prompts then."""
     opening_calls: int = 0
@@ -192,6 +194,22 @@ class Hinting(Protocol):
 
     def hints(self) -> Mapping[str, float]:
         """The values of single words; {} if there are none."""
+
+
+@runtime_checkable
+class Proposing(Protocol):
+    """A task that makes new prompts from the best ones so far."""
+
+    @property
+    def most_proposals(self) -> int:
+        """The calls of all proposals of a search."""
+
+    @property
+    def proposal_calls(self) -> int:
+        """The calls of the next proposals; 0 once all were made."""
+
+    def proposals(self, best: Sequence[tuple[Prompt, Answers]], seed: int) -> list[str]:
+        """New prompts from the best ones and their answers so far."""
 
 
 class Differentiable(Protocol):
