@@ -15,6 +15,7 @@ import pytest
 
 from pinprompt import doctor
 from pinprompt.errors import MissingExtra
+from pinprompt.models.wheels import ALIASES
 
 ROOT = Path(__file__).parents[1]
 
@@ -41,7 +42,8 @@ def test_the_report_is_plain_json_and_names_what_there_is() -> None:
     assert report["cores"] >= 1
     assert report["hub"]["reason"] == "HF_HUB_OFFLINE is set"
     assert "smollm2" in report["hub"]["advice"]
-    assert set(report["aliases"]) == {"smollm2", "minilm", "rotten-tomatoes", "vader", "orange-text"}
+    models, data = {"smollm2", "qwen-coder", "gemma-270m", "minilm"}, {"rotten-tomatoes", "vader", "orange-text"}
+    assert set(report["aliases"]) == models | data
 
 
 def test_a_missing_extra_gets_its_exact_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,6 +84,9 @@ def test_little_room_and_no_pip_are_problems_while_something_is_to_be_fetched(
     advice = doctor.examine()["problems"]
     assert any("another disk" in line for line in advice)
     assert any("ensurepip" in line for line in advice)
+    for name in ("smollm2", "minilm", "rotten-tomatoes", "vader", "orange-text"):
+        ALIASES[name].folder.mkdir(parents=True)
+    assert doctor.examine()["problems"] == [], "nobody has to fetch a large model"
 
 
 def test_a_silent_hub_does_not_block_the_check(monkeypatch: pytest.MonkeyPatch) -> None:

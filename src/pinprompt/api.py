@@ -251,11 +251,15 @@ def methods() -> tuple[MethodRow, ...]:
     return ROWS
 
 
-def models() -> list[dict[str, Any]]:
-    """The models that need no hub, and which are cached."""
-    from pinprompt.models.sources import catalogue_of_models
+def models(fetch: str | None = None) -> list[dict[str, Any]]:
+    """The models that need no hub, and which are cached; `fetch` agrees to download one of them and does so first."""
+    from pinprompt.agreement import answering
+    from pinprompt.models import sources
 
-    return catalogue_of_models()
+    if fetch is not None:
+        with answering():
+            sources.fetch(fetch)
+    return sources.catalogue_of_models()
 
 
 def doctor(deep: bool = False) -> dict[str, Any]:

@@ -145,7 +145,8 @@ def _problems(report: dict[str, Any]) -> Iterator[str]:
     if report["device"] is not None and report["device"]["name"] is None:
         yield f"{report['device']['detail']}: pip install --force-reinstall torch==2.13.0"
     cache = report["cache"]
-    absent = [name for name, cached in report["aliases"].items() if not cached]
+    # Large ones are fetched only if the user wants them.
+    absent = [name for name, cached in report["aliases"].items() if not cached and not ALIASES[name].download]
     if not cache["writable"]:
         yield f"the cache folder {cache['path']} cannot be written to: set PINPROMPT_HOME to a writable folder"
     elif absent and cache["free_gb"] * 1e9 < _ROOM_FOR_ALIASES:

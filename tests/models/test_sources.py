@@ -18,6 +18,7 @@ from pinprompt.errors import ModelError
 from pinprompt.models import loading, sources
 
 WORDS = ["<unk>", "<s>", "</s>", "<pad>", "<mask>", "a", "great", "terrible", "film", "it", "was"]
+CHAT = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 
 def save_tokenizer(folder: Path) -> None:
@@ -281,6 +282,7 @@ def write_tiny_gguf(path: Path, causal: Path) -> None:
     writer.add_token_merges(["i t", "w a"])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
+    writer.add_chat_template(CHAT)
     names = {
         "model.embed_tokens": "token_embd",
         "model.norm": "output_norm",

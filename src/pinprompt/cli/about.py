@@ -20,12 +20,18 @@ def methods(console: Console, options: Output) -> None:
     console.answer({"methods": rows}, table(heads, [map(_cell, row.values()) for row in rows]))
 
 
-def models(console: Console, options: Output) -> None:
-    """List the models that need no hub, and which are cached."""
+def models(
+    console: Console,
+    options: Output,
+    fetch: Annotated[
+        str | None, Option("--fetch", metavar="NAME", help="Agree to download this one, and do so first.")
+    ] = None,
+) -> None:
+    """List the models and data that need no hub, and which are cached."""
     from pinprompt import api
     from pinprompt.models.cache import home
 
-    rows = api.models()
+    rows = api.models(fetch)
     shown = table(list(rows[0]), [map(_cell, row.values()) for row in rows])
     console.answer({"home": str(home()), "models": rows}, shown, f"cache: {home()}")
 

@@ -57,7 +57,10 @@ class Trust(Output):
     """Options of commands that may run code, ask servers or read files named in a recipe or run folder."""
 
     trust: Annotated[
-        bool, Option("--trust", help="Allow the code, server and files that the recipe or run names; remembered.")
+        bool,
+        Option(
+            "--trust", help="Allow the code, server, files and large models that the recipe or run names; remembered."
+        ),
     ] = False
 
 

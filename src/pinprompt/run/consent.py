@@ -17,12 +17,13 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pinprompt.agreement import agreed_in_advance, says_yes
+from pinprompt.agreement import answering as answering
 from pinprompt.errors import NotAgreed, PinpromptError
 from pinprompt.files import loads, opener, write_json
 from pinprompt.methods.table import row_of
@@ -40,22 +41,6 @@ MAX_REMEMBERED = 2000
 """Maximum number of remembered answers; the oldest are dropped first."""
 MAX_BYTES = 4 << 20
 MAX_LINES_SHOWN = 20
-
-Asker = Callable[[str], bool]
-_agreed = False
-_asker: Asker | None = None
-
-
-@contextmanager
-def answering(agreed: bool = True, asker: Asker | None = None) -> Iterator[None]:
-    """Consent to everything in this context, or let `asker` show the question and return the answer."""
-    global _agreed, _asker
-    before = _agreed, _asker
-    _agreed, _asker = agreed, asker
-    try:
-        yield
-    finally:
-        _agreed, _asker = before
 
 
 @dataclass(frozen=True)
@@ -157,7 +142,7 @@ def agree(
     name = text(str(source), 300)
     asked = "\n".join(f"  - {line}" for line in shown)
     question = f"{name} was not agreed to yet. It asks to\n{asked}\nDo you trust it?"
-    if not _agreed and (_asker is None or not _asker(question)):
+    if not says_yes(question):
         raise NotAgreed(
             f"{name} was not agreed to yet, and asks to {'; to '.join(shown)}. Nothing was run, sent or read. If you "
             "trust it, repeat the command with --trust (in Python: with pinprompt.run.consent.answering(): ...); the "
@@ -170,7 +155,7 @@ def unread(recipe: Recipe, source: Path | str, given: Mapping[str, Any] | None =
     """Files that a recipe of a file or a run folder names and that nobody agreed to read yet."""
     near = [Path.cwd(), Path(source) if Path(source).is_dir() else Path(source).parent]
     request = request_of(recipe)
-    if _agreed or request.identity in _remembered():
+    if agreed_in_advance() or request.identity in _remembered():
         return []
     named = [path for setting, path in request.files if _at(given or {}, setting) is None and not _near(path, near)]
     return [text(path, 200).replace("\n", "␊") for path in named[:MAX_LINES_SHOWN]]
