@@ -182,6 +182,16 @@ def test_the_style_sets_constraints_that_the_user_can_override() -> None:
         recipes.resolve({"task": {**picture, "style": "poem"}})
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"target": "path-mean"}, {"replay": False}, {"normalise": "batch", "renormalise": False}]
+)
+def test_rewards_per_prefix_need_settings_that_support_them(wrong: dict[str, Any]) -> None:
+    fine = {"rewards": "prefix", "normalise": "none"}
+    recipes.resolve({"task": {"kind": "inversion"}, "q_learning": fine})
+    with pytest.raises(SettingError, match="prefix"):
+        recipes.resolve({"task": {"kind": "inversion"}, "q_learning": {**fine, **wrong}})
+
+
 def test_ten_mistakes_are_named_and_the_rest_are_counted() -> None:
     with pytest.raises(SettingError) as caught:
         recipes.resolve({"task": {"kind": "custom"}, **{f"nothing{n}": 1 for n in range(50_000)}})
