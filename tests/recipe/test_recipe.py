@@ -139,6 +139,14 @@ def test_a_recipe_is_named_by_the_settings_that_it_uses() -> None:
     assert name("pin") != name("pin", seed=1)
 
 
+@pytest.mark.parametrize("profile", ["paper", "quick"])
+@pytest.mark.parametrize("kind", ["classification", "style-transfer", "inversion"])
+def test_the_control_has_the_settings_of_pin(profile: str, kind: str) -> None:
+    task = {"kind": kind, "dataset": "sst-2"} if kind == "classification" else {"kind": kind}
+    pin, control = (recipes.resolve({"method": m, "profile": profile, "task": task}) for m in ("pin", "pin-untrained"))
+    assert control.model_dump() == {**pin.model_dump(), "method": "pin-untrained"}
+
+
 def test_a_replay_that_never_holds_a_batch_is_refused() -> None:
     tree: dict[str, Any] = {"task": {"dataset": "sst-2"}, "q_learning": {"batch": 64, "capacity": 63}}
     with pytest.raises(SettingError, match=r"^q_learning: capacity .* nothing would be learnt; raise capacity"):

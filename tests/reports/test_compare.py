@@ -120,6 +120,20 @@ def test_calibrated_runs_show_hand_written_prompts_both_ways(tmp_path: Path) -> 
     assert table.rows[:2] == ("manual", "manual, raw")
 
 
+def test_updates_are_shown_and_cells_with_too_few_calls_are_marked(tmp_path: Path) -> None:
+    folders = runs(tmp_path, {"pin": [0.6, 0.8], "random": [0.5, 0.6]})
+    for folder, updates, calls in zip(folders[:2], (4, 0), (7000, 1000), strict=True):
+        result = json.loads((folder / "result.json").read_text())
+        result |= {"updates": updates, "share_after_update": updates / 8, "calls": calls, "enough_calls": 4672}
+        (folder / "result.json").write_text(json.dumps(result))
+    shown = tables.markdown(compare(folders))
+    assert "70.0† ± 10.0" in shown.replace("*", "")
+    assert "† fewer calls than are enough" in shown
+    assert "| pin | 2 | 25 | 4,000 | 4,672 |" in shown
+    assert "| random | 2 |" not in shown
+    assert "†" not in tables.markdown(compare([folders[0], folders[2]]))
+
+
 def test_a_sweep_folder_stands_for_its_runs(tmp_path: Path) -> None:
     folders = sample.sweep(tmp_path / "sweep")
     assert find_runs(tmp_path / "sweep") == sorted(folders)

@@ -74,6 +74,10 @@ class ScoreTable:
         found = [entry for (name, _), group in self.runs.items() if name == row for entry in group]
         return sorted(found, key=lambda entry: str(entry.folder))
 
+    def too_few(self, row: str, column: str) -> bool:
+        """Whether a run of this cell had fewer calls than a Q-learning method needs to learn."""
+        return any(entry.too_few for entry in self.runs.get((row, column), ()))
+
     def ranked(self, column: str) -> list[str]:
         """The rows of a column, best first."""
         sign = 1 if self.metric in LOWER_IS_BETTER else -1

@@ -84,6 +84,7 @@ def facts(record: RunRecord) -> list[tuple[str, str]]:
     longer = mapping(result.get("pruned")).get("from")
     if longer:
         found.append(("shortened from", text(longer, 200)))
+    found += learning(result)
     if result.get("found_by"):
         found.append(("how it was found", text(result["found_by"], 200)))
     if result.get("stopped"):
@@ -96,6 +97,18 @@ def facts(record: RunRecord) -> list[tuple[str, str]]:
         if shown is not None and len(found) < 12:
             found.append((title(text(name, 40)), shown))
     return found
+
+
+def learning(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """How much a Q-learning run has learnt, and whether its calls were enough for that."""
+    updates, share = number(result.get("updates")), number(result.get("share_after_update"))
+    if updates is None or share is None:
+        return []
+    said = f"{plain(updates)}, {100 * share:.0f} % of the prompts written after the first"
+    calls, enough = number(result.get("calls")), number(result.get("enough_calls"))
+    if calls is not None and enough is not None and calls < enough:
+        said += f"; too few to judge learning by: {plain(enough)} calls are enough"
+    return [("updates", said)]
 
 
 def scores(record: RunRecord) -> Part | None:

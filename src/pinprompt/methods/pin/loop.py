@@ -61,6 +61,11 @@ def search_prompts(search: Search, settings: QLearningSettings) -> Outcome:
     return run.finish(stopped)
 
 
+def search_untrained(search: Search, settings: QLearningSettings) -> Outcome:
+    """The control: the same loop with no gradient step, so that only learning differs from `search_prompts`."""
+    return search_prompts(search, settings.model_copy(update={"updates": 0}))
+
+
 class _Learning:
     """The state of Algorithm 1 besides the trials: theta and theta', D, and the greedy prompts."""
 
@@ -79,6 +84,8 @@ class _Learning:
         self.scored = 0
         self.stale = 0
         self.updates = 0
+        self.before = 0
+        """How many prompts had been scored before the first update; all of them, if there was none."""
 
     def begin(self) -> int:
         """Resume from the last checkpoint, if there is one; returns the first step to do."""
@@ -94,7 +101,8 @@ class _Learning:
             on_dev = None if dev is None else recall(prompt, "dev", dev).value
             self.greedy.append(Candidate(prompt, "greedy", recall(prompt, draw=draw).value, on_dev))
         self.greedy_draws = [(draw, dev) for _, _, draw, dev in state["greedy"]]
-        self.restarts, self.stale, self.updates = state["restarts"], state["stale"], state["updates"]
+        self.restarts, self.stale = state["restarts"], state["stale"]
+        self.updates, self.before = state["updates"], state["before"]
         for batch in self.trials.batches():
             self._drop_repeats()
             episodes = self._episodes(*self._by_prompt(batch))
@@ -107,7 +115,8 @@ class _Learning:
         """Everything that the next step depends on; theta changes only after a step has its scores."""
         greedy = [[one.prompt.text, list(one.prompt.ids), *draws]
                   for one, draws in zip(self.greedy, self.greedy_draws, strict=True)]  # fmt: skip
-        state = {"greedy": greedy, "restarts": self.restarts, "stale": self.stale, "updates": self.updates}
+        state = {"greedy": greedy, "restarts": self.restarts, "stale": self.stale}
+        state |= {"updates": self.updates, "before": self.before}
         self.trials.remember(step, state, self.learner.state)
 
     def score(self, prompts: list[Prompt], step: int) -> tuple[list[Score], list[tuple[float, ...]]]:
@@ -155,6 +164,7 @@ class _Learning:
     def learn(self, episodes: list[Episode]) -> list[Update]:
         """`updates` gradient steps, from the replay once it is warm, or from this step's episodes."""
         settings = self.settings
+        self.before = self.before if self.updates else self.scored
         if settings.replay and len(self.replay) < settings.batch:
             return []
         results = []
@@ -226,4 +236,6 @@ class _Learning:
         with contextlib.suppress(BudgetSpent):
             self.try_greedy(self.trials.step)
         candidates = self.greedy + self.trials.best()
-        return Outcome(candidates, stopped, self.trials.step, {"restarts": len(self.restarts), "updates": self.updates})
+        after = round(1 - self.before / max(1, self.scored), 4)
+        facts = {"restarts": len(self.restarts), "updates": self.updates, "share_after_update": after}
+        return Outcome(candidates, stopped, self.trials.step, facts)
