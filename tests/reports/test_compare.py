@@ -16,7 +16,7 @@ from pinprompt.errors import RunError, SettingError
 from pinprompt.maths.bootstrap import compare_paired, mean, pairs, standard_error
 from pinprompt.recipe.recipe import resolve
 from pinprompt.reports import tables
-from pinprompt.reports.compare import Comparison, ScoreTable, compare
+from pinprompt.reports.compare import Comparison, Measured, ScoreTable, compare
 from pinprompt.reports.entries import find_runs
 from pinprompt.run.running import run
 
@@ -26,6 +26,15 @@ def test_mean_and_standard_error_by_hand() -> None:
     # Deviations -2, -1, 3: variance 14 / 2, over three values.
     assert standard_error([1.0, 2.0, 6.0]) == pytest.approx(math.sqrt(7 / 3))
     assert standard_error([1.0]) is None
+
+
+def test_the_error_of_a_cell_is_that_of_its_splits() -> None:
+    # The means of the splits are 2 and 6: deviations of 2, variance 8, over two splits.
+    two = Measured({("13", 0): 1.0, ("13", 1): 3.0, ("21", 0): 6.0})
+    assert (two.mean, two.error) == (pytest.approx(10 / 3), pytest.approx(2.0))
+    # With one split its seeds count: deviations of 1, variance 2, over two seeds.
+    assert Measured({("13", 0): 1.0, ("13", 1): 3.0}).error == pytest.approx(1.0)
+    assert Measured({("13", 0): 1.0}).error is None
 
 
 def test_pairs_match_split_and_seed() -> None:
@@ -292,7 +301,7 @@ def test_markdown(tmp_path: Path) -> None:
     assert "| manual | 50.0 ± 0.0 |" in text
     assert "readability" in text
     assert "too few pairs (2)" in text
-    assert "Mean ± standard error over splits and seeds (2 a cell, in percent)." in text
+    assert "Mean ± standard error over splits; over seeds if there is one split (2 a cell, in percent)." in text
 
 
 def test_one_run_a_cell_is_said_and_not_tested(tmp_path: Path) -> None:

@@ -385,10 +385,11 @@ class ScoringSettings(Section):
     workers: int = Field(
         1, ge=1, le=256, description="Number of task models that score prompts in parallel; more than one needs Ray."
     )
-    choose: Literal["dev", "rows"] = Field(
+    choose: Literal["dev", "rows", "greedy"] = Field(
         "dev",
         description="How the answer is chosen: dev: the method's finalist with the best score on dev; rows: the best "
-        "on all rows of train and dev, with hand-written prompts among the candidates.",
+        "on all rows of train and dev, with hand-written prompts among the candidates; greedy: the greedy prompt with "
+        "the best score on dev, as in the released code of the Q-learning methods.",
     )
     finalists: int = Field(
         16, ge=1, le=10_000, description="Number of best prompts of a search that the answer is chosen from."

@@ -38,8 +38,11 @@ class Measured:
 
     @property
     def error(self) -> float | None:
-        """The standard error of that mean."""
-        return standard_error(list(self.values.values()))
+        """The standard error over splits, each the mean of its seeds, as in the paper; with one split, over seeds."""
+        splits: dict[str, list[float]] = {}
+        for (split, _), value in self.values.items():
+            splits.setdefault(split, []).append(value)
+        return standard_error([mean(seeds) for seeds in splits.values()] if len(splits) > 1 else list(*splits.values()))
 
 
 @dataclass(frozen=True)

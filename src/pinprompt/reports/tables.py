@@ -160,7 +160,7 @@ def _scores(table: ScoreTable) -> Grid:
     counts = sorted({len(table.cells[place].values) for place in table.cells})
     runs = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     heads = ("method", *table.columns, *(("average",) if average else ()))
-    note = f"Mean ± standard error over splits and seeds ({runs} a cell{_scale(table.metric)})."
+    note = f"Mean ± standard error over splits; over seeds if there is one split ({runs} a cell{_scale(table.metric)})."
     if counts == [1]:
         note = f"One run a cell{_scale(table.metric)}: without standard errors and tests."
     if any(table.too_few(*place) for place in table.cells):
