@@ -218,6 +218,7 @@ class _Learning:
         learned: dict[str, Any] = {"loss": None}
         if updates:
             learned = {
+                "updates": self.updates,
                 "loss": sum(update.loss for update in updates) / len(updates),
                 "q_min": round(min(update.q_min for update in updates), 6),
                 "q_max": round(max(update.q_max for update in updates), 6),
