@@ -13,6 +13,7 @@ from pinprompt.values import Event
 SEARCHES: dict[str, dict[str, Any]] = {
     "guided": {"method": "guided", "guided": {"rounds": 1, "revisions": 0}},
     "pin": {"method": "pin", "budget": {"calls": 128}},
+    "pin_prefix": {"method": "pin", "q_learning": {"rewards": "prefix"}, "budget": {"calls": 1024}},
 }
 
 

@@ -108,6 +108,7 @@ ROWS: dict[str, tuple[tuple[str, str], ...]] = {
     "invert": (
         ("guided, prompts per CPU second", "guided_prompts_per_second"),
         ("pin", "pin_prompts_per_second"),
+        ("pin with rewards per prefix", "pin_prefix_prompts_per_second"),
     ),
     "scale": (
         ("1,000 workers, 20,000 prompts: share of the ideal", "scoring_all_at_once.3.share_of_ideal"),

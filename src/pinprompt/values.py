@@ -158,6 +158,8 @@ class Episode:
     ids: tuple[int, ...]
     score: float
     reward: float
+    path: tuple[float, ...] = ()
+    """The raw scores of its prefixes, from one token to all, if each token is rewarded."""
 
 
 @dataclass(frozen=True)

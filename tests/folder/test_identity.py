@@ -345,3 +345,19 @@ def test_checksums_of_files_elsewhere_are_not_followed(tmp_path: Path) -> None:
     found = identities.changed_files(folder, {str(outside): "0" * 64, "../secret": "0" * 64})
     assert all("is missing" in one for one in found)
     assert len(identities.changed_files(folder, {"result.json": "0" * 64})) == 1
+
+
+def test_a_killed_run_with_a_reward_for_every_token_goes_on_as_if_nothing_had_happened(
+    models: Path, tmp_path: Path
+) -> None:
+    """Its table has prefixes between the prompts, which belong to no episode of their own."""
+    by_prefix = recipe(models, q_learning={**SHORT["q_learning"], "rewards": "prefix", "target": "monte-carlo"})
+
+    def search(out: Path, **more: Any) -> None:
+        running.run(by_prefix, out, task=FindTheWords(), device="cpu", threads=1, **more)
+
+    search(tmp_path / "whole")
+    with pytest.raises(Stopped):
+        search(tmp_path / "torn", listeners=[stop_at(3)])
+    search(tmp_path / "torn", resume=True)
+    assert told(tmp_path / "torn") == told(tmp_path / "whole")

@@ -70,3 +70,12 @@ def result_best(run: Path) -> list[str]:
         for text, _, _, draw in row.get("tried", ()):
             totals.setdefault(text, []).append(known[draw, text])
     return sorted(totals, key=lambda text: -sum(totals[text]) / len(totals[text]))[:8]
+
+
+def test_the_greedy_prompt_alone_is_chosen_as_published(lm_folder: Path, tmp_path: Path) -> None:
+    task = FindTheWords()
+    chosen = recipe(lm_folder, q_learning={"steps": 8, "eval_every": 4}, scoring={"choose": "greedy"})
+    running.run(chosen, tmp_path / "run", task=task, device="cpu", threads=1)
+    events = list(read_lines(tmp_path / "run" / "events.jsonl"))
+    greedy = {row["prompt"] for row in events if row["event"] == "greedy"}
+    assert {row["prompt"] for row in events if row["event"] in ("finalist", "selected")} == greedy

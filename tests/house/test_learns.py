@@ -18,6 +18,8 @@ REPLAYED = {"alpha": 0.05, "learning_rate": 1e-3, "steps": 100}
 METHODS: dict[str, dict[str, Any]] = {
     "pin": {"q_learning": {"target": "bootstrap"}},
     "pin-monte-carlo": {"method": "pin", "q_learning": {"target": "monte-carlo", **LOW}},
+    "pin-by-prefix": {"method": "pin", "q_learning": {"target": "monte-carlo", "rewards": "prefix", **LOW}},
+    "pin-by-prefix-bootstrap": {"method": "pin", "q_learning": {"target": "bootstrap", "rewards": "prefix"}},
     "pin-no-fluency": {"q_learning": {"target": "monte-carlo", **LOW}},
     "rlprompt": {"q_learning": {**SOFT, "top_q": 32}},
     "rlprompt-fluency": {"q_learning": {**SOFT, "learning_rate": 1e-3}, "policy": {"k": 300}},

@@ -44,6 +44,26 @@ def test_the_cut_to_the_largest_q_begins_after_as_many_prompts_as_asked(lm_folde
     assert all(max(step["support"]) <= 2 for step in steps)
 
 
+def test_the_control_writes_as_pin_does_until_its_first_update_and_never_learns(
+    lm_folder: Path, tmp_path: Path
+) -> None:
+    short = {"prompts": 8, "batch": 24, "steps": 6, "updates": 2, "eval_every": 100}
+    asked, result, losses = {}, {}, {}
+    for method in ("pin", "pin-untrained"):
+        out = tmp_path / method
+        result[method] = running.run(recipe(lm_folder, method=method, q_learning=short), out, task=FindTheWords()).data
+        asked[method] = [row["prompt"] for row in read_lines(out / "prompts.jsonl")]
+        losses[method] = [row["loss"] for row in read_lines(out / "events.jsonl") if row["event"] == "step"]
+    # pin waits for 24 prompts: three steps of eight, the third of which ends with its first update.
+    assert asked["pin"][:20] == asked["pin-untrained"][:20]
+    assert [loss is None for loss in losses["pin"]] == [True, True, False, False, False, False]
+    assert losses["pin-untrained"] == [None] * 6
+    assert [result[method]["updates"] for method in result] == [8, 0]
+    assert [result[method]["share_after_update"] for method in result] == [0.5, 0]
+    # Twice the 24 prompts, and the greedy one at the end; the task has no dev split.
+    assert result["pin"]["enough_calls"] == 49
+
+
 def test_a_task_draws_rows_for_each_prompt_of_a_step(lm_folder: Path, tmp_path: Path) -> None:
     task = Drawing()
     search(lm_folder, tmp_path / "run", task, steps=2)

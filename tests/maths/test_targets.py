@@ -155,3 +155,23 @@ def test_wrong_shapes_are_refused() -> None:
 def test_the_return_has_the_rewards_type_and_device(dtype: torch.dtype) -> None:
     assert targets.monte_carlo(torch.ones(2, dtype=dtype), 3, 0.9).dtype == dtype
     assert targets.monte_carlo(torch.ones(2, dtype=dtype, device="meta"), 3, 0.9).device.type == "meta"
+
+
+def test_returns_of_gains_by_hand() -> None:
+    gains = torch.tensor([[1.0, 2.0, -4.0], [0.5, 0.0, 8.0]])
+    assert targets.monte_carlo_gains(gains, 1.0).tolist() == [[-1.0, -2.0, -4.0], [8.5, 8.0, 8.0]]
+    assert targets.monte_carlo_gains(gains, 0.5).tolist() == [[1.0, 0.0, -4.0], [2.5, 4.0, 8.0]]
+
+
+def test_bootstrapped_gains_by_hand() -> None:
+    gains, v_next = torch.tensor([[1.0, 2.0, -4.0]]), torch.tensor([[10.0, 20.0]])
+    assert targets.bootstrapped_gains(gains, v_next, 0.5).tolist() == [[6.0, 12.0, -4.0]]
+
+
+@pytest.mark.parametrize("gamma", [1.0, 0.7])
+def test_gains_at_the_last_token_alone_are_the_papers_targets(gamma: float) -> None:
+    rewards, v_next = torch.tensor([1.5, -0.5]), torch.tensor([[0.3, 0.4], [0.1, -0.2]])
+    gains = torch.zeros(2, 3)
+    gains[:, -1] = rewards
+    assert torch.allclose(targets.monte_carlo_gains(gains, gamma), targets.monte_carlo(rewards, 3, gamma))
+    assert torch.equal(targets.bootstrapped_gains(gains, v_next, gamma), targets.bootstrapped(rewards, v_next, gamma))

@@ -139,6 +139,14 @@ def test_a_recipe_is_named_by_the_settings_that_it_uses() -> None:
     assert name("pin") != name("pin", seed=1)
 
 
+@pytest.mark.parametrize("profile", ["paper", "quick"])
+@pytest.mark.parametrize("kind", ["classification", "style-transfer", "inversion"])
+def test_the_control_has_the_settings_of_pin(profile: str, kind: str) -> None:
+    task = {"kind": kind, "dataset": "sst-2"} if kind == "classification" else {"kind": kind}
+    pin, control = (recipes.resolve({"method": m, "profile": profile, "task": task}) for m in ("pin", "pin-untrained"))
+    assert control.model_dump() == {**pin.model_dump(), "method": "pin-untrained"}
+
+
 def test_a_replay_that_never_holds_a_batch_is_refused() -> None:
     tree: dict[str, Any] = {"task": {"dataset": "sst-2"}, "q_learning": {"batch": 64, "capacity": 63}}
     with pytest.raises(SettingError, match=r"^q_learning: capacity .* nothing would be learnt; raise capacity"):
@@ -180,6 +188,16 @@ def test_the_style_sets_constraints_that_the_user_can_override() -> None:
     assert recipes.resolve({"task": {**picture, "style": "caption"}}).policy.context == "task"
     with pytest.raises(SettingError, match="style"):
         recipes.resolve({"task": {**picture, "style": "poem"}})
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"target": "path-mean"}, {"replay": False}, {"normalise": "batch", "renormalise": False}]
+)
+def test_rewards_per_prefix_need_settings_that_support_them(wrong: dict[str, Any]) -> None:
+    fine = {"rewards": "prefix", "normalise": "none"}
+    recipes.resolve({"task": {"kind": "inversion"}, "q_learning": fine})
+    with pytest.raises(SettingError, match="prefix"):
+        recipes.resolve({"task": {"kind": "inversion"}, "q_learning": {**fine, **wrong}})
 
 
 def test_ten_mistakes_are_named_and_the_rest_are_counted() -> None:

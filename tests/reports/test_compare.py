@@ -16,7 +16,7 @@ from pinprompt.errors import RunError, SettingError
 from pinprompt.maths.bootstrap import compare_paired, mean, pairs, standard_error
 from pinprompt.recipe.recipe import resolve
 from pinprompt.reports import tables
-from pinprompt.reports.compare import Comparison, ScoreTable, compare
+from pinprompt.reports.compare import Comparison, Measured, ScoreTable, compare
 from pinprompt.reports.entries import find_runs
 from pinprompt.run.running import run
 
@@ -26,6 +26,15 @@ def test_mean_and_standard_error_by_hand() -> None:
     # Deviations -2, -1, 3: variance 14 / 2, over three values.
     assert standard_error([1.0, 2.0, 6.0]) == pytest.approx(math.sqrt(7 / 3))
     assert standard_error([1.0]) is None
+
+
+def test_the_error_of_a_cell_is_that_of_its_splits() -> None:
+    # The means of the splits are 2 and 6: deviations of 2, variance 8, over two splits.
+    two = Measured({("13", 0): 1.0, ("13", 1): 3.0, ("21", 0): 6.0})
+    assert (two.mean, two.error) == (pytest.approx(10 / 3), pytest.approx(2.0))
+    # With one split its seeds count: deviations of 1, variance 2, over two seeds.
+    assert Measured({("13", 0): 1.0, ("13", 1): 3.0}).error == pytest.approx(1.0)
+    assert Measured({("13", 0): 1.0}).error is None
 
 
 def test_pairs_match_split_and_seed() -> None:
@@ -118,6 +127,20 @@ def test_calibrated_runs_show_hand_written_prompts_both_ways(tmp_path: Path) -> 
     assert table.cells["manual", column].mean == 0.75
     assert table.cells["manual, raw", column].mean == 0.5
     assert table.rows[:2] == ("manual", "manual, raw")
+
+
+def test_updates_are_shown_and_cells_with_too_few_calls_are_marked(tmp_path: Path) -> None:
+    folders = runs(tmp_path, {"pin": [0.6, 0.8], "random": [0.5, 0.6]})
+    for folder, updates, calls in zip(folders[:2], (4, 0), (7000, 1000), strict=True):
+        result = json.loads((folder / "result.json").read_text())
+        result |= {"updates": updates, "share_after_update": updates / 8, "calls": calls, "enough_calls": 4672}
+        (folder / "result.json").write_text(json.dumps(result))
+    shown = tables.markdown(compare(folders))
+    assert "70.0† ± 10.0" in shown.replace("*", "")
+    assert "† fewer calls than are enough" in shown
+    assert "| pin | 2 | 25 | 4,000 | 4,672 |" in shown
+    assert "| random | 2 |" not in shown
+    assert "†" not in tables.markdown(compare([folders[0], folders[2]]))
 
 
 def test_a_sweep_folder_stands_for_its_runs(tmp_path: Path) -> None:
@@ -278,7 +301,7 @@ def test_markdown(tmp_path: Path) -> None:
     assert "| manual | 50.0 ± 0.0 |" in text
     assert "readability" in text
     assert "too few pairs (2)" in text
-    assert "Mean ± standard error over splits and seeds (2 a cell, in percent)." in text
+    assert "Mean ± standard error over splits; over seeds if there is one split (2 a cell, in percent)." in text
 
 
 def test_one_run_a_cell_is_said_and_not_tested(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from pinprompt.reports.figures import (
     progress,
     write_figures,
 )
+from pinprompt.reports.report import write_report
 
 
 def test_progress_is_the_best_so_far() -> None:
@@ -105,6 +106,24 @@ def test_files_are_written_the_same_twice(tmp_path: Path) -> None:
     texts = texts_of(first[0].read_text("utf-8"))
     assert "a $x$ <b>" in texts
     assert "calls to the task model" in texts
+
+
+def test_a_single_run_shows_what_it_learnt_in_figures_and_report(tmp_path: Path) -> None:
+    folder = sample.classification(tmp_path / "run")
+    steps = [{"event": "step", "step": n, "calls": 32 * n, "score_mean": n, "score_best": n, "support": [9, 4 - n],
+              **({"updates": 4 * n, "loss": 1 / n, "q_min": -n, "q_max": n} if n else {"loss": None})}
+             for n in range(4)]  # fmt: skip
+    sample.write(folder, {"events.jsonl": steps})
+    written = {path.stem: path.read_text("utf-8") for path in write_figures([folder], tmp_path / "figures")}
+    lines = {name: [line.split() for line in re.findall('polyline[^>]* points="([^"]*)"', svg)]
+             for name, svg in written.items() if name.startswith("learning")}  # fmt: skip
+    # The first step made no update, so it has no loss and no Q.
+    assert {name: [len(line) for line in found] for name, found in lines.items()} == {
+        "learning-loss": [3], "learning-q": [3, 3], "learning-support": [4, 4],
+    }  # fmt: skip
+    assert {"updates", "largest", "smallest"} <= set(texts_of(written["learning-q"]))
+    page = write_report(folder).read_text("utf-8")
+    assert all(f"<b>{title}</b>" in page for title in ("Loss", "Range of Q", "Support per position"))
 
 
 def texts_of(svg: str) -> list[str | None]:

@@ -42,7 +42,8 @@ def read(sweep: Path, data: Path) -> Rows:
         stem = Path(images[0]).stem
         words = re.findall(r"[^\W\d_]+", result["prompt"].lower())
         hits = [word for word in dict.fromkeys(words) if word in own[stem]]
-        found[recipe.method][stem] = {**result, "hits": hits}
+        name = f"{recipe.method}, rewards per token" if recipe.q_learning.rewards == "prefix" else recipe.method
+        found[name][stem] = {**result, "hits": hits}
     return dict(sorted(found.items(), key=lambda item: -float(np.mean(similarities(item[1])))))
 
 
@@ -72,6 +73,8 @@ def show(found: Rows) -> None:
         )
     best, *others = found
     pairs = [(best, other) for other in others]
+    if "pin" in found and "pin, rewards per token" in found:
+        pairs.append(("pin, rewards per token", "pin"))
     print("\n| similarity of ... | less ... | drawings | difference, 95 % interval |\n|---|---|---:|---:|")
     for left, right in pairs:
         common = sorted(found[left].keys() & found[right].keys())

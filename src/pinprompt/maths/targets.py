@@ -33,6 +33,29 @@ def bootstrapped(rewards: Tensor, v_next: Tensor, gamma: float) -> Tensor:
     return torch.cat([gamma * v_next, rewards.unsqueeze(-1)], -1)
 
 
+def monte_carlo_gains(gains: Tensor, gamma: float) -> Tensor:
+    """The discounted return of each taken token where every token has a reward of its own.
+
+    target_t = sum_{l >= t} gamma^(l-t) r_l
+    Paper: not printed; with r_l = 0 but for r_{L-1} = R it is `monte_carlo`.
+    gains [B, L] -> [B, L]
+    """
+    target = gains.clone()
+    for place in range(gains.shape[1] - 2, -1, -1):
+        target[:, place] += gamma * target[:, place + 1]
+    return target
+
+
+def bootstrapped_gains(gains: Tensor, v_next: Tensor, gamma: float) -> Tensor:
+    """The reward of each token and the discounted value of the state that it leads to.
+
+    target_t = r_t + gamma V'(z_{0:t})  for t < L-1;  target_{L-1} = r_{L-1}
+    Paper: Eq. (5), `eq:sp_target`, with a reward at every t; with r_l = 0 but for r_{L-1} = R it is `bootstrapped`.
+    gains [B, L], v_next [B, L-1] -> [B, L]
+    """
+    return gains + torch.cat([gamma * v_next, torch.zeros_like(gains[:, :1])], -1)
+
+
 def squared_error(q_t: Tensor, target: Tensor) -> Tensor:
     """The squared error of Q against a fixed target; no gradient flows into the target.
 

@@ -35,6 +35,8 @@ def select(search: Search, candidates: list[Candidate], step: int) -> list[Final
     Dev scores from the search are used. If the budget only suffices for some of the others, these are the finalists; if
     it suffices for none, the training score decides.
     """
+    if search.scoring.choose == "greedy":  # other methods have no greedy prompts
+        candidates = [one for one in candidates if one.source == "greedy"] or candidates
     if search.scoring.choose == "rows" and (finalists := by_rows(search, candidates)):
         return announce(search, finalists, step)
     first = _distinct(candidates)

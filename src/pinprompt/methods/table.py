@@ -34,6 +34,8 @@ class MethodRow:
     """Settings of its section that may name a function, which needs the user's consent."""
     cost: str = ""
     """`module:name` of a function `(task, settings, calls, length, finalists) -> Cost`; '': by the settings' plan."""
+    control_of: str = ""
+    """The method that this one is the control of: the same presets, without learning."""
     finalists: bool = True
     """Whether its answer is chosen on dev, among its best prompts (`scoring.finalists`)."""
 
@@ -50,6 +52,10 @@ _BASELINES = "pinprompt.methods.baselines"
 
 ROWS = (
     MethodRow("pin", "sparse Q-learning with the filter of unlikely tokens", "rl", _LOOP, _PIN, "q_learning"),
+    MethodRow(
+        "pin-untrained", "pin that never updates: the control that shows what learning adds", "rl",
+        "pinprompt.methods.pin.loop:search_untrained", "here", "q_learning", control_of="pin",
+    ),
     MethodRow("pin-no-fluency", "pin without the filter", "rl", _LOOP, _PIN, "q_learning"),
     MethodRow("rlprompt", "on-policy soft Q-learning", "rl", _LOOP, _RLPROMPT, "q_learning"),
     MethodRow("rlprompt-fluency", "rlprompt that samples likely tokens only", "rl", _LOOP, _PIN, "q_learning"),

@@ -291,7 +291,8 @@ def default_method(kind: str, profile: str) -> str:
 
 def layers(method: str, kind: str, profile: str) -> Iterator[Tree]:
     """The presets to apply over the defaults, least specific first."""
-    known, own = presets(), presets()["methods"].get(method, {})
+    known = presets()
+    own = known["methods"].get(row_of(method).control_of or method, {})
     yield known["tasks"].get(kind, {})
     if row_of(method).kind == "rl":  # a sparse policy writes few different prefixes
         yield {"models": {"read": "prefixes"}}

@@ -110,6 +110,11 @@ class QLearningSettings(Section):
         0.0, ge=0, lt=1, description="Share of tokens drawn uniformly from the kept tokens instead of from the policy."
     )
     alpha: float = Field(1.0, gt=0, description="Weight of the entropy bonus; 1/alpha is the reward scale.")
+    rewards: Literal["prompt", "prefix"] = Field(
+        "prompt",
+        description="What is rewarded: the whole prompt (as in the paper), or each token by its gain in score, for "
+        "which every prefix of a prompt is scored too.",
+    )
     reward_shift: float = Field(0.0, description="Constant added to the scaled reward.")
     logit_bias: float = Field(0.0, description="Constant added to every Q/alpha (RLPrompt's style transfer uses -10).")
     gamma: float = Field(1.0, gt=0, le=1, description="Discount factor per token.")
@@ -152,7 +157,23 @@ class QLearningSettings(Section):
     def planned(self, length: int, finalists: int) -> tuple[int, int]:
         """The maximum number of prompts scored on train and on dev; greedy prompts are scored on both."""
         greedy = self.steps // self.eval_every + 1
-        return self.steps * self.prompts + greedy, greedy + finalists
+        each = length if self.rewards == "prefix" else 1
+        return self.steps * self.prompts * each + greedy, greedy + finalists
+
+    @model_validator(mode="after")
+    def _gains_are_known(self) -> QLearningSettings:
+        if self.rewards == "prefix":
+            if self.target not in ("monte-carlo", "bootstrap"):
+                raise ValueError(
+                    f"rewards = 'prefix' needs the target monte-carlo or bootstrap; '{self.target}' only supports "
+                    "rewards for whole prompts"
+                )
+            if not self.replay or not (self.normalise == "none" or self.renormalise):
+                raise ValueError(
+                    "rewards = 'prefix' needs a replay buffer, and scores of all steps on one scale: set replay to "
+                    "true, and either renormalise to true or normalise to 'none'"
+                )
+        return self
 
     @model_validator(mode="after")
     def _a_replay_that_can_be_warm(self) -> QLearningSettings:
@@ -364,10 +385,11 @@ class ScoringSettings(Section):
     workers: int = Field(
         1, ge=1, le=256, description="Number of task models that score prompts in parallel; more than one needs Ray."
     )
-    choose: Literal["dev", "rows"] = Field(
+    choose: Literal["dev", "rows", "greedy"] = Field(
         "dev",
         description="How the answer is chosen: dev: the method's finalist with the best score on dev; rows: the best "
-        "on all rows of train and dev, with hand-written prompts among the candidates.",
+        "on all rows of train and dev, with hand-written prompts among the candidates; greedy: the greedy prompt with "
+        "the best score on dev, as in the released code of the Q-learning methods.",
     )
     finalists: int = Field(
         16, ge=1, le=10_000, description="Number of best prompts of a search that the answer is chosen from."

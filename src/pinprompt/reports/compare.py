@@ -38,8 +38,11 @@ class Measured:
 
     @property
     def error(self) -> float | None:
-        """The standard error of that mean."""
-        return standard_error(list(self.values.values()))
+        """The standard error over splits, each the mean of its seeds, as in the paper; with one split, over seeds."""
+        splits: dict[str, list[float]] = {}
+        for (split, _), value in self.values.items():
+            splits.setdefault(split, []).append(value)
+        return standard_error([mean(seeds) for seeds in splits.values()] if len(splits) > 1 else list(*splits.values()))
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,10 @@ class ScoreTable:
         """The runs of a row, in order of their folders; none for a prompt that was measured by other runs."""
         found = [entry for (name, _), group in self.runs.items() if name == row for entry in group]
         return sorted(found, key=lambda entry: str(entry.folder))
+
+    def too_few(self, row: str, column: str) -> bool:
+        """Whether a run of this cell had fewer calls than a Q-learning method needs to learn."""
+        return any(entry.too_few for entry in self.runs.get((row, column), ()))
 
     def ranked(self, column: str) -> list[str]:
         """The rows of a column, best first."""

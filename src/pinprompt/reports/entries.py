@@ -24,6 +24,7 @@ SEARCH_KEYS = (
 )  # change the search and how an answer is read, not the test
 NOT_VARIANTS = ("task", "budget", "scoring", "seed", "method")
 DEPTH = 4
+LEARNING = ("updates", "share_after_update", "calls", "enough_calls")
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,15 @@ class Entry:
     baselines: dict[str, dict[str, float]]
     """The same for the hand-written prompts that the run measured."""
     readability: dict[str, float]
+    learning: dict[str, float]
+    """Of a Q-learning run: updates, share of prompts written after the first one, calls, and how many are enough."""
     prompt: str
     command: str
+
+    @property
+    def too_few(self) -> bool:
+        """Whether it had fewer calls than a run needs to learn."""
+        return self.learning.get("calls", 0) < self.learning.get("enough_calls", 0)
 
 
 def find_runs(source: Path | str) -> list[Path]:
@@ -143,9 +151,15 @@ def _entry(record: RunRecord, metric: str | None) -> Entry | None:
             for key, given in mapping(result.get("readability")).items()
             if (found := _amount(given)) is not None
         },
+        learning=_learning(result),
         prompt=text(result.get("prompt") or "", 400),
         command=_command(record),
     )
+
+
+def _learning(result: dict[str, Any]) -> dict[str, float]:
+    found = {name: value for name in LEARNING if (value := number(result.get(name))) is not None}
+    return found if len(found) == len(LEARNING) else {}
 
 
 def _command(record: RunRecord) -> str:

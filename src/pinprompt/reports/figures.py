@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pinprompt.errors import RunError, SettingError, did_you_mean
-from pinprompt.folder.reading import RunRecord, number, read_run
+from pinprompt.folder.reading import RunRecord, number, read_run, sequence
 from pinprompt.maths.bootstrap import mean, standard_error
 from pinprompt.reports.charts import Point, Series, compact, line_chart
 from pinprompt.reports.compare import ScoreTable, by_number, compare, labelled, varying
@@ -93,6 +94,44 @@ def greedy_progress(record: RunRecord) -> list[Point]:
     return sorted(found)
 
 
+def learning_charts(record: RunRecord) -> dict[str, tuple[str, str, str]]:
+    """How a Q-learning run learnt, by file name: titles, notes and charts of loss, range of Q and support."""
+    steps = record.of("step")
+
+    def over_updates(name: str) -> list[Point]:
+        pairs = ((number(event.get("updates")), number(event.get(name))) for event in steps)
+        return [(at, value) for at, value in pairs if at is not None and value is not None]
+
+    loss = line_chart([Series("loss", over_updates("loss"))], title="Loss", x="updates", y="loss")
+    ends = [Series(said, over_updates(name)) for name, said in (("q_max", "largest"), ("q_min", "smallest"))]
+    ranges = line_chart(ends, title="Range of Q", x="updates", y="Q / alpha")
+    support = line_chart(_support(steps), title="Support size per position", x="step", y="tokens", log_y=True)
+    return {
+        "learning-loss": ("Loss", "Mean of a step's updates.", loss),
+        "learning-q": ("Range of Q", "Of the tokens in the episodes that a step learnt from.", ranges),
+        "learning-support": (
+            "Support per position",
+            "Tokens with a probability above zero; 1 means that the search has converged.",
+            support,
+        ),
+    }
+
+
+def _support(steps: Sequence[Mapping[str, Any]]) -> list[Series]:
+    rows = [(number(event.get("step")), sequence(event.get("support"))) for event in steps]
+    length = min(max((len(sizes) for _, sizes in rows), default=0), 512)
+    shown = sorted({round(place * (length - 1) / 5) for place in range(6)}) if length > 6 else range(length)
+    found = []
+    for place in shown:
+        points = [
+            (at, size)
+            for at, sizes in rows
+            if at is not None and place < len(sizes) and (size := number(sizes[place])) is not None and size > 0
+        ]
+        found.append(Series(f"position {place + 1}", points))
+    return found
+
+
 def averaged(name: str, runs: Sequence[Sequence[Point]]) -> Curve:
     """Runs as step functions on a common axis, over the range that all of them cover; no extrapolation."""
     start, end = max(run[0][0] for run in runs), min(run[-1][0] for run in runs)
@@ -144,7 +183,8 @@ STYLE = "".join(
 def write_figures(folders: Iterable[Path | str], out: Path | str) -> list[Path]:
     """Every figure that the runs have data for, as SVG under `out`; returns the files.
 
-    Runs that are not comparable (other data, judges, task models, budgets) get separate figures.
+    A single run also gets the charts of what it learnt. Runs that are not comparable (other data, judges, task models,
+    budgets) get separate figures.
     """
     drawn: dict[str, str] = {}
     tables = compare(folders).tables
@@ -160,6 +200,10 @@ def write_figures(folders: Iterable[Path | str], out: Path | str) -> list[Path]:
             for setting in ABLATIONS:
                 lines = ablation(table, column, setting)
                 drawn[f"ablation-{setting}{end}"] = draw_ablation(lines, setting, table.metric)
+    runs = [entry for table in tables for group in table.runs.values() for entry in group]
+    if len(runs) == 1:
+        charts = learning_charts(read_run(runs[0].folder, prompts=False))
+        drawn |= {name: svg for name, (_, _, svg) in charts.items()}
     written = [save(Path(out) / f"{name}.svg", svg) for name, svg in drawn.items() if svg]
     if not written:
         raise RunError("The runs have nothing to draw: no steps in events.jsonl, no varied setting.")

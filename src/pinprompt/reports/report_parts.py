@@ -13,7 +13,7 @@ from typing import Any
 
 from pinprompt.folder.reading import RunRecord, inside, mapping, number, sequence
 from pinprompt.reports.charts import Point, Row, Series, interval_chart, line_chart, scatter, stacked_bar
-from pinprompt.reports.figures import greedy_progress, progress
+from pinprompt.reports.figures import greedy_progress, learning_charts, progress
 from pinprompt.run.verdict import SPLITS, brackets, judge_result, reported_split, value_of
 from pinprompt.wording import JOINED, digits, duration, metric, plain, spending, text, title, token, where
 
@@ -84,6 +84,7 @@ def facts(record: RunRecord) -> list[tuple[str, str]]:
     longer = mapping(result.get("pruned")).get("from")
     if longer:
         found.append(("shortened from", text(longer, 200)))
+    found += learning(result)
     if result.get("found_by"):
         found.append(("how it was found", text(result["found_by"], 200)))
     if result.get("stopped"):
@@ -96,6 +97,18 @@ def facts(record: RunRecord) -> list[tuple[str, str]]:
         if shown is not None and len(found) < 12:
             found.append((title(text(name, 40)), shown))
     return found
+
+
+def learning(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """How much a Q-learning run has learnt, and whether its calls were enough for that."""
+    updates, share = number(result.get("updates")), number(result.get("share_after_update"))
+    if updates is None or share is None:
+        return []
+    said = f"{plain(updates)}, {100 * share:.0f} % of the prompts written after the first"
+    calls, enough = number(result.get("calls")), number(result.get("enough_calls"))
+    if calls is not None and enough is not None and calls < enough:
+        said += f"; too few to judge learning by: {plain(enough)} calls are enough"
+    return [("updates", said)]
 
 
 def scores(record: RunRecord) -> Part | None:
@@ -476,7 +489,7 @@ def pareto(points: list[Point]) -> list[Point]:
 
 
 def curves(record: RunRecord) -> list[Part]:
-    """The search over its calls and over time, the greedy prompt on dev, the support per position, the phases."""
+    """The search over its calls and over time, the greedy prompt on dev, what was learnt, the phases."""
     steps = record.of("step")
     best, clock = progress(record, "calls"), progress(record, "time")
     mean = [
@@ -491,26 +504,10 @@ def curves(record: RunRecord) -> list[Part]:
          line_chart([Series("best so far", clock)], title="Score against time", x="minutes", y="score")),
         ("The greedy prompt", "The policy's answer at that step, scored on dev.",
          line_chart([Series("greedy prompt", greedy_progress(record), dots=True)], title="Greedy prompt on dev", x="calls", y="dev score")),  # noqa: E501
-        ("Support per position", "Tokens with a probability above zero; 1 means that the search has converged.",
-         line_chart(_support(steps), title="Support size per position", x="step", y="tokens", log_y=True)),
+        *learning_charts(record).values(),
         ("Where the time went", "", _phases(record)),
     ]  # fmt: skip
     return [{"title": name, "note": note, "svg": svg} for name, note, svg in found if svg]
-
-
-def _support(steps: list[dict[str, Any]]) -> list[Series]:
-    rows = [(number(event.get("step")), sequence(event.get("support"))) for event in steps]
-    length = min(max((len(sizes) for _, sizes in rows), default=0), 512)
-    shown = sorted({round(place * (length - 1) / 5) for place in range(6)}) if length > 6 else range(length)
-    found = []
-    for place in shown:
-        points = [
-            (at, size)
-            for at, sizes in rows
-            if at is not None and place < len(sizes) and (size := number(sizes[place])) is not None and size > 0
-        ]
-        found.append(Series(f"position {place + 1}", points))
-    return found
 
 
 def _phases(record: RunRecord) -> str:

@@ -13,12 +13,15 @@ from pinprompt.errors import SettingError, did_you_mean
 from pinprompt.files import csv_safe
 from pinprompt.maths.bootstrap import FEWEST, mean
 from pinprompt.reports.compare import READABILITY, Comparison, Measured, ScoreTable, rank_of
-from pinprompt.wording import COUNTS, NONE, SHARES, digits, title
+from pinprompt.reports.entries import LEARNING
+from pinprompt.wording import COUNTS, NONE, SHARES, digits, plain, title
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 PLAIN, BEST, SECOND = 0, 1, 2
+FEW = "\N{DAGGER}"
+"""Marks a cell whose runs had too few calls to learn."""
 MANY = 4
 """Number of metrics from which on a table shows all of them."""
 
@@ -46,8 +49,8 @@ class Grid:
 
 
 def grids(table: ScoreTable) -> list[Grid]:
-    """The tables of scores, significance, further metrics and readability."""
-    found = (_scores(table), _significance(table), *_metrics(table), _readability(table))
+    """The tables of scores, significance, learning, further metrics and readability."""
+    found = (_scores(table), _significance(table), _learning(table), *_metrics(table), _readability(table))
     return [grid for grid in found if grid is not None]
 
 
@@ -146,7 +149,8 @@ def _scores(table: ScoreTable) -> Grid:
     rows = []
     for row in table.rows:
         spots = [
-            _spot(table.metric, table.cells.get((row, column)), table.rank(row, column)) for column in table.columns
+            _spot(table.metric, table.cells.get((row, column)), table.rank(row, column), table.too_few(row, column))
+            for column in table.columns
         ]
         if average:
             means = [table.cells[row, column].mean for column in table.columns if (row, column) in table.cells]
@@ -156,11 +160,26 @@ def _scores(table: ScoreTable) -> Grid:
     counts = sorted({len(table.cells[place].values) for place in table.cells})
     runs = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     heads = ("method", *table.columns, *(("average",) if average else ()))
-    note = f"Mean ± standard error over splits and seeds ({runs} a cell{_scale(table.metric)})."
+    note = f"Mean ± standard error over splits; over seeds if there is one split ({runs} a cell{_scale(table.metric)})."
     if counts == [1]:
         note = f"One run a cell{_scale(table.metric)}: without standard errors and tests."
+    if any(table.too_few(*place) for place in table.cells):
+        note += f" {FEW} fewer calls than are enough for learning, so it says nothing about learning."
     judges = f" Judges: {table.facts['judges']}." if table.facts["judges"] else ""
     return Grid(table.title, heads, tuple(rows), note + judges)
+
+
+def _learning(table: ScoreTable) -> Grid | None:
+    """How much the Q-learning methods learnt: without it no difference can be attributed to learning."""
+    rows = []
+    for row in table.rows:
+        known = [entry.learning for entry in table.runs_of(row) if entry.learning]
+        if known:
+            updates, share, calls, enough = (mean([one[name] for one in known]) for name in LEARNING)
+            shown = [plain(round(updates)), f"{100 * share:.0f}", plain(round(calls)), plain(round(enough))]
+            rows.append((row, tuple(map(Spot, shown))))
+    heads = ("method", "updates", "prompts after the first update (%)", "calls", "calls that are enough")
+    return Grid(f"{table.title}: learning", heads, tuple(rows), "Means over runs.") if rows else None
 
 
 def _significance(table: ScoreTable) -> Grid | None:
@@ -211,15 +230,15 @@ def _measures(
     return Grid(caption, heads, tuple(shown))
 
 
-def _spot(metric: str, cell: Measured | None, rank: int) -> Spot:
+def _spot(metric: str, cell: Measured | None, rank: int, too_few: bool = False) -> Spot:
     if cell is None:
         return Spot(NONE)
-    shown = amount(metric, cell.mean)
+    shown, mark = amount(metric, cell.mean), FEW if too_few else ""
     places = len(shown.partition(".")[2])  # the error has as many decimals as its mean
     if cell.error is None:
-        return Spot(shown, rank=rank)
+        return Spot(shown + mark, rank=rank)
     error = cell.error * (100 if metric in SHARES else 1)
-    return Spot(shown, digits(error) if "e" in shown else f"{error:,.{places}f}", rank)
+    return Spot(shown + mark, digits(error) if "e" in shown else f"{error:,.{places}f}", rank)
 
 
 def amount(metric: str, value: float) -> str:
@@ -240,7 +259,7 @@ def _markdown_escaped(value: str) -> str:
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
-    "|": r"\textbar{}", '"': r"\textquotedbl{}", NONE: "--", "±": r"$\pm$",
+    "|": r"\textbar{}", '"': r"\textquotedbl{}", NONE: "--", "±": r"$\pm$", FEW: r"$\dagger$",
 }  # fmt: skip
 
 
@@ -272,6 +291,12 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
             "split": table.split,
             "cells": cells(table.cells),
             "readability": cells(table.readability),
+            "learning": [
+                {"folder": str(entry.folder), "row": row, **entry.learning, "too_few": entry.too_few}
+                for row in table.rows
+                for entry in table.runs_of(row)
+                if entry.learning
+            ],
             "metrics": [
                 {"row": row, "column": column, "metric": name, "mean": cell.mean, "error": cell.error}
                 for (row, column, name), cell in table.metrics.items()

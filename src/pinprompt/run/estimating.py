@@ -55,9 +55,10 @@ def cost_of(recipe: Recipe, task: Task, method: Any = None) -> Cost:
     finalists = recipe.scoring.finalists if row.finalists else 1
     planned = prompts[0] * train + prompts[1] * dev
     enough, few = train + dev, f"they pay for about {(given or 0) // max(1, train)} prompts"
-    if row.kind == "rl":
+    if row.kind == "rl" and not row.control_of:
         first = int(settings.batch if settings.replay else settings.prompts)  # prompts scored before the first update
-        enough = 2 * first * train + (finalists + 1) * dev + train
+        each = recipe.policy.length if settings.rewards == "prefix" else 1
+        enough = 2 * first * each * train + (finalists + 1) * dev + train
         few = f"{recipe.method} learns nothing before it has scored {first} prompts, and {few}"
     elif row.kind != "handwritten" and settings is not None:
         enough = (finalists + 1) * train + finalists * dev

@@ -376,6 +376,8 @@ def conclude(
         **(task.exhibits() if isinstance(task, Shown) and not recipe.private else {}),
         **outcome.extras,
     }
+    if "updates" in result:
+        result["enough_calls"] = cost_of(recipe, task).enough
     result["reported"] = report
     if best and best.candidate.prompt.text:
         result["sent"] = task.sent(best.candidate.prompt, shown) if isinstance(task, Shown) else {}
@@ -415,9 +417,8 @@ def found_by(recipe: Recipe, outcome: Outcome, best: Finalist | None, prompts: i
         updates = int(outcome.extras.get("updates", 0))
         way = "the greedy prompt" if source == "greedy" else "a prompt sampled"
         if not updates:
-            return (
-                f"{way} from a policy that had learned nothing yet: the best of {prompts:,} prompts, no update was made"
-            )
+            never = "is never trained" if row_of(recipe.method).control_of else "had learned nothing yet"
+            return f"{way} from a policy that {never}: the best of {prompts:,} prompts, no update was made"
         return f"{way} from a policy that made {updates:,} updates: the best of {prompts:,} prompts"
     rows = f" by {best.rows:,} rows" if best.rows else ""
     return f"the best of {prompts:,} prompts{rows} ({recipe.method})"

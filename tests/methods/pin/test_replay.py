@@ -130,6 +130,23 @@ def test_an_empty_replay_says_so() -> None:
         Replay(5, 2).sample(1, stream())
 
 
+def test_with_paths_every_token_has_the_gain_that_it_brought() -> None:
+    replay = Replay(2, 2, best=2, paths=True)
+    # The first has to leave the ring, and stays as one of the best.
+    replay.add([Episode((1, 2), 5.0, 0.0, (1.0, 5.0)), Episode((3, 4), 3.0, 0.0, (4.0, 3.0))])
+    replay.add([Episode((5, 6), 1.0, 0.0, (0.5, 1.0))])
+    ids, gains = replay.sample(200, stream())
+    assert {(*row, *gain) for row, gain in zip(ids.tolist(), gains.tolist(), strict=True)} == {
+        (1, 2, 1.0, 4.0), (3, 4, 4.0, -1.0), (5, 6, 0.5, 0.5)
+    }  # fmt: skip
+    # Renormalised by the scores of whole prompts: mean 3, population deviation sqrt(8 / 3); the empty prompt is 0.
+    ids, gains = replay.sample(200, stream(), renormalise=True)
+    spread = (8 / 3) ** 0.5 + 1e-4
+    by_hand = {1: (-2 / spread, 4 / spread), 3: (1 / spread, -1 / spread), 5: (-2.5 / spread, 0.5 / spread)}
+    for row, gain in zip(ids.tolist(), gains.tolist(), strict=True):
+        assert gain == pytest.approx(by_hand[row[0]], abs=1e-5)
+
+
 @pytest.mark.parametrize(
     ("capacity", "added", "left"),
     [

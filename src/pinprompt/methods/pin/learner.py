@@ -71,7 +71,7 @@ class Learner:
         self.optimiser = torch.optim.Adam(self.writer.psi.parameters(), lr=self.settings.learning_rate)
 
     def update(self, ids: Tensor, rewards: Tensor) -> Update:
-        """One step on episodes `ids` [B, L] with rewards [B] (already scaled by 1/alpha)."""
+        """One step on episodes `ids` [B, L] with rewards (already scaled by 1/alpha): [B], or [B, L] by token."""
         prefixes, place = distinct_prefixes(ids)
         e = self.writer.tree.states(prefixes)
         hat_e = self.writer.psi(e)
@@ -98,14 +98,18 @@ class Learner:
         """The loss of the chosen target, and the values that went into it."""
         settings, length = self.settings, place.shape[1]
         if settings.target == "monte-carlo":
-            target = targets.monte_carlo(rewards, length, settings.gamma)
+            if rewards.ndim == 2:
+                target = targets.monte_carlo_gains(rewards, settings.gamma)
+            else:
+                target = targets.monte_carlo(rewards, length, settings.gamma)
             return targets.squared_error(q_t, target), torch.empty(0)
         if settings.target == "bootstrap":
             v = torch.zeros(len(prefixes), device=e.device)
             later = [row for row, prefix in enumerate(prefixes) if prefix]  # the empty prefix is never a next state
             if later:
                 v[later] = self._slow_values(e[later], [prefixes[row] for row in later])
-            target = targets.bootstrapped(rewards, v[place[:, 1:]], settings.gamma)
+            estimate = targets.bootstrapped_gains if rewards.ndim == 2 else targets.bootstrapped
+            target = estimate(rewards, v[place[:, 1:]], settings.gamma)
             return targets.squared_error(q_t, target), v[later]
         v_slow = self._slow_values(e, prefixes)[place]
         head, bias = self.writer.backbone.head, settings.logit_bias

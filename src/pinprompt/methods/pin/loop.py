@@ -41,12 +41,12 @@ def search_prompts(search: Search, settings: QLearningSettings) -> Outcome:
                 )
             # Observe R(y(z, x)) from the task model.
             with trials.phase("score"):
-                scores = trials.score(written.prompts, step)
+                scores, paths = run.score(written.prompts, step)
         except BudgetSpent:
             stopped = "budget"
             break
         # Add {z_0 ... z_{L-1}, R} to D.
-        episodes = run.add(written.prompts, scores)
+        episodes = run.add(written.prompts, scores, paths)
         # Sample from D, estimate the targets with F_I[Q_theta'], step on theta, let theta' follow.
         with trials.phase("learn"):
             updates = run.learn(episodes)
@@ -61,6 +61,11 @@ def search_prompts(search: Search, settings: QLearningSettings) -> Outcome:
     return run.finish(stopped)
 
 
+def search_untrained(search: Search, settings: QLearningSettings) -> Outcome:
+    """The control: the same loop with no gradient step, so that only learning differs from `search_prompts`."""
+    return search_prompts(search, settings.model_copy(update={"updates": 0}))
+
+
 class _Learning:
     """The state of Algorithm 1 besides the trials: theta and theta', D, and the greedy prompts."""
 
@@ -68,7 +73,8 @@ class _Learning:
         self.search, self.settings = search, settings
         self.writer = writer = search.writer()
         self.trials = Trials(search, "sampled", ("policy", "replay"))
-        self.replay = Replay(settings.capacity, writer.length, settings.keep_best)
+        self.by_prefix = settings.rewards == "prefix"
+        self.replay = Replay(settings.capacity, writer.length, settings.keep_best, self.by_prefix)
         self.learner = Learner(writer, settings)
         self.greedy: list[Candidate] = []
         self.greedy_draws: list[tuple[str, str | None]] = []
@@ -78,6 +84,8 @@ class _Learning:
         self.scored = 0
         self.stale = 0
         self.updates = 0
+        self.before = 0
+        """How many prompts had been scored before the first update; all of them, if there was none."""
 
     def begin(self) -> int:
         """Resume from the last checkpoint, if there is one; returns the first step to do."""
@@ -93,10 +101,11 @@ class _Learning:
             on_dev = None if dev is None else recall(prompt, "dev", dev).value
             self.greedy.append(Candidate(prompt, "greedy", recall(prompt, draw=draw).value, on_dev))
         self.greedy_draws = [(draw, dev) for _, _, draw, dev in state["greedy"]]
-        self.restarts, self.stale, self.updates = state["restarts"], state["stale"], state["updates"]
+        self.restarts, self.stale = state["restarts"], state["stale"]
+        self.updates, self.before = state["updates"], state["before"]
         for batch in self.trials.batches():
             self._drop_repeats()
-            episodes = self._episodes([prompt for prompt, _ in batch], [score for _, score in batch])
+            episodes = self._episodes(*self._by_prompt(batch))
             self.replay.add(episodes)
             self.scored += len(episodes)
         self._drop_repeats()
@@ -106,27 +115,56 @@ class _Learning:
         """Everything that the next step depends on; theta changes only after a step has its scores."""
         greedy = [[one.prompt.text, list(one.prompt.ids), *draws]
                   for one, draws in zip(self.greedy, self.greedy_draws, strict=True)]  # fmt: skip
-        state = {"greedy": greedy, "restarts": self.restarts, "stale": self.stale, "updates": self.updates}
+        state = {"greedy": greedy, "restarts": self.restarts, "stale": self.stale}
+        state |= {"updates": self.updates, "before": self.before}
         self.trials.remember(step, state, self.learner.state)
 
-    def add(self, prompts: list[Prompt], scores: list[Score]) -> list[Episode]:
+    def score(self, prompts: list[Prompt], step: int) -> tuple[list[Score], list[tuple[float, ...]]]:
+        """The scores of prompts and, if each token is rewarded, those of all their prefixes."""
+        if not self.by_prefix:
+            return self.trials.score(prompts, step), [()] * len(prompts)
+        beginnings = [
+            [*(self._beginning(prompt, end) for end in range(1, len(prompt.ids))), prompt] for prompt in prompts
+        ]
+        asked = [one for path in beginnings for one in path]
+        _, scores, paths = self._by_prompt(list(zip(asked, self.trials.score(asked), strict=True)))
+        return scores, paths
+
+    def _by_prompt(
+        self, scored: Sequence[tuple[Prompt, Score]]
+    ) -> tuple[list[Prompt], list[Score], list[tuple[float, ...]]]:
+        """The prompts of a scoring, their scores and, if each token is rewarded, the scores of their prefixes."""
+        if not self.by_prefix:
+            return [prompt for prompt, _ in scored], [score for _, score in scored], [()] * len(scored)
+        size = self.writer.length  # every prompt has as many prefixes, and comes last
+        parts = [scored[start : start + size] for start in range(0, len(scored), size)]
+        paths = [tuple(score.value for _, score in part) for part in parts]
+        return [part[-1][0] for part in parts], [part[-1][1] for part in parts], paths
+
+    def _beginning(self, prompt: Prompt, end: int) -> Prompt:
+        return self.writer.prompt(self.writer.completed(prompt.ids[:end]))
+
+    def add(self, prompts: list[Prompt], scores: list[Score], paths: list[tuple[float, ...]]) -> list[Episode]:
         """A step's prompts with their rewards as episodes, added to the replay."""
-        episodes = self._episodes(prompts, scores)
+        episodes = self._episodes(prompts, scores, paths)
         self.replay.add(episodes)
         self.scored += len(episodes)
         self.stale = 0 if self.trials.new else self.stale + 1
         return episodes
 
-    def _episodes(self, prompts: Sequence[Prompt], scores: Sequence[Score]) -> list[Episode]:
+    def _episodes(
+        self, prompts: Sequence[Prompt], scores: Sequence[Score], paths: Sequence[tuple[float, ...]]
+    ) -> list[Episode]:
         rewards = normalise(scores, self.settings.normalise)
         return [
-            Episode(prompt.ids, score.value, reward)
-            for prompt, score, reward in zip(prompts, scores, rewards, strict=True)
+            Episode(prompt.ids, score.value, reward, path)
+            for prompt, score, reward, path in zip(prompts, scores, rewards, paths, strict=True)
         ]
 
     def learn(self, episodes: list[Episode]) -> list[Update]:
         """`updates` gradient steps, from the replay once it is warm, or from this step's episodes."""
         settings = self.settings
+        self.before = self.before if self.updates else self.scored
         if settings.replay and len(self.replay) < settings.batch:
             return []
         results = []
@@ -136,7 +174,12 @@ class _Learning:
             else:
                 ids = torch.tensor([episode.ids for episode in episodes])
                 rewards = torch.tensor([episode.reward for episode in episodes])
-            results.append(self.learner.update(ids, rewards / settings.alpha + settings.reward_shift))
+            rewards = rewards / settings.alpha
+            if rewards.ndim == 2:
+                rewards[:, -1] += settings.reward_shift
+            else:
+                rewards = rewards + settings.reward_shift
+            results.append(self.learner.update(ids, rewards))
         self.updates += len(results)
         return results
 
@@ -175,6 +218,7 @@ class _Learning:
         learned: dict[str, Any] = {"loss": None}
         if updates:
             learned = {
+                "updates": self.updates,
                 "loss": sum(update.loss for update in updates) / len(updates),
                 "q_min": round(min(update.q_min for update in updates), 6),
                 "q_max": round(max(update.q_max for update in updates), 6),
@@ -182,7 +226,8 @@ class _Learning:
                 "v_max": round(max(update.v_max for update in updates), 6),
             }
         tree = {"tree_hits": self.writer.tree.hits, "tree_misses": self.writer.tree.misses}
-        facts = {"repeats": len(scores) - self.trials.new, "support": [round(size, 3) for size in support], **learned}
+        asked = len(scores) * (self.writer.length if self.by_prefix else 1)
+        facts = {"repeats": asked - self.trials.new, "support": [round(size, 3) for size in support], **learned}
         self.trials.tell(step, [score.value for score in scores], tree, **facts)
 
     def finish(self, stopped: str) -> Outcome:
@@ -192,4 +237,6 @@ class _Learning:
         with contextlib.suppress(BudgetSpent):
             self.try_greedy(self.trials.step)
         candidates = self.greedy + self.trials.best()
-        return Outcome(candidates, stopped, self.trials.step, {"restarts": len(self.restarts), "updates": self.updates})
+        after = round(1 - self.before / max(1, self.scored), 4)
+        facts = {"restarts": len(self.restarts), "updates": self.updates, "share_after_update": after}
+        return Outcome(candidates, stopped, self.trials.step, facts)

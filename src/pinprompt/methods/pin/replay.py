@@ -55,13 +55,16 @@ class Replay:
     The `best` best of the dropped episodes are also kept, each once.
     """
 
-    def __init__(self, capacity: int, length: int, best: int = 0) -> None:
+    def __init__(self, capacity: int, length: int, best: int = 0, paths: bool = False) -> None:
         self.capacity = capacity
         self.best = best
+        self.paths = paths
+        """Whether episodes have the scores of their prefixes, so that each token has a reward."""
         self._kept: dict[tuple[int, ...], Episode] = {}
         self._ids = torch.empty(0, length, dtype=torch.long)
         self._scores = torch.empty(0, dtype=torch.float64)
         self._rewards = torch.empty(0, dtype=torch.float64)
+        self._paths = torch.empty(0, length if paths else 0, dtype=torch.float64)
         self._added = 0
 
     def __len__(self) -> int:
@@ -78,26 +81,37 @@ class Replay:
             self._ids[place] = torch.tensor(episode.ids)
             self._scores[place] = episode.score
             self._rewards[place] = episode.reward
+            if self.paths:
+                self._paths[place] = torch.tensor(episode.path, dtype=torch.float64)
             self._added += 1
 
     def sample(self, count: int, generator: torch.Generator, renormalise: bool = False) -> tuple[Tensor, Tensor]:
-        """(ids [B, L], rewards [B]) of `count` episodes drawn with replacement.
+        """(ids [B, L], rewards) of `count` episodes drawn with replacement.
 
         Rewards are those of the step that wrote the prompt (as published), or z-scored again over the whole
-        replay, so that old and new episodes are comparable.
+        replay, so that old and new episodes are comparable. Where episodes have paths, rewards are [B, L]:
+        the gain in score of each token, on the same scale; the empty prompt counts as 0.
         """
         if not len(self):
             raise ValueError("the replay is empty")
         ids, scores, old_rewards = self._ids[: len(self)], self._scores[: len(self)], self._rewards[: len(self)]
+        paths = self._paths[: len(self)]
         if self._kept:
             kept = list(self._kept.values())
             ids = torch.cat([ids, torch.tensor([episode.ids for episode in kept])])
             scores = torch.cat([scores, scores.new_tensor([episode.score for episode in kept])])
             old_rewards = torch.cat([old_rewards, scores.new_tensor([episode.reward for episode in kept])])
+            if self.paths:
+                paths = torch.cat([paths, scores.new_tensor([episode.path for episode in kept])])
         rows = torch.randint(len(ids), (count,), generator=generator)
-        if not renormalise:
-            return ids[rows], old_rewards[rows].float()
-        return ids[rows], ((scores[rows] - scores.mean()) / (scores.std(correction=0) + EPSILON)).float()
+        mean, spread = scores.new_zeros(()), scores.new_ones(())
+        if renormalise:
+            mean, spread = scores.mean(), scores.std(correction=0) + EPSILON
+        if self.paths:
+            path = (paths[rows] - mean) / spread
+            return ids[rows], path.diff(prepend=torch.zeros_like(path[:, :1])).float()
+        rewards = (scores[rows] - mean) / spread if renormalise else old_rewards[rows]
+        return ids[rows], rewards.float()
 
     def drop_repeats(self) -> None:
         """Keep each prompt once, its first copy: a collapsed policy fills the ring with copies of one prompt.
@@ -111,6 +125,7 @@ class Replay:
             first.setdefault(tuple(self._ids[place].tolist()), place)
         rows = torch.tensor(list(first.values()), dtype=torch.long)
         self._ids, self._scores, self._rewards = self._ids[rows], self._scores[rows], self._rewards[rows]
+        self._paths = self._paths[rows]
         self._added = len(rows)
 
     def _retire(self, place: int) -> None:
@@ -118,13 +133,14 @@ class Replay:
         if not self.best:
             return
         ids = tuple(self._ids[place].tolist())
-        self._kept[ids] = Episode(ids, self._scores[place].item(), self._rewards[place].item())
+        path = tuple(self._paths[place].tolist()) if self.paths else ()
+        self._kept[ids] = Episode(ids, self._scores[place].item(), self._rewards[place].item(), path)
         if len(self._kept) > self.best:
             del self._kept[min(self._kept, key=lambda ids: self._kept[ids].score)]
 
     def _grow(self) -> None:
         more = min(self.capacity, max(256, 2 * len(self._ids))) - len(self._ids)
-        self._ids, self._scores, self._rewards = (
+        self._ids, self._scores, self._rewards, self._paths = (
             torch.cat([part, part.new_empty(more, *part.shape[1:])])
-            for part in (self._ids, self._scores, self._rewards)
+            for part in (self._ids, self._scores, self._rewards, self._paths)
         )
