@@ -104,6 +104,8 @@ def _text(value: Any) -> str:
 
 RUN = 6
 """A prompt with this many words in a row that stand in an input like that was copied from it."""
+SHORTEST = 4
+"""The same for a whole input with fewer words, down to this many."""
 
 
 def copied(text: str, rows: Sequence[Asked]) -> str | None:
@@ -112,8 +114,9 @@ def copied(text: str, rows: Sequence[Asked]) -> str | None:
     targets = [row.target.casefold() for row in rows]
     for row in rows:
         words = row.input.casefold().split()
-        for start in range(len(words) - RUN + 1):
-            part = " ".join(words[start : start + RUN])
+        size = min(RUN, max(SHORTEST, len(words)))
+        for start in range(len(words) - size + 1):
+            part = " ".join(words[start : start + size])
             if f" {part} " in own:
                 return part
         target = row.target.casefold()
