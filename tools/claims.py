@@ -132,7 +132,7 @@ def table(rows: Sequence[Mapping[str, str]], first: str | None = None) -> str:
     common = set.intersection(*({(row["unit"], row["seed"]) for row in group} for group in groups.values()))
     groups = {name: [row for row in group if (row["unit"], row["seed"]) in common] for name, group in groups.items()}
     first = first or next(iter(groups))
-    measures = [name for name in MEASURES if all(values(group, name) for group in groups.values())]
+    measures = [name for name in MEASURES if any(values(group, name) for group in groups.values())]
     heads = ["row", "updates", "after the first (%)", *measures]
     heads += [f"{first}: {name} less this row's" for name in measures if name != "perplexity"]
     lines = ["| " + " | ".join(heads) + " |", "|---" + "|---:" * (len(heads) - 1) + "|"]
@@ -140,7 +140,8 @@ def table(rows: Sequence[Mapping[str, str]], first: str | None = None) -> str:
         updates = [float(row["updates"]) for row in group if row["updates"]]
         shares = [float(row["share_after_update"]) for row in group if row["share_after_update"]]
         cells = [f"{mean(updates):.0f}" if updates else "", f"{100 * mean(shares):.0f}" if shares else ""]
-        cells += [f"{mean(list(values(group, measure).values())):.3f}" for measure in measures]
+        found_here = [list(values(group, measure).values()) for measure in measures]
+        cells += [f"{mean(known):.3f}" if known else "" for known in found_here]
         for measure in measures:
             if measure != "perplexity":
                 found = compare_paired(values(groups[first], measure), values(group, measure))

@@ -237,6 +237,6 @@ class _Learning:
         with contextlib.suppress(BudgetSpent):
             self.try_greedy(self.trials.step)
         candidates = self.greedy + self.trials.best()
-        after = round(1 - self.before / max(1, self.scored), 4)
+        after = round(1 - self.before / self.scored, 4) if self.updates else 0.0
         facts = {"restarts": len(self.restarts), "updates": self.updates, "share_after_update": after}
         return Outcome(candidates, stopped, self.trials.step, facts)
