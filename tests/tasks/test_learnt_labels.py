@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from label_toys import WORDS, make, save
 from pinprompt.answers.budget import Budget
 from pinprompt.answers.evaluator import Evaluator
 from pinprompt.api import evaluate, predict, tune
+from pinprompt.errors import SettingError
 from pinprompt.maths.readout import Readout
 from pinprompt.models.label_text import Frame
 from pinprompt.models.labels import CausalLabels, MaskedLabels
@@ -169,6 +171,37 @@ def test_a_row_of_dev_is_embedded_without_what_it_taught(folder: Path) -> None:
 def test_without_its_encoder_the_row_says_so(folder: Path) -> None:
     assert "/no/such" in build(folder, embeddings="/no/such/folder").without_prompt()["missing"]
     assert build(folder, embeddings=None).without_prompt() == {}
+
+
+def test_labels_that_embeddings_contradict_or_with_a_low_probability_are_unsure(run: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    texts = [*GOOD, *BAD, "slow heart"]
+    sure = [one for one in predict(run, texts, unsure=True, notes=said.append) if not one["unsure"]]
+    assert sure
+    assert all(max(one["probabilities"].values()) >= 0.7 for one in sure)
+    result = json.loads((run / "result.json").read_text("utf-8"))
+    dev, other = result["dev"]["outcomes"], result["baselines"]["embeddings"]["dev"]["outcomes"]
+    kept = [at for at in range(16) if dev["label"][at] == other["label"][at] and float(dev["probability"][at]) >= 0.7]
+    right = sum(dev["accuracy"][at] == "1" for at in kept)
+    assert f"{len(kept)} of 16 labels are sure, and {right / len(kept):.1%}" in said[0]
+    # Turned round, the regression contradicts every label that it agreed with.
+    turned = shutil.copytree(run, tmp_path / "turned")
+    weights = result["baselines"]["embeddings"]
+    for name in ("weights", "bias"):
+        weights[name] = dict(zip(weights[name], reversed(list(weights[name].values())), strict=True))
+    (turned / "result.json").write_text(json.dumps(result), "utf-8")
+    (turned / "run.json").unlink()  # its seal
+    assert all(one["unsure"] for one in predict(turned, [one["text"] for one in sure], unsure=True))
+
+
+def test_a_second_opinion_needs_the_regression(run: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(run, tmp_path / "other")
+    result = json.loads((run / "result.json").read_text("utf-8"))
+    result["baselines"]["embeddings"] = {"prompt": "", "missing": "no index"}
+    (other / "result.json").write_text(json.dumps(result), "utf-8")
+    (other / "run.json").unlink()
+    with pytest.raises(SettingError, match="no index"):
+        predict(other, [GOOD[0]], unsure=True)
 
 
 def test_the_code_for_transformers_gives_the_same_probabilities(run: Path) -> None:

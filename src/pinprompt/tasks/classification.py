@@ -246,8 +246,15 @@ class ClassificationTask(Shown):
         targets, classes = self._targets[list(rows)], len(self.labels)
         predicted = maths.predictions(probabilities, targets)
         table = maths.confusion(targets, predicted, classes)
+        split, said = self.rows[rows[0]].split, dict[str, tuple[float, ...]]()
+        if split == "dev":  # what `predict --unsure` is measured on
+            chosen = probabilities.argmax(axis=1)
+            said = {
+                "label": tuple(map(float, chosen)),
+                "probability": tuple(probabilities.max(axis=1).round(4).tolist()),
+            }
         return Evaluation(
-            split=self.rows[rows[0]].split,
+            split=split,
             metrics={
                 **{name: float(metric(table)) for name, metric in _METRICS.items()},
                 "reward": float(np.mean(maths.reward_of(probabilities, targets, *self.reward))),
@@ -259,7 +266,7 @@ class ClassificationTask(Shown):
                 "examples": label_models.examples(self, probabilities, predicted, rows),
                 "notes": list(self.info.notes),
             },
-            outcomes={"accuracy": tuple((predicted == targets).astype(float).tolist())},
+            outcomes={"accuracy": tuple((predicted == targets).astype(float).tolist()), **said},
         )
 
     @property
