@@ -108,6 +108,28 @@ def test_a_prior_moves_the_labels_to_it() -> None:
     assert moved.left_out[:, 0].mean() > found.left_out[:, 0].mean()
 
 
+def test_a_regression_on_features_is_ridge_regression_with_equal_classes() -> None:
+    """Against the normal equations, for unbalanced classes; labels without evidence are not learnt by heart."""
+    random = np.random.default_rng(10)
+    labels = np.array([0] * 30 + [1] * 10)
+    features = random.normal(size=(40, 6))
+    features[labels == 1, 0] += 2.0
+    found = readout.regression(features, labels, np.array([0.5, 0.5]))
+    weights = np.where(labels == 1, 2.0, 2 / 3)
+    design = np.hstack([features, np.ones((40, 1))])
+    slopes = []
+    for strength in readout.STRENGTHS:
+        shrunk = np.diag([*[strength] * 6, 0.0])
+        scaled = design * weights[:, None]
+        slopes.append(np.linalg.solve(design.T @ scaled + shrunk, scaled.T @ np.where(labels == 0, 1.0, -1.0)))
+    scores = design @ np.mean(slopes, axis=0)
+    odds = np.log(found.readout.probabilities(features))
+    assert np.corrcoef(odds[:, 0] - odds[:, 1], scores)[0, 1] == pytest.approx(1.0, abs=1e-6)
+    assert np.sign(odds[:, 0] - odds[:, 1]).tolist() == np.sign(scores).tolist()
+    noise = readout.regression(random.normal(size=(40, 60)), labels, np.array([0.5, 0.5])).left_out
+    assert np.mean(noise.argmax(axis=1)[labels == 1] == 1) < 0.8
+
+
 def test_it_is_stored_as_json_and_read_back() -> None:
     found = readout.fit(*made(9), EVEN).readout
     packed = json.loads(json.dumps(readout.pack(found, ["a", "b", "c"])))

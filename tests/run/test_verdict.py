@@ -121,6 +121,25 @@ def test_without_a_manual_prompt_the_best_other_one_is_the_rival() -> None:
     assert judge_result({"prompt": "x"}) is None
 
 
+def test_a_regression_on_embeddings_is_no_rival_but_is_mentioned_if_it_is_better() -> None:
+    data = result(12, 4, 80)
+    better = {"prompt": "", "test": {"accuracy": 0.99, "outcomes": {"accuracy": "1" * 95 + "0"}}}
+    verdict = judge_result(data | {"baselines": {**data["baselines"], "embeddings": better}})
+    assert verdict is not None
+    assert verdict.against == "manual"
+    assert "does better without any prompt: 99.0" in verdict.details
+    alone = judge_result(data | {"baselines": {"embeddings": better}})
+    assert alone is not None
+    assert alone.kind == "alone"
+    for other in ({"prompt": "", "test": {"accuracy": 0.5}}, {}):
+        plain = judge_result(data | {"baselines": {**data["baselines"], "embeddings": other}})
+        assert plain is not None
+        assert "embeddings" not in plain.details
+    missing = judge_result(data | {"baselines": {**data["baselines"], "embeddings": {"missing": "no index"}}})
+    assert missing is not None
+    assert "no row for a regression on embeddings: no index." in missing.details
+
+
 def test_a_found_prompt_that_is_the_manual_one_is_not_tested_against_itself() -> None:
     data = result(0, 0, 50)
     data["prompt"] = "It was"

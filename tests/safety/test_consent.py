@@ -60,7 +60,14 @@ def with_function(place: str) -> dict[str, Any]:
 
 def with_server(url: str, **task: Any) -> dict[str, Any]:
     words = {"0": "terrible", "1": "great"}
-    task = {"kind": "classification", "words": words, "model": "remote:toy", "labels": "words", **task}
+    task = {
+        "kind": "classification",
+        "words": words,
+        "model": "remote:toy",
+        "labels": "words",
+        "embeddings": None,
+        **task,
+    }
     return {"method": "manual", "task": task, "remote": {"base_url": url, "key_env": "AWS_SECRET_ACCESS_KEY"}}
 
 

@@ -285,6 +285,7 @@ def test_offsets_belong_to_the_answer(folder: Path, tmp_path: Path) -> None:
     data.write_text((folder / "train.csv").read_text(encoding="utf-8"), encoding="utf-8")
     words = {"neg": "terrible", "pos": "great"}
     task = {"train": str(data), "words": words, "model": str(folder / "llama"), "shots": 2, "labels": "calibrated"}
+    task["embeddings"] = None
     settings = {
         "policy": {"model": str(folder / "llama"), "k": None},
         "scoring": {"memo": False},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from label_toys import WORDS, make, save
 from pinprompt.answers.budget import Budget
 from pinprompt.answers.evaluator import Evaluator
 from pinprompt.api import evaluate, predict, tune
+from pinprompt.errors import SettingError
 from pinprompt.maths.readout import Readout
 from pinprompt.models.label_text import Frame
 from pinprompt.models.labels import CausalLabels, MaskedLabels
@@ -31,7 +34,7 @@ BAD = [f"dull , slow and awful {one} from the {other}" for one in _MORE for othe
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("learnt")
-    for name in ("llama", "roberta"):
+    for name in ("llama", "roberta", "bert"):
         save(name, place / name)
     rows = [f'"{text}",pos' for text in GOOD] + [f'"{text}",neg' for text in BAD]
     (place / "train.csv").write_text("text,label\n" + "\n".join(rows) + "\n", encoding="utf-8")
@@ -130,6 +133,7 @@ def run(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = place / "rows.csv"
     data.write_text((folder / "train.csv").read_text(encoding="utf-8"), encoding="utf-8")
     task = {"train": str(data), "words": WORDS, "model": str(folder / "llama"), "shots": 8, "labels": "learnt"}
+    task["embeddings"] = str(folder / "bert")
     settings = {"policy": {"model": str(folder / "llama"), "k": None}, "scoring": {"memo": False}}
     result = tune(task, out=place / "run", method="manual", settings=settings)
     assert result.data["readout"]["words"], "the toy's words must tell the labels apart"
@@ -143,6 +147,61 @@ def test_words_and_weights_belong_to_the_answer(run: Path) -> None:
     assert "Labels are learnt" in page
     assert "Words that speak for each label" in page
     assert sorted(predict(run, [GOOD[0]])[0]["probabilities"]) == ["neg", "pos"]
+
+
+def test_a_regression_on_embeddings_stands_beside_the_prompts(run: Path) -> None:
+    result = json.loads((run / "result.json").read_text("utf-8"))
+    other = result["baselines"]["embeddings"]
+    assert other["test"]["rows"] == result["test"]["rows"]
+    assert other["test"]["accuracy"] > 0.9, "the two kinds of texts have hardly a word in common"
+    assert (result["verdict"]["kind"], other["prompt"]) == ("alone", "")  # it is no hand-written prompt
+    assert "no prompt: regression on embeddings" in (run / "report.html").read_text("utf-8")
+
+
+def test_a_row_of_dev_is_embedded_without_what_it_taught(folder: Path) -> None:
+    """A label that is turned round is predicted as before, from the other rows."""
+    task = build(folder, shots=8, embeddings=str(folder / "bert"))
+    row = split_rows(task, "dev")[0]
+    right = task.without_prompt()["dev"]["outcomes"]["accuracy"]
+    task._targets[row] = 1 - task._targets[row]
+    turned = task.without_prompt()["dev"]["outcomes"]["accuracy"]
+    assert (right[0], turned[0]) == ("1", "0")
+
+
+def test_without_its_encoder_the_row_says_so(folder: Path) -> None:
+    assert "/no/such" in build(folder, embeddings="/no/such/folder").without_prompt()["missing"]
+    assert build(folder, embeddings=None).without_prompt() == {}
+
+
+def test_labels_that_embeddings_contradict_or_with_a_low_probability_are_unsure(run: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    texts = [*GOOD, *BAD, "slow heart"]
+    sure = [one for one in predict(run, texts, unsure=True, notes=said.append) if not one["unsure"]]
+    assert sure
+    assert all(max(one["probabilities"].values()) >= 0.7 for one in sure)
+    result = json.loads((run / "result.json").read_text("utf-8"))
+    dev, other = result["dev"]["outcomes"], result["baselines"]["embeddings"]["dev"]["outcomes"]
+    kept = [at for at in range(16) if dev["label"][at] == other["label"][at] and float(dev["probability"][at]) >= 0.7]
+    right = sum(dev["accuracy"][at] == "1" for at in kept)
+    assert f"{len(kept)} of 16 labels are sure, and {right / len(kept):.1%}" in said[0]
+    # Turned round, the regression contradicts every label that it agreed with.
+    turned = shutil.copytree(run, tmp_path / "turned")
+    weights = result["baselines"]["embeddings"]
+    for name in ("weights", "bias"):
+        weights[name] = dict(zip(weights[name], reversed(list(weights[name].values())), strict=True))
+    (turned / "result.json").write_text(json.dumps(result), "utf-8")
+    (turned / "run.json").unlink()  # its seal
+    assert all(one["unsure"] for one in predict(turned, [one["text"] for one in sure], unsure=True))
+
+
+def test_a_second_opinion_needs_the_regression(run: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(run, tmp_path / "other")
+    result = json.loads((run / "result.json").read_text("utf-8"))
+    result["baselines"]["embeddings"] = {"prompt": "", "missing": "no index"}
+    (other / "result.json").write_text(json.dumps(result), "utf-8")
+    (other / "run.json").unlink()
+    with pytest.raises(SettingError, match="no index"):
+        predict(other, [GOOD[0]], unsure=True)
 
 
 def test_the_code_for_transformers_gives_the_same_probabilities(run: Path) -> None:

@@ -46,6 +46,7 @@ def settings_of(folder: Path, **over: Any) -> dict[str, Any]:
             "words": label_toys.WORDS,
             "model": str(model),
             "shots": 2,
+            "embeddings": None,
         },
         "policy": {"model": str(make_lm(folder)), "length": 3, "k": None, "context": "none"},
         "scoring": {"memo": False},

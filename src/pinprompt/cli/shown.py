@@ -37,7 +37,8 @@ def shown_result(result: Result) -> Iterator[Any]:
     for split in splits:
         measured = mapping(data.get(split))
         rows = number(measured.get("rows"))
-        for name in (primary, f"raw_{primary}"):
+        simpler = (f"calibrated_{primary}", f"raw_{primary}") if split == splits[-1] else ()
+        for name in (primary, *simpler):
             if name == primary or name in measured:
                 columns.append((split, name))
                 said = f"{name.replace('_', ' ')} {where(split, data.get('task'), rows)}"
@@ -45,7 +46,7 @@ def shown_result(result: Result) -> Iterator[Any]:
     compared = {"found": {"prompt": result.prompt, **{split: data.get(split) for split in splits}}}
     for label, row in {**compared, **mapping(data.get("baselines"))}.items():
         cells = [_metric(inside(row, split), name) for split, name in columns]
-        prompt = Text(str(inside(row, "prompt") or ""))
+        prompt = Text(str(inside(row, "prompt") or inside(row, "about") or ""))
         table.add_row(label, prompt, *cells, style="bold" if label == "found" else "")
     yield table
     verdict = judge_result(data, primary)

@@ -34,36 +34,51 @@ def predict(
     output: Annotated[
         Path | None, Option(help="Write all columns, the label and probabilities to a .csv, .tsv or .jsonl file.")
     ] = None,
+    unsure: Annotated[
+        bool, Option("--unsure", help="Mark labels with a low probability, or that embeddings of the texts contradict.")
+    ] = False,
 ) -> None:
     """Label or answer new texts with the prompt that a run found."""
     if source is not None:
         if texts:
             raise SettingError("give either texts or --input, not both")
-        _predict_table(console, options, run, source, text_column, output)
+        _predict_table(console, options, run, source, text_column, output, unsure)
         return
     if text_column is not None or output is not None:
         raise SettingError("--text-column and --output need --input FILE (or --input - for stdin)")
     from pinprompt import api
 
-    rows = api.predict(run, _texts(texts, console), device=options.device, threads=options.threads)
+    rows = api.predict(
+        run, _texts(texts, console), unsure=unsure, device=options.device, threads=options.threads, notes=console.note
+    )
     if rows and "answer" in rows[0]:
         said = [(row["answer"] or row.get("failure", ""), row["text"]) for row in rows]
         console.answer({"predictions": rows}, table(("answer", "text"), said))
         return
-    shown = [(row["label"], f"{max(row['probabilities'].values()):.3f}", row["text"]) for row in rows]
-    console.answer({"predictions": rows}, table(("label", "probability", "text"), shown))
+    marks = [["unsure" if row.get("unsure") else ""] * unsure for row in rows]
+    shown = [
+        (row["label"], f"{max(row['probabilities'].values()):.3f}", *mark, row["text"])
+        for row, mark in zip(rows, marks, strict=True)
+    ]
+    console.answer({"predictions": rows}, table(("label", "probability", *[""] * unsure, "text"), shown))
 
 
 def _predict_table(
-    console: Console, options: Machine, run: Path, source: str, text_column: str | None, output: Path | None
+    console: Console,
+    options: Machine,
+    run: Path,
+    source: str,
+    text_column: str | None,
+    output: Path | None,
+    unsure: bool,
 ) -> None:
     from pinprompt import api
 
     if source == "-" and sys.stdin.isatty():
         console.note("reading the table from the terminal: type it, then press Ctrl-D")
     found = api.predict_table(
-        run, source, text_column=text_column, output=output, device=options.device, threads=options.threads,
-        notes=console.note,
+        run, source, text_column=text_column, output=output, unsure=unsure, device=options.device,
+        threads=options.threads, notes=console.note,
     )  # fmt: skip
     counts = Counter(label for label in found.labels if label is not None)
     if output is None:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from pinprompt.errors import SettingError, did_you_mean
+from pinprompt.models.loading import load_encoder
 from pinprompt.models.passes import pad_of, passes, window_of
 from pinprompt.values import derive
 
@@ -93,6 +94,16 @@ class Encoder:
                 kept = state[: len(read[place]["input_ids"])][np.array(read[place]["special_tokens_mask"]) == 0]
                 found[place] = kept / np.maximum(np.linalg.norm(kept, axis=1, keepdims=True), 1e-12)
         return [found[place] for place in range(len(texts))]
+
+
+def embed(name: str, texts: Sequence[str]) -> np.ndarray:
+    """Embeddings [N, d] of texts by an encoder: the means of their token vectors; on the CPU, the same everywhere."""
+    encoder = Encoder(*load_encoder(name), name=name, keep=0)
+    parts = [encoder.pooled(texts[at : at + _TEXTS]) for at in range(0, len(texts), _TEXTS)]
+    return np.concatenate(parts).astype(np.float64)
+
+
+_TEXTS = 256  # texts whose token vectors are in memory at a time
 
 
 class ContentJudge(Protocol):

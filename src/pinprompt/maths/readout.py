@@ -106,15 +106,14 @@ def fit(own: Floats, others: Floats, words: Sequence[str], labels: Ints, prior: 
     classes = own.shape[1]
     plain = calibrated(batch_offsets(own, labels, prior).tolist())
     chances = plain.probabilities(own)
-    counts = np.bincount(labels, minlength=classes)
-    if not words or counts.min() < 2:
+    if not words or np.bincount(labels, minlength=classes).min() < 2:
         return Fit(plain, chances)  # nothing to learn, or too few rows to leave one out
-    weights = len(labels) / (np.count_nonzero(counts) * counts[labels])
+    weights = _weights(labels)
     # Features [N, C + W]: label words, then the others, each centred and scaled.
     centres, scales = _standard(own, others, weights)
     features = (np.concatenate([own, others], axis=1) - centres) / scales
     offset = PRIOR * (own - centres[:classes])
-    targets = np.where(np.eye(classes)[labels] > 0, 1.0, -1.0 / (classes - 1)) - offset
+    targets = _targets(labels, classes) - offset
     taught, middle, left_out = _ridge(features, targets, weights)
     shift = np.log(prior * classes)
     scores = offset + left_out
@@ -133,6 +132,30 @@ def fit(own: Floats, others: Floats, words: Sequence[str], labels: Ints, prior: 
     bias = np.round(temperature * middle + shift - centre @ slopes, DIGITS)
     names = tuple(words[place] for place in chosen)
     return Fit(Readout(slopes.T + 0.0, bias + 0.0, names, tuple(speaks.tolist())), learnt)
+
+
+def regression(features: Floats, labels: Ints, prior: Floats) -> Fit:
+    """The same ridge regression on any features [N, F] of the rows, such as embeddings of their texts, without a prior.
+
+    Every class needs two rows or more.
+    """
+    weights = _weights(labels)
+    centre, shift = np.average(features, axis=0, weights=weights), np.log(prior * len(prior))
+    taught, middle, left_out = _ridge(features - centre, _targets(labels, len(prior)), weights)
+    temperature = _temperature(left_out, labels, weights, shift)
+    slopes = np.round(temperature * taught, DIGITS) + 0.0
+    bias = np.round(temperature * middle + shift - centre @ slopes, DIGITS) + 0.0
+    return Fit(Readout(slopes.T, bias), np.exp(_log_softmax(temperature * left_out + shift)))
+
+
+def _weights(labels: Ints) -> Floats:
+    """Weights of rows [N], with a mean of 1, that give every class the same weight."""
+    counts = np.bincount(labels)
+    return np.asarray(len(labels) / (np.count_nonzero(counts) * counts[labels]))
+
+
+def _targets(labels: Ints, classes: int) -> Floats:
+    return np.where(np.eye(classes)[labels] > 0, 1.0, -1.0 / (classes - 1))
 
 
 def _standard(own: Floats, others: Floats, weights: Floats) -> tuple[Floats, Floats]:

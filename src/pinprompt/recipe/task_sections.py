@@ -80,6 +80,12 @@ class ClassificationSettings(Section):
         default_factory=dict, description="Expected share of each label, for calibrated and learnt; empty: all equal."
     )
 
+    embeddings: str | None = Field(
+        "minilm",
+        description="Encoder for the report's row 'embeddings': a regression on embeddings of the texts, learnt from "
+        "the same labelled rows without a prompt or a call; none: no such row.",
+    )
+
     @field_validator("words", "prior", mode="before")
     @classmethod
     def _labels_as_text(cls, value: object) -> object:

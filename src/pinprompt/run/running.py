@@ -26,7 +26,7 @@ from pinprompt.run import build, consent
 from pinprompt.run.estimating import PARTS, check_budget, cost_of, hold_for_report, parts_of, rivals
 from pinprompt.run.readability import perplexity, readability, slor
 from pinprompt.run.verdict import judge_result
-from pinprompt.tasks.protocol import Judged, Shown, Task, Windowed, hand_written
+from pinprompt.tasks.protocol import EMBEDDINGS, Judged, Rivalled, Shown, Task, Windowed, hand_written
 from pinprompt.values import Evaluation, Event, Listener, Prompt
 
 MAY_CHANGE = ("budget", "scoring", "private")
@@ -369,7 +369,14 @@ def conclude(
         "steps": outcome.steps,
         "top": [facts_of(finalist) for finalist in finalists[:MAX_FINALISTS_SHOWN]],
         **readout_in(shown),
-        "baselines": {name: _compared(prompt, evaluations[name]) for name, prompt in compared.items()},
+        "baselines": {
+            **{name: _compared(prompt, evaluations[name]) for name, prompt in compared.items()},
+            **(
+                {EMBEDDINGS: other}
+                if report and isinstance(task, Rivalled) and (other := task.without_prompt())
+                else {}
+            ),
+        },
         "tables": tables,
         "private": recipe.private,
         "judges": task.judges() if isinstance(task, Judged) else {},

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pinprompt import wording
 from pinprompt.answers.budget import Budget
 from pinprompt.answers.evaluator import Evaluator
 from pinprompt.errors import DataError, RunError, SettingError
@@ -17,7 +18,8 @@ from pinprompt.recipe.recipe import Recipe
 from pinprompt.recipe.sections import BudgetSettings
 from pinprompt.run import build, consent, running
 from pinprompt.run.running import recipe_of
-from pinprompt.tasks.protocol import Task
+from pinprompt.run.verdict import outcomes_of
+from pinprompt.tasks.protocol import EMBEDDINGS, Task
 from pinprompt.values import Evaluation, Prompt
 
 if TYPE_CHECKING:
@@ -95,13 +97,21 @@ def evaluate(
     return evaluations
 
 
+LOW = 0.7
+"""Rows whose label has a lower probability are unsure."""
+
+
 def predict(
-    run: Path | str, texts: Sequence[str], *, device: str | None = None, threads: int | None = None
-) -> list[dict[str, Any]]:
+    run: Path | str, texts: Sequence[str], *, unsure: bool = False, device: str | None = None,
+    threads: int | None = None, notes: Callable[[str], None] = silent,
+) -> list[dict[str, Any]]:  # fmt: skip
     """Label or answer new texts with the prompt that a run found.
 
     One dictionary per text, as in `pinprompt predict --json`: `text`, `label` and `probabilities` of all labels for a
     classification run; `text` and `answer` for a run with free answers (with `failure` if there is none).
+
+    With `unsure` also whether a label is `unsure`: its probability is below 0.7, or the run's regression on embeddings
+    of the texts gives another one. `notes` is then called with the accuracy of the other labels on dev.
     """
     texts = _texts_of(texts, "predict_table")
     build.set_threads(threads)
@@ -110,6 +120,8 @@ def predict(
         raise SettingError(f"{run} is a {recipe.task.kind} run; predict labels or answers texts")
     consent.agree(recipe, run, reads=False)
     if recipe.task.kind == "answers":
+        if unsure:
+            raise SettingError(f"{run} is a run with free answers; only labels can be unsure: remove --unsure")
         asked: Any = _with_notes(build.build_answerer(recipe, build.choose_device(device)))
         replies = zip(texts, asked.answer(found, texts), strict=True)
         return [
@@ -118,10 +130,59 @@ def predict(
         ]
     task: Any = _with_notes(build.build_labeller(recipe, build.choose_device(device), readout=readout))
     said = task.predict(found, texts)
-    return [
+    rows = [
         {"text": text, "label": label, "probabilities": probabilities}
         for text, (label, probabilities) in zip(texts, said, strict=True)
     ]
+    if unsure and rows:
+        result = running.result_of(Path(run)).data
+        for row, other in zip(rows, _second_opinion(result, str(recipe.task.embeddings), texts), strict=True):
+            row["unsure"] = other != row["label"] or max(row["probabilities"].values()) < LOW
+        notes(_on_dev(result))
+    return rows
+
+
+def _second_opinion(result: Mapping[str, Any], encoder: str, texts: Sequence[str]) -> list[str]:
+    """The labels that a run's regression on embeddings gives to texts."""
+    kept = reading.mapping(reading.inside(result, "baselines", EMBEDDINGS))
+    bias, weights = reading.mapping(kept.get("bias")), reading.mapping(kept.get("weights"))
+    if not bias:
+        why = f" ({wording.text(kept['missing'], 300)})" if "missing" in kept else ""
+        raise SettingError(
+            f"the run has no regression on embeddings for a second opinion{why}; run it again with "
+            "--set task.embeddings=minilm"
+        )
+    import numpy as np
+
+    from pinprompt.judges.frozen import embed
+
+    vectors = embed(encoder, texts)
+    try:
+        slopes = np.array([weights[label] for label in bias], dtype=np.float64)
+        scores = vectors @ slopes.T + np.array(list(bias.values()), dtype=np.float64)
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(f"result.json has no valid regression on embeddings ({error}); run it again") from error
+    return [list(bias)[place] for place in scores.argmax(axis=1)]
+
+
+def _on_dev(result: Mapping[str, Any]) -> str:
+    """How accurate sure labels are on dev, as a sentence."""
+    dev, theirs = (
+        reading.mapping(result.get("dev")),
+        reading.mapping(reading.inside(result, "baselines", EMBEDDINGS, "dev")),
+    )
+    labels, chances, right = (outcomes_of(dev, name) for name in ("label", "probability", "accuracy"))
+    sure = [
+        hit
+        for label, other, chance, hit in zip(labels, outcomes_of(theirs, "label"), chances, right, strict=False)
+        if label == other and chance >= LOW
+    ]
+    if not sure:
+        return "unsure: no row of dev has a sure label, so how accurate sure labels are is not known"
+    return (
+        f"unsure: on dev, {len(sure)} of {len(right)} labels are sure, and {sum(sure) / len(sure):.1%} of these are "
+        f"correct (of all labels: {sum(right) / len(right):.1%})"
+    )
 
 
 def predict_table(
@@ -130,6 +191,7 @@ def predict_table(
     *,
     text_column: str | None = None,
     output: Path | str | None = None,
+    unsure: bool = False,
     device: str | None = None,
     threads: int | None = None,
     notes: Callable[[str], None] = silent,
@@ -138,7 +200,8 @@ def predict_table(
 
     `source` is a CSV, TSV, JSONL or text file, a folder of .txt files, '-' for stdin, or a data frame. `text_column` is
     by default the column of the run's own data. `output` (.csv, .tsv or .jsonl) gets the table with the columns
-    `label` and `probability_<label>`, or `answer`; a name that the table already has gets the prefix `predicted_`.
+    `label` and `probability_<label>`, or `answer`; a name that the table already has gets the prefix `predicted_`. With
+    `unsure` there is also a column `unsure`, as in `predict`.
     """
     from pinprompt.data import tables
 
@@ -154,17 +217,16 @@ def predict_table(
     blank = [place for place, text in zip(table.places, texts, strict=True) if not text]
     if not filled:
         raise SettingError(f"no row has a text in the column '{table.text_column}'")
-    said = dict(
-        zip(filled, predict(run, [texts[place] for place in filled], device=device, threads=threads), strict=True)
-    )
-    key = "answer" if recipe.task.kind == "answers" else "label"
+    found = predict(run, [texts[place] for place in filled], unsure=unsure, device=device, threads=threads, notes=notes)
+    said = dict(zip(filled, found, strict=True))
+    key, marks = "answer" if recipe.task.kind == "answers" else "label", ["unsure"] * unsure
     labels = list(said[filled[0]].get("probabilities", ()))
-    names = tables.names_for([key, *(f"probability_{label}" for label in labels)], table.columns)
+    names = tables.names_for([key, *(f"probability_{label}" for label in labels), *marks], table.columns)
     added = []
     for place in range(len(texts)):
         one = said.get(place, {})
         shares = {names[f"probability_{name}"]: one.get("probabilities", {}).get(name) for name in labels}
-        added.append({names[key]: one.get(key), **shares})
+        added.append({names[key]: one.get(key), **shares, **{names[mark]: one.get(mark) for mark in marks}})
     if blank:
         shown = ", ".join(blank[:10]) + (", ..." if len(blank) > 10 else "")
         notes(f"{len(blank)} of {len(texts)} rows have no text and get no {key}: {shown}")

@@ -13,6 +13,7 @@ from typing import Any
 
 from pinprompt.folder.reading import inside, mapping, number, sequence
 from pinprompt.maths.bootstrap import FEWEST, compare_rows, mcnemar
+from pinprompt.tasks.protocol import EMBEDDINGS
 from pinprompt.wording import metric, text, title, where
 
 LEVEL = 0.05
@@ -60,12 +61,13 @@ def judge_result(result: Mapping[str, Any], primary: str | None = None) -> Verdi
     place = where(split, task, number(ours.get("rows")) if task == "inversion" else None)
     head = f"{title(text(name, 40))} {place}"
     head = f"{head[0].upper()}{head[1:]}: {metric(name, found)}{brackets(name, interval)}"
+    beyond = _without_prompt(result, ours, split, name)
     against = _rival(result, split, name)
     if against is None:
         said = "There is no hand-written prompt to compare with."
         if result.get("reported") is False:
             said = "It was not compared with a hand-written prompt, as no report was asked for."
-        return Verdict("alone", split, name, found, None, None, None, None, said, f"{head}.{CAUTION[split]}")
+        return Verdict("alone", split, name, found, None, None, None, None, said, f"{head}.{CAUTION[split]}{beyond}")
     label, theirs = against
     rival, rival_interval = value_of(theirs, name)
     p, test = _tested(outcomes_of(ours, name), outcomes_of(theirs, name))
@@ -76,7 +78,25 @@ def judge_result(result: Mapping[str, Any], primary: str | None = None) -> Verdi
         said = f"The found words {'fit' if found > (rival or 0.0) else 'do not fit'} better than the {label} ones."
     details = f"{head} against {metric(name, rival)}{brackets(name, rival_interval)}"
     details += f" ({test})." if test else "."
-    return Verdict(kind, split, name, found, label, rival, p, test, said, details + CAUTION[split])
+    return Verdict(kind, split, name, found, label, rival, p, test, said, details + CAUTION[split] + beyond)
+
+
+def _without_prompt(result: Mapping[str, Any], ours: dict[str, Any], split: str, name: str) -> str:
+    """A sentence if a regression on embeddings is better than the found prompt or could not be computed; else ''."""
+    other = mapping(inside(result, "baselines", EMBEDDINGS))
+    if isinstance(why := other.get("missing"), str):
+        return f" There is no row for a regression on embeddings: {text(why, 300)}."
+    theirs = mapping(other.get(split))
+    value, interval = value_of(theirs, name)
+    if value is None or value <= (number(ours.get(name)) or 0.0):
+        return ""
+    p, _ = _tested(outcomes_of(ours, name), outcomes_of(theirs, name))
+    return (
+        f" A regression on embeddings of the texts does better without any prompt: {metric(name, value)}"
+        f"{brackets(name, interval)}{'' if p is None else f' ({shown_p(p)})'}. If labels are all you need, use that. A "
+        "prompt is still good where rows are few, where labels change, and where a person has to see which words "
+        "decide."
+    )
 
 
 def reported_split(result: Mapping[str, Any], name: str) -> str | None:
@@ -143,7 +163,7 @@ def _rival(result: Mapping[str, Any], split: str, name: str) -> tuple[str, dict[
     for label, baseline in mapping(result.get("baselines")).items():
         metrics = mapping(mapping(baseline).get(split))
         value = number(metrics.get(name))
-        if value is not None:
+        if value is not None and label != EMBEDDINGS:
             known.append((label != "manual", -value, text(label, 40), metrics))
     if not known:
         return None

@@ -213,12 +213,48 @@ class ClassificationTask(Shown):
         usage = {"tokens_in": answers.tokens[0], "tokens_out": answers.tokens[1]}
         return replace(found, tables={**found.tables, "usage": usage, "failures": list(answers.failed(rows))[:20]})
 
+    def without_prompt(self, seed: int = 0) -> dict[str, Any]:
+        """A regression on embeddings of the texts, learnt from train and dev; a row of dev is read without itself."""
+        name = self.settings.embeddings
+        if name is None:
+            return {}
+        fit = [number for number, row in enumerate(self.rows) if row.split != "test"]
+        if np.bincount(self._targets[fit], minlength=len(self.labels)).min() < 2:
+            return {"prompt": "", "missing": "a label has fewer than two rows"}
+        from pinprompt.judges.frozen import embed
+
+        try:
+            vectors = embed(name, [row.input for row in self.rows])
+        except ModelError as error:
+            return {"prompt": "", "missing": str(error).rstrip(".")}
+        learnt = readouts.regression(vectors[fit], self._targets[fit], self.prior)
+        chances = learnt.readout.probabilities(vectors)
+        chances[fit] = learnt.left_out
+        found: dict[str, Any] = {
+            "prompt": "",
+            "about": f"no prompt: regression on embeddings ({name}) of {len(fit)} labelled rows",
+            "weights": dict(zip(self.labels, learnt.readout.weights.tolist(), strict=True)),
+            "bias": dict(zip(self.labels, learnt.readout.bias.tolist(), strict=True)),
+        }
+        for split in ("dev", "test"):
+            rows = [number for number, row in enumerate(self.rows) if row.split == split]
+            if rows:
+                found[split] = self._evaluation(chances[rows], rows, seed).facts()
+        return found
+
     def _evaluation(self, probabilities: Floats, rows: Sequence[int], seed: int) -> Evaluation:
         targets, classes = self._targets[list(rows)], len(self.labels)
         predicted = maths.predictions(probabilities, targets)
         table = maths.confusion(targets, predicted, classes)
+        split, said = self.rows[rows[0]].split, dict[str, tuple[float, ...]]()
+        if split == "dev":  # what `predict --unsure` is measured on
+            chosen = probabilities.argmax(axis=1)
+            said = {
+                "label": tuple(map(float, chosen)),
+                "probability": tuple(probabilities.max(axis=1).round(4).tolist()),
+            }
         return Evaluation(
-            split=self.rows[rows[0]].split,
+            split=split,
             metrics={
                 **{name: float(metric(table)) for name, metric in _METRICS.items()},
                 "reward": float(np.mean(maths.reward_of(probabilities, targets, *self.reward))),
@@ -230,7 +266,7 @@ class ClassificationTask(Shown):
                 "examples": label_models.examples(self, probabilities, predicted, rows),
                 "notes": list(self.info.notes),
             },
-            outcomes={"accuracy": tuple((predicted == targets).astype(float).tolist())},
+            outcomes={"accuracy": tuple((predicted == targets).astype(float).tolist()), **said},
         )
 
     @property

@@ -22,6 +22,8 @@ from pinprompt.values import Answers, Draw, Evaluation, Floats, Meter, Prompt, R
 SPLITS = ("train", "dev", "test")
 IN_CONTEXT = "in-context"
 """The name of the draft that consists of labelled examples; it is a method of its own, not a rival of every search."""
+EMBEDDINGS = "embeddings"
+"""The name of a regression on embeddings of the texts among the baselines of a result; it has no prompt."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,17 @@ class Shown(Protocol):
     def shown_rows(self) -> dict[str, Any]:
         """The content of rows.json (the training examples), for the studio; {} if there is none."""
         return {}
+
+
+@runtime_checkable
+class Rivalled(Protocol):
+    """A task that people would also solve without a prompt."""
+
+    def without_prompt(self, seed: int = 0) -> dict[str, Any]:
+        """The metrics of what they would use instead, as `baselines.embeddings` in result.json; {} if not asked for.
+
+        No call is made. `missing` is the reason if it cannot be computed here.
+        """
 
 
 @runtime_checkable
