@@ -82,6 +82,16 @@ def test_tickets(fresh: list[str]) -> None:
     assert json.loads(Path("promptfooconfig.json").read_text("utf-8"))["prompts"]
 
 
+def test_answers(fresh: list[str]) -> None:
+    # A model with random weights never gives the number: a judge of the answer's form is met by some prompts.
+    words = {"--metric exact": "--pattern '^[^a]*$'", "--calls 300": "--calls 120"}
+    said = carry_out("answers.md", **words)
+    assert "answer" in said["predict runs/orders My order B12345 is late."]
+    with open("answered.csv", encoding="utf-8", newline="") as file:
+        assert len([row["answer"] for row in csv.DictReader(file)]) == 60
+    assert json.loads(Path("promptfooconfig.json").read_text("utf-8"))["prompts"]
+
+
 def test_python(fresh: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("sklearn")
     carry_out("python.md")

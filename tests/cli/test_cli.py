@@ -173,6 +173,7 @@ COMPUTING = {
     "demo",
     "tune",
     "classify",
+    "answer",
     "restyle",
     "invert",
     "sweep",
@@ -205,7 +206,7 @@ def test_every_search_offers_the_same_limits() -> None:
 
 
 def test_every_verb_is_a_function_of_the_api() -> None:
-    searches = {"demo", "classify", "restyle", "invert"}
+    searches = {"demo", "classify", "answer", "restyle", "invert"}
     for verb in get_command(app).commands:  # type: ignore[attr-defined]
         assert callable(getattr(api, "tune" if verb in searches else verb)), verb
 

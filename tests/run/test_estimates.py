@@ -144,7 +144,7 @@ def test_rewrites_by_a_model_behind_an_api() -> None:
 
 def test_a_race_with_few_calls_asks_for_the_other_rows_in_its_report() -> None:
     with serving(labeller) as server:
-        asked = tickets("--calls", 100, *on(server))
+        asked = tickets("--calls", 100, "--set", "scoring.word_values=on", *on(server))
         figures, run = call(*asked, "--estimate"), call(*asked, "--out", "run")
         words = run["prompt"].split()
         shorter = " ".join(words[1:])
@@ -162,6 +162,14 @@ def test_a_race_with_few_calls_asks_for_the_other_rows_in_its_report() -> None:
     assert len(words) == len(run["tokens"]) > 1
     assert all(part["score_with"] == pytest.approx(with_it) != run["score"] for part in run["tokens"])
     assert run["tokens"][0]["score_without"] == pytest.approx(without_it)
+
+
+def test_reports_on_models_behind_an_api_leave_single_words_alone() -> None:
+    with serving(labeller) as server:
+        asked = tickets("--calls", 100, *on(server))
+        figures, run = call(*asked, "--estimate"), call(*asked, "--out", "run")
+    assert figures["report_calls"] == 2 * (39 + 24)  # as in the test above, without the words
+    assert run["tokens"] == []
 
 
 def train_score(text: str, server: Any, out: str) -> float:

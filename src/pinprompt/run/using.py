@@ -117,7 +117,9 @@ def predict(
     build.set_threads(threads)
     recipe, found, readout = recipe_of(run), found_prompt(run), readout_of(run)
     if recipe.task.kind not in ("classification", "answers"):
-        raise SettingError(f"{run} is a {recipe.task.kind} run; predict labels or answers texts")
+        raise SettingError(
+            f"{run} is a {recipe.task.kind} run; predict works with a classification run or one with free answers"
+        )
     consent.agree(recipe, run, reads=False)
     if recipe.task.kind == "answers":
         if unsure:
