@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from label_toys import WORDS, make, save
+from remote_servers import reply, serving
 
 from pinprompt.answers.budget import Budget
 from pinprompt.answers.evaluator import Evaluator
@@ -211,3 +212,40 @@ def test_the_code_for_transformers_gives_the_same_probabilities(run: Path) -> No
     names: dict[str, Any] = {}
     exec(compile(pinprompt.use(run, text)["snippets"]["transformers"], "snippet", "exec"), names)
     assert names["probabilities"](text) == pytest.approx(predict(run, [text])[0]["probabilities"], abs=1e-4)
+
+
+def spoken(text: str) -> dict[str, float]:
+    """A server's most likely words, never a label word: what is good is wonderful, what is bad is dull."""
+    own, other = (" lovely", " dreary") if "wonderful" in text else (" dreary", " lovely")
+    return {" the": -1.0, own: -1.5, other: -4.0 + len(text) % 3, " it": -2.0 - len(text) % 5}
+
+
+def test_words_are_learnt_from_a_server_that_gives_its_likeliest_words(folder: Path, tmp_path: Path) -> None:
+    """The label words are never among them; the search, the result and new texts use the words that are."""
+
+    def script(number: int, path: str, body: dict[str, Any]) -> Any:
+        usage = {"prompt_tokens": 6, "completion_tokens": 1}
+        return reply(
+            {"choices": [{"text": "x", "logprobs": {"top_logprobs": [spoken(body["prompt"])]}}], "usage": usage}
+        )
+
+    with serving(script) as server:
+        # The probe asks for a label word, which this server says only there.
+        first = lambda n, path, body: reply(  # noqa: E731
+            {"choices": [{"text": "x", "logprobs": {"top_logprobs": [{" great": -0.1, " terrible": -1.0}]}}]}
+        )
+        server.script = lambda n, path, body: (first if "opposite" in body["prompt"] else script)(n, path, body)
+        remote = {"base_url": server.url, "requests_per_minute": 60_000}
+        task = {
+            "train": str(folder / "train.csv"), "words": WORDS, "model": "remote:small", "shots": 8, "labels": "learnt",
+            "embeddings": None,
+        }  # fmt: skip
+        settings = {"remote": remote, "policy": {"model": str(folder / "llama")}}
+        result = tune(task, method="manual", settings=settings, out=tmp_path / "run")
+        words = {one["word"]: one["for"] for one in result.data["readout"]["words"]}
+        assert (words["lovely"], words["dreary"]) == ("pos", "neg")
+        assert result.test is not None
+        assert result.test["accuracy"] == 1.0
+        labelled = predict(tmp_path / "run", ["what a wonderful heart", "a dull and awful end"])
+        assert [row["label"] for row in labelled] == ["pos", "neg"]
+    assert result.data["test"]["calibrated_accuracy"] < 0.6, "no label word was said"

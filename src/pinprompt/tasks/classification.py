@@ -85,7 +85,7 @@ class ClassificationTask(Shown):
             chunk=CHUNK if self._fallible is None else 1,
             language=data.language,
             notes=(*data.notes, *self._notes_on_texts(), *self._notes_on_labels(), *model.notes),
-            learns=bool(self._others) and self.readout is None,
+            learns=self.reading == "learnt" and self.readout is None,
             opening_calls=opening_calls,
         )
 
@@ -138,7 +138,9 @@ class ClassificationTask(Shown):
             return [Answers(rows, logs) for logs in self._log_probs(prompts, inputs)]
         found = []
         for prompt in prompts:
-            logs, failures, usage = self._fallible.answers(self.framed(prompt.text)[0], inputs)
+            logs, failures, usage = self._fallible.answers(
+                self.framed(prompt.text)[0], inputs, self.reading == "learnt"
+            )
             found.append(Answers(rows, logs, {rows[at]: reason for at, reason in failures.items()}, usage))
         return found
 
@@ -164,19 +166,19 @@ class ClassificationTask(Shown):
 
     def values(self, answers: Answers, rows: Sequence[int], fit: Sequence[int] = ()) -> Floats:
         """The reward of every row."""
-        if np.isnan(self._own(answers, rows)).any():  # the prompt left no room for the texts
+        if np.isnan(self._said(answers, rows).own).any():  # the prompt left no room for the texts
             return np.full(len(rows), np.nan)
         return maths.reward_of(self.probabilities(answers, rows, fit), self._targets[list(rows)], *self.reward)
 
     def probabilities(self, answers: Answers, rows: Sequence[int], fit: Sequence[int] = ()) -> Floats:
         """Label probabilities [N, C]; a row of `fit` is read without what the row itself has taught."""
-        own = self._own(answers, rows)
+        given = self._said(answers, rows)
         if self.reading == "words" or (self.readout is None and not fit):
-            return np.exp(own)
+            return np.exp(given.own)
         if self.readout is not None:
-            return self.readout.probabilities(own, self._spoken(answers, rows, self.readout.words))
+            return self.readout.probabilities(given)
         learnt = self._fitted(answers, fit)
-        found = learnt.readout.probabilities(own, self._spoken(answers, rows, learnt.readout.words))
+        found = learnt.readout.probabilities(given)
         place = {row: number for number, row in enumerate(fit)}
         inside = [at for at, row in enumerate(rows) if row in place]
         found[inside] = learnt.left_out[[place[rows[at]] for at in inside]]
@@ -193,7 +195,7 @@ class ClassificationTask(Shown):
         The same for simpler readings of the labels: `raw_accuracy` by the label words as they are, and, if labels are
         learnt, `calibrated_accuracy`.
         """
-        own = self._own(answers, rows)
+        own = self._said(answers, rows).own
         found = self._evaluation(self.probabilities(answers, rows, fit), rows, seed)
         simpler: dict[str, Floats] = {}
         if self.reading != "words" and (fit or self.readout is not None):
@@ -228,7 +230,7 @@ class ClassificationTask(Shown):
         except ModelError as error:
             return {"prompt": "", "missing": str(error).rstrip(".")}
         learnt = readouts.regression(vectors[fit], self._targets[fit], self.prior)
-        chances = learnt.readout.probabilities(vectors)
+        chances = learnt.readout.probabilities(readouts.Said(vectors))
         chances[fit] = learnt.left_out
         found: dict[str, Any] = {
             "prompt": "",
@@ -274,27 +276,23 @@ class ClassificationTask(Shown):
         """The words besides the label words whose log-probabilities are in every answer."""
         return tuple(getattr(self.model.words, "others", ()))
 
-    def _own(self, answers: Answers, rows: Sequence[int]) -> Floats:
-        """The log-probabilities of the label words [N, C]."""
-        return np.asarray(answers.on(rows), dtype=np.float64)[:, : len(self.labels)]
-
-    def _spoken(self, answers: Answers, rows: Sequence[int], words: Sequence[str]) -> Floats:
-        """The log-probabilities of other words [N, W]."""
-        place = {word: len(self.labels) + number for number, word in enumerate(self._others)}
-        return np.asarray(answers.on(rows), dtype=np.float64)[:, [place[word] for word in words]]
+    def _said(self, answers: Answers, rows: Sequence[int]) -> readouts.Said:
+        """What the model said on rows."""
+        return readouts.said(answers.on(rows), len(self.labels), self._others)
 
     def _offsets(self, answers: Answers, fit: Sequence[int]) -> tuple[float, ...]:
-        return tuple(map(float, maths.batch_offsets(self._own(answers, fit), self._targets[list(fit)], self.prior)))
+        own = self._said(answers, fit).own
+        return tuple(map(float, maths.batch_offsets(own, self._targets[list(fit)], self.prior)))
 
     def _fitted(self, answers: Answers, fit: Sequence[int]) -> readouts.Fit:
         """The readout that a prompt's answers on the rows of `fit` teach.
 
-        Other words are learnt once all training rows are answered: from a few rows, a readout says more about the rows
-        than about the prompt.
+        The words of a local model are learnt once all training rows are answered: from a few rows, a readout says more
+        about the rows than about the prompt. A server often gives no label word, so its words are learnt at once.
         """
-        words = self._others if set(self.fit_rows) <= set(fit) else ()
-        others = self._spoken(answers, fit, words)
-        return readouts.fit(self._own(answers, fit), others, words, self._targets[list(fit)], self.prior)
+        learns = self.reading == "learnt" and (self._fallible is not None or set(self.fit_rows) <= set(fit))
+        words = None if learns else ()
+        return readouts.fit(self._said(answers, fit), self._targets[list(fit)], self.prior, words)
 
     def _readout_facts(self, answers: Answers, fit: Sequence[int]) -> dict[str, Any]:
         """How labels are read from a prompt's answers, as in result.json."""
@@ -339,10 +337,8 @@ class ClassificationTask(Shown):
                 f"{self.settings.model} gave no usable answer for {len(answers.failures)} of {len(texts)} texts; the "
                 f"first: {first}"
             )
-        own = self._own(answers, places)
-        found = np.exp(own)
-        if readout is not None:
-            found = readout.probabilities(own, self._spoken(answers, places, readout.words))
+        given = self._said(answers, places)
+        found = np.exp(given.own) if readout is None else readout.probabilities(given)
         return [(self.labels[int(row.argmax())], dict(zip(self.labels, map(float, row), strict=True))) for row in found]
 
     # What it tells the writer and the report.
@@ -482,9 +478,7 @@ class ClassificationTask(Shown):
                 raise SettingError("task.prior needs task.labels: set it to calibrated or learnt")
             return []
         if self.reading == "words":
-            return ["the task model returns no log-probabilities, so labels are read as they are"]
-        if self.reading == "learnt" and self._fallible is not None:
-            return ["words are learnt from the answers of local models only, so labels are calibrated"]
+            return ["the task model gives no log-probabilities, so labels are neither calibrated nor learnt"]
         few = maths.few_rows(self._targets[list(self.fit_rows)], len(self.labels)) if self.fit_rows else None
         return [few] if few else []
 
@@ -498,6 +492,7 @@ class ClassificationTask(Shown):
             "kind": self.model.kind,
             "template": self.template.source,
             "words": [list(self.data.words.items()), self.model.words.ids, *([self._others] if self._others else [])],
+            **({"answers": "learnt"} if self._fallible is not None and self.reading == "learnt" else {}),
             "computed": {} if self._fallible is not None else self._computed.model_dump(mode="json", include=computed),
         }
         if data:
