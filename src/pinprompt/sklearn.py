@@ -16,6 +16,7 @@ from pinprompt.errors import MissingExtra, SettingError
 from pinprompt.folder.reading import read_judges
 from pinprompt.models.cache import home
 from pinprompt.run import build, running
+from pinprompt.run.using import labeller
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
@@ -59,22 +60,20 @@ class _PromptEstimator(BaseEstimator):  # type: ignore[misc]
         self.prompt_, self.result_ = found.prompt, found.data
         self._tool: Any = None
 
-    def _loaded(self) -> tuple[Any, Any]:
-        """The prompt and the task that uses it, from the run's files; kept in memory, never in a pickle."""
+    def _loaded(self) -> Any:
+        """What labels or rewrites texts, from the run's files; kept in memory, never in a pickle."""
         if self._tool is None:
             build.set_threads(self.threads)
             device = build.choose_device(self.device)
             with tempfile.TemporaryDirectory(prefix="pinprompt-") as place:
                 for name, content in self.files_.items():
                     (Path(place) / name).write_text(content, "utf-8")
-                recipe, prompt = running.recipe_of(place), api.found_prompt(place)
+                recipe = running.recipe_of(place)
                 if recipe.task.kind == "classification":
-                    made = build.build_labeller(recipe, device, readout=api.readout_of(place))
+                    self._tool = labeller(place, device)
                 else:
-                    made = build.build_rewriter(recipe, device, read_judges(Path(place)))
-            self._tool = made, prompt
-        found: tuple[Any, Any] = self._tool
-        return found
+                    self._tool = build.build_rewriter(recipe, device, read_judges(Path(place)))
+        return self._tool
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(super().__getstate__())
@@ -135,9 +134,8 @@ class PromptClassifier(ClassifierMixin, _PromptEstimator):  # type: ignore[misc]
         texts = _texts(X)
         if not texts:
             return np.zeros((0, len(self.classes_)))
-        task, prompt = self._loaded()
-        said = task.predict(prompt, texts)
-        return np.array([[found[str(place)] for place in range(len(self.classes_))] for _, found in said])
+        said = self._loaded()(texts)
+        return np.array([[found[str(place)] for place in range(len(self.classes_))] for found in said])
 
     def predict(self, X: Any) -> Any:
         """The most likely class of each text."""
@@ -203,8 +201,8 @@ class PromptRewriter(TransformerMixin, _PromptEstimator):  # type: ignore[misc]
     def _rewrites(self, X: Any) -> list[Any]:
         check_is_fitted(self, "files_")
         texts = _texts(X)
-        tool, prompt = self._loaded()
-        return [tool.rewrite(prompt.text, text, 1, self.seed)[0] for text in texts]
+        tool = self._loaded()
+        return [tool.rewrite(self.prompt_, text, 1, self.seed)[0] for text in texts]
 
 
 def _labelled(X: Any, y: Any) -> tuple[list[str], Any]:

@@ -394,6 +394,13 @@ class ScoringSettings(Section):
     finalists: int = Field(
         16, ge=1, le=10_000, description="Number of best prompts of a search that the answer is chosen from."
     )
+    ensemble: int = Field(
+        1,
+        ge=1,
+        le=32,
+        description="Labels: use the mean output of this many prompts, the answer and those that add most to it on the "
+        "rows of train and dev; each labels every text, so a text costs as many calls.",
+    )
     word_values: Literal["auto", "on", "off"] = Field(
         "auto",
         description="Whether the report scores the found prompt without each of its words; auto: unless calls are "

@@ -114,7 +114,9 @@ def learning(result: Mapping[str, Any]) -> list[tuple[str, str]]:
 def scores(record: RunRecord) -> Part | None:
     """Every metric of the prompt found and of the hand-written ones, on every split, with intervals."""
     prompts = [("found", record.result.get("prompt"), record.result)]
-    for label, baseline in list(mapping(record.result.get("baselines")).items())[:12]:
+    for label, baseline in list(
+        (mapping(record.result.get("baselines")) | mapping(record.result.get("combined"))).items()
+    )[:12]:
         about = inside(baseline, "prompt") or inside(baseline, "about")
         prompts.append((text(label, 40), about, mapping(baseline)))
     splits = [split for split in SPLITS if any(mapping(one.get(split)) for _, _, one in prompts)]

@@ -101,18 +101,22 @@ class ClassificationTask(Shown):
         contact: bool = True,
         models: ModelSettings | None = None,
         readout: Readout | None = None,
+        words: Sequence[str] = (),
         model: Callable[..., Any] | None = None,
     ) -> ClassificationTask:
         """The task of the settings; data and template are checked before a model is opened.
 
         `remote` has the settings of a remote model. Without `contact` no request is sent: such a task can only count
-        calls and tokens. `model` is the user's own callable, which replaces the model that the settings name.
+        calls and tokens. `readout` is the known one of the only prompt that this task will be asked about, `words` are
+        words of further prompts' readouts. `model` is the user's own callable, which replaces the model that the
+        settings name.
         """
         models = models or ModelSettings()
         data, opened, template, revision = open_label_model(
             settings, data or load_data(settings), device, remote or RemoteSettings(), contact, models, model
         )
-        spent = label_models.add_words(settings, data, opened, template, readout)
+        known = None if readout is None else dict.fromkeys((*readout.words, *words))
+        spent = label_models.add_words(settings, data, opened, template, known)
         return cls(settings, data, template, opened, revision, seed, models, readout, spent)
 
     # What costs calls.
@@ -215,28 +219,70 @@ class ClassificationTask(Shown):
         usage = {"tokens_in": answers.tokens[0], "tokens_out": answers.tokens[1]}
         return replace(found, tables={**found.tables, "usage": usage, "failures": list(answers.failed(rows))[:20]})
 
-    def without_prompt(self, seed: int = 0) -> dict[str, Any]:
-        """A regression on embeddings of the texts, learnt from train and dev; a row of dev is read without itself."""
-        name = self.settings.embeddings
-        if name is None:
-            return {}
+    def combined(self, answers: Sequence[Answers], rows: Sequence[int], fit: Sequence[int] = ()) -> Floats:
+        """The log-likelihood of each row's label under the mean of several prompts' probabilities."""
+        return maths.log_likelihood(self._mean(answers, rows, fit, ()), self._targets[list(rows)])
+
+    def combined_metrics(
+        self,
+        answers: Sequence[Answers],
+        rows: Sequence[int],
+        fit: Sequence[int] = (),
+        seed: int = 0,
+        *,
+        readouts: Sequence[Readout] = (),
+        embeddings: bool = False,
+    ) -> Evaluation | None:
+        """The metrics of the mean of several prompts' probabilities, or of its mean with those of embeddings."""
+        if embeddings and (self.settings.embeddings is None or isinstance(self._embedded, str)):
+            return None
+        found = self._mean(answers, rows, fit, readouts)
+        if embeddings:
+            found = (found + self._embedded[1][list(rows)]) / 2
+        return self._evaluation(found, rows, seed)
+
+    def _mean(
+        self, answers: Sequence[Answers], rows: Sequence[int], fit: Sequence[int], known: Sequence[Readout]
+    ) -> Floats:
+        if known:
+            each = [own.probabilities(self._said(one, rows)) for own, one in zip(known, answers, strict=True)]
+        else:
+            each = [self.probabilities(one, rows, fit) for one in answers]
+        return np.asarray(np.mean(each, axis=0))
+
+    @cached_property
+    def _embedded(self) -> Any:
+        """A regression on embeddings of the texts and its probabilities for all rows, or why there is none.
+
+        It is learnt from train and dev; a row of these is read without what the row itself has taught.
+        """
         fit = [number for number, row in enumerate(self.rows) if row.split != "test"]
         if np.bincount(self._targets[fit], minlength=len(self.labels)).min() < 2:
-            return {"prompt": "", "missing": "a label has fewer than two rows"}
+            return "a label has fewer than two rows"
         from pinprompt.judges.frozen import embed
 
         try:
-            vectors = embed(name, [row.input for row in self.rows])
+            vectors = embed(str(self.settings.embeddings), [row.input for row in self.rows])
         except ModelError as error:
-            return {"prompt": "", "missing": str(error).rstrip(".")}
+            return str(error).rstrip(".")
         learnt = readouts.regression(vectors[fit], self._targets[fit], self.prior)
         chances = learnt.readout.probabilities(readouts.Said(vectors))
         chances[fit] = learnt.left_out
+        return learnt.readout, chances, len(fit)
+
+    def without_prompt(self, seed: int = 0) -> dict[str, Any]:
+        """A regression on embeddings of the texts."""
+        name = self.settings.embeddings
+        if name is None:
+            return {}
+        if isinstance(self._embedded, str):
+            return {"prompt": "", "missing": self._embedded}
+        learnt, chances, count = self._embedded
         found: dict[str, Any] = {
             "prompt": "",
-            "about": f"no prompt: regression on embeddings ({name}) of {len(fit)} labelled rows",
-            "weights": dict(zip(self.labels, learnt.readout.weights.tolist(), strict=True)),
-            "bias": dict(zip(self.labels, learnt.readout.bias.tolist(), strict=True)),
+            "about": f"no prompt: regression on embeddings ({name}) of {count} labelled rows",
+            "weights": dict(zip(self.labels, learnt.weights.tolist(), strict=True)),
+            "bias": dict(zip(self.labels, learnt.bias.tolist(), strict=True)),
         }
         for split in ("dev", "test"):
             rows = [number for number, row in enumerate(self.rows) if row.split == split]
@@ -320,7 +366,7 @@ class ClassificationTask(Shown):
 
         `readout` is the prompt's own, if the task was not made with it. A text without a usable answer is an error.
         """
-        readout = self.readout or self._checked(readout)
+        readout = self._checked(readout) or self.readout
         for number, text in enumerate(texts, 1):
             if not text.strip():
                 raise SettingError(f"text {number} is empty")
