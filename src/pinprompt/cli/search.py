@@ -61,6 +61,10 @@ def classify(
     task_model: Annotated[str | None, Option(help="The model to find a prompt for.")] = None,
     split: Annotated[int | None, Option(min=0, help="Number of the few-shot split.")] = None,
     template: Annotated[str | None, Option(help="How text and prompt are combined: {text}, {prompt}, {mask}.")] = None,
+    metric: Annotated[str | None, Option(help="accuracy or macro-f1: what the search aims at.")] = None,
+    keep_right: Annotated[
+        str | None, Option(help="Examples that must stay right: a file, or a column of the training file.")
+    ] = None,
     ensemble: Annotated[
         int | None, Option(min=1, max=32, help="Average the output of the N best prompts; a text costs N calls.")
     ] = None,
@@ -72,7 +76,7 @@ def classify(
     given = {
         "dataset": dataset, "data": data, "train": train, "dev": dev, "test": test, "text_column": text_column,
         "label_column": label_column, "words": words or None, "model": task_model, "split": split,
-        "template": template, "manual": prompt,
+        "template": template, "manual": prompt, "metric": metric, "keep_right": keep_right,
     }  # fmt: skip
     tree = _tree("classification", "smollm2", options, given)
     if ensemble is not None:

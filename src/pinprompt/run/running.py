@@ -41,7 +41,7 @@ from pinprompt.values import Evaluation, Event, Listener, Prompt
 
 MAY_CHANGE = ("budget", "scoring", "private")
 """Sections that a resumed run may change: budget, where scores are computed, what is shown; never what is computed."""
-DATA = ("train", "dev", "test", "data", "source", "target", "references")
+DATA = ("train", "dev", "test", "keep_right", "data", "source", "target", "references")
 """Settings of tasks that name a file or a folder with data."""
 
 RESULT: dict[str, tuple[type, ...]] = {

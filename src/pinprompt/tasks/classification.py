@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pinprompt.errors import ModelError, SettingError
 from pinprompt.maths import labels as maths
@@ -40,6 +41,8 @@ CHUNK = 16
 """Number of prompts asked about together: they share passes and prefixes."""
 _CUT_SHOWN = 5  # maximum number of truncated texts named in a note
 _METRICS = {"accuracy": maths.accuracy, "macro_f1": maths.macro_f1}
+MISTAKES = 100
+"""How many mistakes a wrong label counts for on a row that must stay right."""
 
 
 class ClassificationTask(Shown):
@@ -76,7 +79,7 @@ class ClassificationTask(Shown):
         self.info = TaskInfo(
             name="classification",
             fingerprint=self._fingerprint(data=True),
-            primary="accuracy",
+            primary=settings.metric.replace("-", "_"),
             answered_by=self._fingerprint(data=False),
             # The same however prompts are read (`models.read`), which is not the same for all methods.
             comparable=self._fingerprint(data=True, computed={"precision"}),
@@ -172,7 +175,29 @@ class ClassificationTask(Shown):
         """The reward of every row."""
         if np.isnan(self._said(answers, rows).own).any():  # the prompt left no room for the texts
             return np.full(len(rows), np.nan)
-        return maths.reward_of(self.probabilities(answers, rows, fit), self._targets[list(rows)], *self.reward)
+        chances, targets = self.probabilities(answers, rows, fit), self._targets[list(rows)]
+        found = maths.reward_of(chances, targets, *self.reward)
+        if self.settings.metric == "macro-f1":
+            found = found * self._balance[targets]
+        wrong = self._must_stay[list(rows)] & ~maths.correct(chances, targets)
+        return np.where(wrong, found - MISTAKES * self._mistake, found)
+
+    @cached_property
+    def _balance(self) -> Floats:
+        """The weight of each class [C] with which every class counts alike among the rows of train and dev."""
+        searched = [number for number, row in enumerate(self.rows) if row.split != "test"]
+        counts = np.bincount(self._targets[searched], minlength=len(self.labels))
+        return np.asarray(len(searched) / (np.count_nonzero(counts) * np.maximum(1, counts)))
+
+    @cached_property
+    def _must_stay(self) -> NDArray[np.bool_]:
+        """Which rows must stay right."""
+        return np.array([row.split == "train" and row.input in self.data.keep_right for row in self.rows], dtype=bool)
+
+    @property
+    def _mistake(self) -> float:
+        """What a typical mistake costs."""
+        return self.settings.weight_wrong if self.settings.reward == "gap" else 1.0
 
     def probabilities(self, answers: Answers, rows: Sequence[int], fit: Sequence[int] = ()) -> Floats:
         """Label probabilities [N, C]; a row of `fit` is read without what the row itself has taught."""
@@ -214,10 +239,23 @@ class ClassificationTask(Shown):
                 metrics={**found.metrics, **{f"{name}_{key}": value for key, value in other.metrics.items()}},
                 intervals={**found.intervals, **{f"{name}_{key}": ends for key, ends in other.intervals.items()}},
             )
+        if lines := self._broken(answers, fit):
+            note = f"{len(lines)} of {int(self._must_stay.sum())} examples that must stay right are wrong (line "
+            notes = [*found.tables["notes"], f"{note}{', '.join(map(str, lines))})"]
+            found = replace(found, tables={**found.tables, "notes": notes})
         if self._fallible is None:
             return found
         usage = {"tokens_in": answers.tokens[0], "tokens_out": answers.tokens[1]}
         return replace(found, tables={**found.tables, "usage": usage, "failures": list(answers.failed(rows))[:20]})
+
+    def _broken(self, answers: Answers, fit: Sequence[int]) -> list[int]:
+        """The lines of examples that must stay right and are wrong."""
+        rows = [int(row) for row in np.flatnonzero(self._must_stay) if not answers.missing([int(row)])]
+        if not rows:
+            return []
+        right = maths.correct(self.probabilities(answers, rows, fit), self._targets[rows])
+        examples = self.data.splits["train"]
+        return [examples[self.rows[row].index].line for row, good in zip(rows, right, strict=True) if not good]
 
     def combined(self, answers: Sequence[Answers], rows: Sequence[int], fit: Sequence[int] = ()) -> Floats:
         """The log-likelihood of each row's label under the mean of several prompts' probabilities."""
@@ -314,8 +352,19 @@ class ClassificationTask(Shown):
                 "examples": label_models.examples(self, probabilities, predicted, rows),
                 "notes": list(self.info.notes),
             },
-            outcomes={"accuracy": tuple((predicted == targets).astype(float).tolist()), **said},
+            outcomes={
+                "accuracy": tuple((predicted == targets).astype(float).tolist()),
+                **self._balanced(predicted, targets),
+                **said,
+            },
         )
+
+    def _balanced(self, predicted: Ints, targets: Ints) -> dict[str, tuple[float, ...]]:
+        """Values of macro-F1 per row, if that is the metric, so that prompts can be tested by it."""
+        if self.info.primary != "macro_f1":
+            return {}
+        found = maths.pseudo_values(targets, predicted, len(self.labels), maths.macro_f1)
+        return {"macro_f1": tuple(found.round(6).tolist())}
 
     @property
     def _others(self) -> tuple[str, ...]:
@@ -546,6 +595,8 @@ class ClassificationTask(Shown):
                 **parts,
                 "data": [[row.split, row.input, row.target] for row in self.rows],
                 "reward": list(self.reward),
+                **({"metric": self.settings.metric} if self.settings.metric != "accuracy" else {}),
+                **({"keep_right": np.flatnonzero(self._must_stay).tolist()} if self._must_stay.any() else {}),
                 "labels": [self.reading, *(map(float, self.prior) if self.reading != "words" else ())],
             }
         return hashlib.sha256(json.dumps(parts, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
