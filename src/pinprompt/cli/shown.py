@@ -177,6 +177,8 @@ class Progress:
             self._phase(f"restarting: {data['reason']}")
         elif event.kind == "problem":
             self._console.note(f"note: {data['reason']}")
+        elif event.kind == "headroom":
+            self._print(f"so far: {data['sentence']}")
         elif event.kind == "start":
             self._phase(f"{data['method']} on {data['task']}, seed {data['seed']}")
 

@@ -237,6 +237,10 @@ class RaceSettings(Section):
         "standard error of it; paired: the best score if it beats the best hand-written prompt on dev by more than a "
         "standard error, otherwise that hand-written prompt.",
     )
+    early_stop: bool = Field(
+        True,
+        description="Stop if a hand-written prompt is right on all rows of train and dev: nothing is to be gained.",
+    )
     phrases: bool = Field(True, description='Whether the pool has stock phrases, such as "All in all, it is".')
 
     def planned(self, length: int, finalists: int) -> tuple[int, int]:

@@ -357,8 +357,10 @@ def confusion(record: RunRecord) -> Part | None:
 
 
 def remarks(record: RunRecord) -> list[str]:
-    """The task's remarks on the evaluation."""
-    return [text(note, 400) for note in sequence(inside(record.result, "tables", "notes"))[:MAX_EXAMPLES]]
+    """The task's remarks on the evaluation, and what was expected of the search after its first calls."""
+    expected = inside(record.result, "headroom", "sentence")
+    notes = [f"After the first calls: {expected}."] if isinstance(expected, str) else []
+    return [text(note, 400) for note in (*notes, *sequence(inside(record.result, "tables", "notes")))[:MAX_EXAMPLES]]
 
 
 def judges(record: RunRecord) -> list[tuple[str, str]]:

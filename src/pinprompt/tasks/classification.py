@@ -248,6 +248,16 @@ class ClassificationTask(Shown):
         usage = {"tokens_in": answers.tokens[0], "tokens_out": answers.tokens[1]}
         return replace(found, tables={**found.tables, "usage": usage, "failures": list(answers.failed(rows))[:20]})
 
+    def with_half(self, answers: Answers, rows: Sequence[int]) -> float:
+        """The share of these rows that is right if each half is read by what the other half teaches."""
+        order = sorted(rows, key=lambda row: (self._targets[row], row))  # each half has its share of every class
+        halves, right = (order[::2], order[1::2]), 0
+        for taught, read in (halves, halves[::-1]):
+            found = readouts.fit(self._said(answers, taught), self._targets[taught], self.prior)
+            chances = found.readout.probabilities(self._said(answers, read))
+            right += int(maths.correct(chances, self._targets[read]).sum())
+        return right / len(order)
+
     def _broken(self, answers: Answers, fit: Sequence[int]) -> list[int]:
         """The lines of examples that must stay right and are wrong."""
         rows = [int(row) for row in np.flatnonzero(self._must_stay) if not answers.missing([int(row)])]

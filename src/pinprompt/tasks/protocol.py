@@ -158,6 +158,14 @@ class Shown(Protocol):
 
 
 @runtime_checkable
+class Taught(Protocol):
+    """A task that learns from labelled rows how a prompt's answers are read."""
+
+    def with_half(self, answers: Answers, rows: Sequence[int]) -> float:
+        """The share of these rows that is right if each half is read by what the other half teaches."""
+
+
+@runtime_checkable
 class Rivalled(Protocol):
     """A task that people would also solve without a prompt."""
 
