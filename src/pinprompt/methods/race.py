@@ -10,10 +10,11 @@
 4. The best mean over all rows wins. A bootstrap over the rows gives the probability of each finalist to be the best.
 5. Words are removed from the winner, one at a time, as long as its score on all rows improves.
 
-If the texts are not in English, there are no stock phrases: the LM continues examples of the texts. For a task with
-drafts (style transfer: common instructions), the pool has the drafts and the LM's variations of them and of the
-hand-written prompts. Variations of the best prompts so far join it for the second half of the first block, and what
-the task itself proposes (free answers: with examples, or by a model that sees wrong answers).
+A model with a chat template is also asked in its chat format, with a plain instruction. If the texts are not in
+English, there are no stock phrases: the LM continues examples of the texts. For a task with drafts (style transfer:
+common instructions), the pool has the drafts and the LM's variations of them and of the hand-written prompts.
+Variations of the best prompts so far join it for the second half of the first block, and what the task itself proposes
+(free answers: with examples, or by a model that sees wrong answers).
 
 The method needs no checkpoint: pool and order depend only on the seed, and a resumed run finds its answers in the
 table.
@@ -41,6 +42,7 @@ from pinprompt.methods.variations import allowed, as_prompt, variations, without
 from pinprompt.policy.writer import Writer
 from pinprompt.recipe.sections import RaceSettings
 from pinprompt.tasks.protocol import (
+    CHAT,
     DrawsRows,
     LabelWords,
     Proposing,
@@ -146,7 +148,7 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
             _ask(search, runners, blocks[: number + 1])
             tell(blocks[number])
         best = max(runners, key=lambda runner: runner.mean, default=None)
-        if best is not None and settings.prune and best.source == "pool" and not tied:
+        if best is not None and settings.prune and best.source == "pool" and best.prompt.ids and not tied:
             shorter = prune(search, made, settings.max_perplexity, blocks[:rounds], best)
             if shorter is not best:
                 runners = [shorter, *runners]
@@ -174,7 +176,17 @@ def _filled(search: Search, writer: Writer, settings: RaceSettings, hand: Sequen
             "policy.constraints (dictionary is on for race), or choose another method"
         )
     words = task.label_words() if isinstance(task, LabelWords) else ()
-    return Pool(writer, candidates, words, settings.max_perplexity, drafts)
+    pool = Pool(writer, candidates, words, settings.max_perplexity, drafts)
+    pool.add(_chats(task, writer), drafts=True)
+    return pool
+
+
+def _chats(task: Task, writer: Writer) -> list[Prompt]:
+    """The task's drafts in a chat format that keep the user's bans and limits; they are not made of the LM's tokens."""
+    if writer.vocabulary.constraints.charset != "any":
+        return []
+    texts = [draft.text for draft in task.drafts() if draft.name == CHAT]
+    return [Prompt(text) for text in texts if writer.vocabulary.accepts(text)]
 
 
 def blocks_of(task: Task, first: int) -> list[Block]:

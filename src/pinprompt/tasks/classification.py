@@ -29,7 +29,7 @@ from pinprompt.tasks import label_models, prompts
 from pinprompt.tasks.label_models import manual_of, open_label_model
 from pinprompt.tasks.labelled_data import LabelledData, load_data
 from pinprompt.tasks.prompts import Template, whole
-from pinprompt.tasks.protocol import IN_CONTEXT, SPLITS, Draft, Shown, TaskInfo, report_fit_rows
+from pinprompt.tasks.protocol import CHAT, IN_CONTEXT, SPLITS, Draft, Shown, TaskInfo, report_fit_rows
 from pinprompt.values import Answers, Draw, Evaluation, Meter, Prompt, Row, derive
 
 if TYPE_CHECKING:  # the models import torch and transformers, which are only needed when a task is built
@@ -455,7 +455,10 @@ class ClassificationTask(Shown):
         return prompts.context_text(self.data.splits["train"], self.data.words, prompt, self.template, seed)
 
     def drafts(self) -> list[Draft]:
-        """Hand-written prompts: 'manual', 'instructions' if there is one, 'in-context' if an example fits."""
+        """Hand-written prompts: 'manual', 'instructions' if there is one, 'in-context' if an example fits.
+
+        For a model with a chat template also 'chat': the instruction in its chat format.
+        """
         prompt, manual = self._manual()
         found = [Draft(prompts.manual_text(prompt, manual, self.template), "manual")]
         instruction = self.settings.instruction or (self.data.card.instruction if self.data.card else None)
@@ -468,6 +471,9 @@ class ClassificationTask(Shown):
 
         examples, seed = self.data.splits["train"], derive(self.seed, IN_CONTEXT)
         shown = prompts.in_context_text(examples, self.data.words, prompt, manual, seed, fits)
+        if self._fallible is None:
+            asked = prompts.chat_instruction(instruction, self.data.words)
+            found += [Draft(text, CHAT) for text in self.model.chats(asked) if whole(text, "causal")]
         return found if shown is None else [*found, Draft(shown, IN_CONTEXT)]
 
     @cached_property
