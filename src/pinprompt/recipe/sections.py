@@ -352,14 +352,15 @@ class BudgetSettings(Section):
         None,
         ge=1,
         le=10**15,
-        description="Maximum number of calls in the search (a call is one example); the report's calls are extra.",
+        description="Maximum number of calls in the search (a call is one example); the report's calls are extra. For "
+        "a model behind an API: everything that is sent, the report included.",
     )
     total_calls: int | None = Field(
         None,
         ge=1,
         le=10**15,
         description="Maximum number of calls in search and report, including repeated and lost requests. None: for a "
-        "model behind an API, `calls` plus the report's calls, plus 10 % of both for lost requests.",
+        "model behind an API, `calls`. If it is given, `calls` limits the search alone.",
     )
     tokens: int | None = Field(
         None, ge=1, le=10**15, description="Maximum number of tokens sent and received in search and report."
