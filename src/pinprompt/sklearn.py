@@ -131,18 +131,26 @@ class PromptClassifier(ClassifierMixin, _PromptEstimator):  # type: ignore[misc]
 
     def predict_proba(self, X: Any) -> Any:
         """The probability of each class [N, C], in the order of `classes_`."""
-        check_is_fitted(self, "files_")
-        texts = _texts(X)
-        if not texts:
-            return np.zeros((0, len(self.classes_)))
-        task, prompt = self._loaded()
-        said = task.predict(prompt, texts)
-        return np.array([[found[str(place)] for place in range(len(self.classes_))] for _, found in said])
+        said = self._said(X)
+        if not all(found for _, found in said):
+            raise ValueError("the model gives labels without probabilities; use predict")
+        shares = [[found[str(place)] for place in range(len(self.classes_))] for _, found in said]
+        return np.array(shares).reshape(-1, len(self.classes_))
 
     def predict(self, X: Any) -> Any:
         """The most likely class of each text."""
-        shares = self.predict_proba(X)
-        return self.classes_[shares.argmax(axis=1)]
+        said = self._said(X)
+        return self.classes_[np.array([int(label) for label, _ in said], dtype=int)]
+
+    def _said(self, X: Any) -> list[tuple[str, dict[str, float]]]:
+        """The label of each text and the probabilities of all."""
+        check_is_fitted(self, "files_")
+        texts = _texts(X)
+        if not texts:
+            return []
+        task, prompt = self._loaded()
+        said: list[tuple[str, dict[str, float]]] = task.predict(prompt, texts)
+        return said
 
     def _word(self, name: Any) -> str:
         if self.words is None:

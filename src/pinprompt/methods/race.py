@@ -83,6 +83,11 @@ CORES = (
     "the category is", "it belongs under", "it is all about", "the theme is",
 )  # fmt: skip
 """Second halves of stock phrases."""
+STATED = (
+    "Is it {words}? It is", "Is this {words}? This is", "In one word, {words}? It is", "Which is it, {words}?",
+    "The right label, {words}, is", "Of {words}, this is",
+)  # fmt: skip
+"""Phrases that state the task: {words} are the label words. They are in every race, if they are short enough."""
 
 
 @dataclass
@@ -162,7 +167,10 @@ def _filled(search: Search, writer: Writer, settings: RaceSettings, hand: Sequen
             "policy.constraints (dictionary is on for race), or choose another method"
         )
     words = task.label_words() if isinstance(task, LabelWords) else ()
-    return Pool(writer, candidates, words, settings.max_perplexity, drafts)
+    pool = Pool(writer, candidates, words, settings.max_perplexity, drafts)
+    if words and task.info.language == "en" and settings.phrases:
+        pool.add(stating(writer, words), drafts=True)
+    return pool
 
 
 def blocks_of(task: Task, first: int) -> list[Block]:
@@ -303,14 +311,23 @@ def cut(runners: Sequence[Runner], settings: RaceSettings) -> list[Runner]:
 
 
 def stock(writer: Writer) -> list[Prompt]:
-    """Stock phrases that meet the user's constraints, as ids of the writer: every opener with every core."""
+    """Stock phrases that meet the user's constraints: every opener with every core."""
+    return _spelled(writer, [f"{opener} {core}".strip() for opener in ("", *OPENERS) for core in CORES])
+
+
+def stating(writer: Writer, words: Sequence[str]) -> list[Prompt]:
+    """Phrases that state the task and meet the user's constraints."""
+    listed = " or ".join([", ".join(words[:-1]), words[-1]])
+    return _spelled(writer, [phrase.format(words=listed) for phrase in STATED])
+
+
+def _spelled(writer: Writer, texts: Sequence[str]) -> list[Prompt]:
+    """Texts as prompts of the writer, without those that are too long or break a constraint."""
     found: dict[str, Prompt] = {}
-    for opener in ("", *OPENERS):
-        for core in CORES:
-            text = f"{opener} {core}".strip()
-            prompt = writer.prompt(writer.vocabulary.tokens.encode(" " + text[:1].upper() + text[1:]))
-            if len(prompt.ids) < writer.length and allowed(writer, prompt):
-                found.setdefault(prompt.text, prompt)
+    for text in texts:
+        prompt = writer.prompt(writer.vocabulary.tokens.encode(" " + text[:1].upper() + text[1:]))
+        if len(prompt.ids) < writer.length and allowed(writer, prompt):
+            found.setdefault(prompt.text, prompt)
     return list(found.values())
 
 

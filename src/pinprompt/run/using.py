@@ -108,7 +108,8 @@ def predict(
     """Label or answer new texts with the prompt that a run found.
 
     One dictionary per text, as in `pinprompt predict --json`: `text`, `label` and `probabilities` of all labels for a
-    classification run; `text` and `answer` for a run with free answers (with `failure` if there is none).
+    classification run; `text` and `answer` for a run with free answers (with `failure` if there is none). A blank text
+    has the label None.
 
     With `unsure` also whether a label is `unsure`: its probability is below 0.7, or the run's regression on embeddings
     of the texts gives another one. `notes` is then called with the accuracy of the other labels on dev.
@@ -131,15 +132,17 @@ def predict(
             for text, reply in replies
         ]
     task: Any = _with_notes(build.build_labeller(recipe, build.choose_device(device), readout=readout))
-    said = task.predict(found, texts)
-    rows = [
-        {"text": text, "label": label, "probabilities": probabilities}
-        for text, (label, probabilities) in zip(texts, said, strict=True)
-    ]
-    if unsure and rows:
+    filled = [text for text in texts if text.strip()]
+    said = iter(task.predict(found, filled))
+    rows: list[dict[str, Any]] = []
+    for text in texts:
+        label, probabilities = next(said) if text.strip() else (None, {})
+        rows.append({"text": text, "label": label, "probabilities": probabilities})
+    if unsure and filled:
         result = running.result_of(Path(run)).data
-        for row, other in zip(rows, _second_opinion(result, str(recipe.task.embeddings), texts), strict=True):
-            row["unsure"] = other != row["label"] or max(row["probabilities"].values()) < LOW
+        known = [row for row in rows if row["label"] is not None]
+        for row, other in zip(known, _second_opinion(result, str(recipe.task.embeddings), filled), strict=True):
+            row["unsure"] = other != row["label"] or max(row["probabilities"].values(), default=1.0) < LOW
         notes(_on_dev(result))
     return rows
 
@@ -222,7 +225,7 @@ def predict_table(
     found = predict(run, [texts[place] for place in filled], unsure=unsure, device=device, threads=threads, notes=notes)
     said = dict(zip(filled, found, strict=True))
     key, marks = "answer" if recipe.task.kind == "answers" else "label", ["unsure"] * unsure
-    labels = list(said[filled[0]].get("probabilities", ()))
+    labels = list(said[filled[0]].get("probabilities", ()))  # none if the model gives no probabilities
     names = tables.names_for([key, *(f"probability_{label}" for label in labels), *marks], table.columns)
     added = []
     for place in range(len(texts)):

@@ -77,6 +77,7 @@ class ClassificationTask(Shown):
             name="classification",
             fingerprint=self._fingerprint(data=True),
             primary="accuracy",
+            score_is=self._score_is(),
             answered_by=self._fingerprint(data=False),
             # The same however prompts are read (`models.read`), which is not the same for all methods.
             comparable=self._fingerprint(data=True, computed={"precision"}),
@@ -105,14 +106,15 @@ class ClassificationTask(Shown):
     ) -> ClassificationTask:
         """The task of the settings; data and template are checked before a model is opened.
 
-        `remote` has the settings of a remote model. Without `contact` no request is sent: such a task can only count
-        calls and tokens. `model` is the user's own callable, which replaces the model that the settings name.
+        `remote` has the settings of a remote model. Without `contact` no request is sent and no words are chosen: such
+        a task can only count calls and tokens. `model` is the user's own callable, which replaces the model that the
+        settings name.
         """
         models = models or ModelSettings()
         data, opened, template, revision = open_label_model(
             settings, data or load_data(settings), device, remote or RemoteSettings(), contact, models, model
         )
-        spent = label_models.add_words(settings, data, opened, template, readout)
+        spent = label_models.add_words(settings, data, opened, template, readout, contact)
         return cls(settings, data, template, opened, revision, seed, models, readout, spent)
 
     # What costs calls.
@@ -247,7 +249,7 @@ class ClassificationTask(Shown):
         predicted = maths.predictions(probabilities, targets)
         table = maths.confusion(targets, predicted, classes)
         split, said = self.rows[rows[0]].split, dict[str, tuple[float, ...]]()
-        if split == "dev":  # what `predict --unsure` is measured on
+        if split == "dev" and self.model.graded:  # what `predict --unsure` is measured on
             chosen = probabilities.argmax(axis=1)
             said = {
                 "label": tuple(map(float, chosen)),
@@ -257,6 +259,7 @@ class ClassificationTask(Shown):
             split=split,
             metrics={
                 **{name: float(metric(table)) for name, metric in _METRICS.items()},
+                "majority": float(np.bincount(targets).max() / len(targets)),
                 "reward": float(np.mean(maths.reward_of(probabilities, targets, *self.reward))),
             },
             rows=len(targets),
@@ -318,7 +321,7 @@ class ClassificationTask(Shown):
     def predict(
         self, prompt: Prompt, texts: Sequence[str], readout: Readout | None = None
     ) -> list[tuple[str, dict[str, float]]]:
-        """The most likely label of each text, and the probability of every label.
+        """The most likely label of each text, and the probability of every label if the model gives probabilities.
 
         `readout` is the prompt's own, if the task was not made with it. A text without a usable answer is an error.
         """
@@ -343,7 +346,8 @@ class ClassificationTask(Shown):
         found = np.exp(own)
         if readout is not None:
             found = readout.probabilities(own, self._spoken(answers, places, readout.words))
-        return [(self.labels[int(row.argmax())], dict(zip(self.labels, map(float, row), strict=True))) for row in found]
+        shares = [dict(zip(self.labels, map(float, row), strict=True)) if self.model.graded else {} for row in found]
+        return [(self.labels[int(row.argmax())], share) for row, share in zip(found, shares, strict=True)]
 
     # What it tells the writer and the report.
 
@@ -354,9 +358,19 @@ class ClassificationTask(Shown):
         return prompts.context_text(self.data.splits["train"], self.data.words, prompt, self.template, seed)
 
     def drafts(self) -> list[Draft]:
-        """Hand-written prompts: 'manual', 'instructions' if there is one, 'in-context' if an example fits."""
+        """Prompts to compare with: 'manual' (the user's or the dataset's own) and 'default' (from the names of labels).
+
+        Besides these 'instructions' if there are any, and 'in-context' if an example fits.
+        """
         prompt, manual = self._manual()
-        found = [Draft(prompts.manual_text(prompt, manual, self.template), "manual")]
+        text, own = prompts.manual_text(prompt, manual, self.template), self.settings.manual is not None
+        found = [Draft(text, "manual" if own or self.data.card is not None else "default")]
+        if own:
+            usual = manual_of(
+                self.settings.model_copy(update={"manual": None}), self.data, self.template, self.model.kind
+            )
+            default = prompts.manual_text(*usual, self.template)
+            found += [Draft(default, "default")] if default != text else []
         instruction = self.settings.instruction or (self.data.card.instruction if self.data.card else None)
         if instruction:
             found.append(Draft(prompts.instructions_text(instruction, prompt, manual, self.model.kind), "instructions"))
@@ -437,7 +451,7 @@ class ClassificationTask(Shown):
     def _rows(self) -> tuple[Row, ...]:
         numbers = {label: number for number, label in enumerate(self.labels)}
         return tuple(
-            Row(split, index, one.text, numbers[one.label], f"{split}\n{one.text}", calls=self.model.sequences)
+            Row(split, index, one.text, numbers[one.label], f"{split}\n{one.text}")
             for split in SPLITS
             for index, one in enumerate(self.data.splits.get(split, ()))
         )
@@ -446,6 +460,15 @@ class ClassificationTask(Shown):
     def reward(self) -> tuple[str, float, float]:
         """How rows are valued, for `maths.labels.reward_of`."""
         return self.settings.reward, self.settings.weight_wrong, self.settings.weight_right
+
+    def _score_is(self) -> str:
+        _, wrong, right = self.reward
+        return {
+            "gap": f"A score is the mean reward of the rows: the probability of the correct label minus that of the "
+            f"best other label, times {right:g} if it is positive and {wrong:g} if not; at most {right:g}.",
+            "accuracy": "A score is the share of correct labels, from 0 to 1.",
+            "log-likelihood": "A score is the mean log-probability of the correct labels, at most 0.",
+        }[self.settings.reward]
 
     def _too_long(self, frame: Frame) -> str | None:
         encoder, mask = self.model.encoder, self.model.mask_token
