@@ -36,7 +36,7 @@ from pinprompt.answers.executors import on_the_clock
 from pinprompt.errors import BudgetSpent, SettingError
 from pinprompt.methods.protocol import Block, Candidate, Cost, Finalist, Outcome, Search
 from pinprompt.methods.selection import chances_of_best, row_means
-from pinprompt.methods.variations import allowed, as_prompt, variations, without
+from pinprompt.methods.variations import NEUTRAL, allowed, as_prompt, variations, without
 from pinprompt.policy.writer import Writer
 from pinprompt.recipe.sections import RaceSettings
 from pinprompt.tasks.protocol import (
@@ -96,6 +96,8 @@ class Runner:
 
     prompt: Prompt
     source: str
+    plain: bool = False
+    """Whether people wrote it: a stock phrase, or one that states the task."""
     blocks: int = 0
     """On how many blocks it was asked."""
     values: Floats = field(default_factory=lambda: np.zeros(0))
@@ -156,9 +158,9 @@ def _filled(search: Search, writer: Writer, settings: RaceSettings, hand: Sequen
     task, most = search.task, max(WRITTEN, 3 * count)
     drafts = [draft.text for draft in task.drafts() if not draft.name]
     candidates = drafted(writer, drafts, hand, most, search.seed) if drafts else []
+    english = task.info.language == "en"
+    phrases = english and settings.phrases
     if not candidates:  # no drafts, or none that meets the constraints
-        english = task.info.language == "en"
-        phrases = english and settings.phrases
         heads = (*(HEADS if english else ()), *(OPENERS if phrases else ()))
         candidates = [*(stock(writer) if phrases else ()), *written(writer, heads, most, search.seed)]
     if not candidates:
@@ -168,8 +170,10 @@ def _filled(search: Search, writer: Writer, settings: RaceSettings, hand: Sequen
         )
     words = task.label_words() if isinstance(task, LabelWords) else ()
     pool = Pool(writer, candidates, words, settings.max_perplexity, drafts)
-    if words and task.info.language == "en" and settings.phrases:
-        pool.add(stating(writer, words), drafts=True)
+    if not drafts and phrases:
+        stated = stating(writer, words) if words else []
+        pool.add(stated, drafts=True)
+        pool.plain = {prompt.text for prompt in (*stock(writer), *stated)}
     return pool
 
 
@@ -382,6 +386,8 @@ class Pool:
     ) -> None:
         """`drafts` were written by people, so the limit on perplexity does not apply to them."""
         self.prompts, self._writer, self._limit, self.drafts = list(prompts), writer, max_perplexity, set(drafts)
+        self.plain: set[str] = set()
+        """Phrases that people wrote."""
         first = [ids[0] for word in words if (ids := writer.vocabulary.tokens.encode(" " + word))]
         order = list(range(len(self.prompts)))
         if first:
@@ -445,7 +451,7 @@ def _first_block(
                 pool.add(vary([runner.prompt.text for runner in ahead]))
                 vary = None
             _propose(search, pool, ahead)
-        fresh = [Runner(prompt, "pool") for prompt in pool.take(wanted)]
+        fresh = [Runner(prompt, "pool", prompt.text in pool.plain) for prompt in pool.take(wanted)]
         if not fresh:
             break  # the pool is empty: it was small, or most of its prompts exceed the limit on perplexity
         try:
@@ -600,10 +606,11 @@ def _chosen(search: Search, writer: Writer, choose: str, finalists: Sequence[Run
     """The index of the answer among the finalists, which are ordered by score."""
     if choose == "paired":
         return _paired(search, finalists)
-    if choose == "readable":
-        close = _within_error(values)
-        reads = writer.backbone.perplexities([finalists[place].prompt.text for place in close])
-        return close[int(np.argmin(reads))]
+    if choose == "readable" and finalists[0].source in ("pool", "pruned"):
+        close = [place for place in _within_error(values) if finalists[place].source in ("pool", "pruned")]
+        reads = writer.backbone.perplexities([finalists[place].prompt.text for place in close], NEUTRAL)
+        ranked = zip([not finalists[place].plain for place in close], reads, close, strict=True)
+        return min(ranked)[-1]
     return 0
 
 

@@ -232,10 +232,10 @@ class RaceSettings(Section):
         0.1, ge=0, lt=1, description="Share of the calls reserved for removing needless words from the answer; 0: none."
     )
     choose: Literal["score", "readable", "paired"] = Field(
-        "score",
-        description="How the answer is chosen: score: the best score; readable: the most likely prompt within a "
-        "standard error of it; paired: the best score if it beats the best hand-written prompt on dev by more than a "
-        "standard error, otherwise that hand-written prompt.",
+        "readable",
+        description="How the answer is chosen: score: the best score; readable: of those within a standard error of "
+        "it, a phrase that people wrote before others, then the most likely one; paired: the best score if it beats "
+        "the best hand-written prompt on dev by more than a standard error, otherwise that hand-written prompt.",
     )
     phrases: bool = Field(True, description='Whether the pool has stock phrases, such as "All in all, it is".')
 

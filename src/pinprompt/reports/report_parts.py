@@ -222,7 +222,7 @@ def top(record: RunRecord) -> Part | None:
     if not rows:
         return None
     for_each = [dict(row, perplexity=perplexity_of(row)) for row in rows]
-    known = ("score", "dev", "perplexity", "slor")
+    known = ("score", "dev", "perplexity", "in_text")
     names = [name for name in known if any(number(row.get(name)) is not None for row in for_each)]
     shown = [
         {

@@ -20,13 +20,13 @@ from pinprompt.folder.reading import WITH_TEXTS, changed_since, read_environment
 from pinprompt.methods.protocol import Candidate, Finalist, Outcome, Search
 from pinprompt.methods.selection import announce, ask_blocks, facts_of, row_means, select
 from pinprompt.methods.table import METHODS, row_of
-from pinprompt.methods.variations import without
+from pinprompt.methods.variations import NEUTRAL, without
 from pinprompt.recipe import recipe as recipes
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.recipe.task_sections import MANNERS
 from pinprompt.run import build, consent
 from pinprompt.run.estimating import PARTS, check_budget, cost_of, hold_for_report, parts_of, rivals, with_report_inside
-from pinprompt.run.readability import perplexity, readability, slor
+from pinprompt.run.readability import readability
 from pinprompt.run.verdict import judge_result
 from pinprompt.tasks.protocol import EMBEDDINGS, IN_CONTEXT, Judged, Rivalled, Shown, Task, Windowed, hand_written
 from pinprompt.values import Evaluation, Event, Listener, Prompt
@@ -526,6 +526,7 @@ def _tokens(
 
 
 def _fluency(texts: Sequence[str], writer: Callable[[], Any]) -> dict[str, dict[str, float]]:
-    """Readability of each text under the writer's LM."""
-    known = zip(texts, writer().likelihoods(texts), strict=True)
-    return {text: {"perplexity": perplexity(own), "slor": slor(own, unigrams)} for text, (own, unigrams) in known}
+    """The perplexity of each text under the writer's LM, by itself and after a sentence, where prompts stand."""
+    alone, inside = (writer().backbone.perplexities(texts, after) for after in ("", NEUTRAL))
+    known = zip(texts, alone, inside, strict=True)
+    return {text: {"perplexity": own, "in_text": after} for text, own, after in known}
