@@ -200,7 +200,7 @@ class Budget:
                 if limit is not None and sum_ > limit:
                     raise ServerDown(
                         f"the budget of {limit:,} {what} is used up by {self.sent.calls:,} requests, including lost "
-                        f"ones; raise budget.{name}"
+                        f"ones; raise {'--calls or ' * (name == 'total_calls')}budget.{name}"
                     )
             self.flying.add(wanted)
         return wanted

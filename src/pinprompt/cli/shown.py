@@ -65,8 +65,6 @@ def shown_result(result: Result) -> Iterator[Any]:
     yield from _shown_rewrites(data)
     calls, prompts, seconds = (number(data.get(name)) or 0.0 for name in ("calls", "prompts", "seconds"))
     spent = f"{calls:,.0f} calls, {prompts:,.0f} prompts, {seconds:.0f} seconds"
-    if (after := number(data.get("report_seconds"))) is not None:
-        spent += f" and {after:.0f} for the report"
     yield f"searched with {data.get('method')}: {spent}; stopped: {data.get('stopped')}"
     if data.get("found_by"):
         yield f"found: {data['found_by']}"

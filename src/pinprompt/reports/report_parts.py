@@ -77,8 +77,7 @@ def facts(record: RunRecord) -> list[tuple[str, str]]:
     """The cost of the search and why it stopped."""
     result = record.result
     found = spending(result)
-    times = (("steps", "steps", plain), ("seconds", "search", duration), ("report_seconds", "report", duration))
-    for key, name, said in times:
+    for key, name, said in (("steps", "steps", plain), ("seconds", "time of the search", duration)):
         value = number(result.get(key))
         if value is not None:
             found.append((name, said(value)))
@@ -525,7 +524,7 @@ def _phases(record: RunRecord) -> str:
     spent = {name: sum(max(number(row.get(name)) or 0.0, 0.0) for row in record.costs) for name in names}
     if not any(spent.values()):
         return ""
-    whole = sum(number(record.result.get(name)) or 0.0 for name in ("seconds", "report_seconds"))
+    whole = number(record.result.get("seconds")) or 0.0
     parts = [(label, spent[name]) for name, label in names.items()]
     if whole > sum(spent.values()):
         parts.append(("everything else", whole - sum(spent.values())))

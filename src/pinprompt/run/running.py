@@ -247,7 +247,7 @@ def run(
                 f"`pinprompt resume {record.path} --calls N` (or --set), or get the prompt alone with --no-report"
             ) from None
         evaluator.close()
-        result |= {"seconds": round(searched, 3), "report_seconds": round(record.seconds() - searched, 3)}
+        result["seconds"] = round(searched, 3)
         record.save_prompts(evaluator.prompts_table())
         record.save_json("result.json", result)
         record.finish(reporter if report else None)
@@ -451,7 +451,7 @@ def found_by(recipe: Recipe, outcome: Outcome, best: Finalist | None, prompts: i
         made = "made of labelled examples" if source == IN_CONTEXT else "a fixed prompt"
         return f"{made} ({source}); nothing was searched"
     if source in by_hand:
-        return f"the {source} prompt: none of {prompts:,} prompts scored better"
+        return f"the {source} prompt: none of {prompts - 1:,} others scored better"
     if row_of(recipe.method).kind == "rl":
         updates = int(outcome.extras.get("updates", 0))
         way = "the greedy prompt" if source == "greedy" else "a prompt sampled"
