@@ -72,6 +72,9 @@ def judge_result(result: Mapping[str, Any], primary: str | None = None) -> Verdi
     advice = "No prompt is clearly better than always giving the most frequent label" if chance else ""
     if split == "dev" and (again := number(result.get("cross_validated"))) is not None:
         beyond = f" Cross-validated, with the choice made on the other rows: {metric(name, again)}.{beyond}"
+    if result.get("recognised") is False:
+        near = [text(inside(row, "word"), 40) for row in sequence(result.get("known_words"))[:5]]
+        advice = f"I do not recognise this picture. Nearest words: {', '.join(near)}"
     against = _rival(result, split, name)
     if against is None:
         said = "There is no hand-written prompt to compare with."
