@@ -24,12 +24,12 @@ SHARES = {
 COUNTS = {"repeated_tokens", "rows", "calls"}
 NONE = "\N{EN DASH}"
 JOINED = "\N{NO-BREAK SPACE}"
-LOWER_IS_BETTER = {"perplexity", "loss", "error", "repeated_tokens", "copies"}
+LOWER_IS_BETTER = {"perplexity", "in_text", "loss", "error", "repeated_tokens", "copies"}
 TITLES = {
     "macro_f1": "macro F1", "raw_macro_f1": "raw macro F1", "calibrated_macro_f1": "calibrated macro F1",
     "f1": "F1", "dictionary_words": "dictionary words",
     "repeated_tokens": "repeated tokens", "stable": "decode-encode stable", "joint": "J",
-    "copies": "unchanged outputs (%)", "gm": "GM", "slor": "SLOR",
+    "copies": "unchanged outputs (%)", "gm": "GM", "in_text": "perplexity in a text",
 }  # fmt: skip
 
 

@@ -188,10 +188,10 @@ def test_the_report_explains_the_answer(writer: Path, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     answer = json.loads(done.stdout)
     assert len(answer["top"]) >= 10
-    assert all(row["perplexity"] > 0 and isinstance(row["slor"], float) for row in answer["top"])
-    assert answer["readability"]["slor"] == answer["top"][0]["slor"]
+    assert all(row["perplexity"] > 0 and isinstance(row["in_text"], float) for row in answer["top"])
+    assert answer["readability"]["in_text"] == answer["top"][0]["in_text"]
     page = (tmp_path / "run" / "report.html").read_text("utf-8")
-    assert "SLOR" in page
+    assert "perplexity in a text" in page
     assert f'src="{answer["images"][0]["data_uri"]}"' in page
     plain = re.sub(r"<[^>]*>", " ", page)
     for row in answer["top"][:10]:
@@ -225,7 +225,7 @@ def test_the_default_writes_captions_and_shows_how_they_came_about(writer: Path,
     assert answer["method"] == "guided"
     assert answer["prompt"]
     assert answer["readability"]["perplexity"] > 0
-    assert isinstance(answer["readability"]["slor"], float)
+    assert isinstance(answer["readability"]["in_text"], float)
     events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
     improved = [(one["best_prompt"], f"{one['score_best']:.3f}") for one in events if one["event"] == "step"]
     for words_, score in improved:

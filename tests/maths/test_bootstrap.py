@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from pinprompt.maths.bootstrap import Difference, compare_paired, compare_rows, mcnemar, mean, pairs, standard_error
+from pinprompt.maths.bootstrap import (
+    Difference,
+    compare_paired,
+    compare_rows,
+    mcnemar,
+    mcnemar_interval,
+    mean,
+    pairs,
+    standard_error,
+)
 
 
 def rows(ours_alone: int, theirs_alone: int, both: int = 0, neither: int = 0) -> tuple[list[float], list[float]]:
@@ -146,3 +155,19 @@ def test_many_pairs_are_drawn_the_same_way_every_time() -> None:
 def test_the_more_rows_the_fewer_samples_down_to_a_thousand(count: int, draws: int) -> None:
     found = compare_rows([1.0] * count, [0.0] * count)
     assert found == Difference(1.0, 1.0, 1.0, 2 / draws, count)
+
+
+@given(st.integers(0, 12), st.integers(0, 12), st.integers(1, 30))
+def test_the_exact_interval_agrees_with_the_exact_test(ours_alone: int, theirs_alone: int, both: int) -> None:
+    ours = [1.0] * ours_alone + [0.0] * theirs_alone + [1.0] * both
+    theirs = [0.0] * ours_alone + [1.0] * theirs_alone + [1.0] * both
+    low, high = mcnemar_interval(ours, theirs)
+    assert low - 1e-9 <= (ours_alone - theirs_alone) / len(ours) <= high + 1e-9
+    assert (low > 1e-9 or high < -1e-9) == (mcnemar(ours, theirs) < 0.05)
+
+
+def test_the_exact_interval_by_hand() -> None:
+    # Two rows differ, both in favour of ours: the lower end of 2 of 2 is sqrt(0.025).
+    low, high = mcnemar_interval([1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0])
+    assert low == pytest.approx((2 * 0.025**0.5 - 1) * 2 / 4)
+    assert high == pytest.approx(2 / 4)

@@ -56,7 +56,6 @@ def test_words_of_several_tokens(keep: bool, read: Any) -> None:
     words = {"a": "great", "b": "awfully slow", "c": "unforgettable"}
     labels = CausalLabels(model, tokenizer, words, FRAMES[0], read=read)
     assert [len(ids) > 1 for ids in labels.words.ids] == [False, True, True]
-    assert labels.sequences == 3
     answer = labels.log_probs(FRAMES[:2], labels.prepare(TEXTS, keep=keep))[1]
     for text, row in zip(TEXTS, answer, strict=True):
         assert torch.allclose(row.exp(), plain(model, tokenizer, text + PROMPTS[1], list(words.values())), atol=1e-4)

@@ -250,5 +250,5 @@ def test_the_classification_task_takes_it_for_a_local_model() -> None:
         assert answers.tokens == (18, 3)
         [answers] = task.ask([Prompt("It was")], dev)
         assert task.metrics(answers, dev).metrics["accuracy"] == 1.0
-        assert "manual" in hand_written(task)
+        assert "default" in hand_written(task)
         assert server.seen[-1][1]["prompt"].endswith("It was")

@@ -326,7 +326,7 @@ def test_csv_has_every_digit_and_no_formula(tmp_path: Path) -> None:
     [row] = [row for row in rows if row["row"] == "pin" and row["metric"] == "accuracy"]
     assert (float(row["mean"]), float(row["standard_error"]), row["runs"]) == (0.75, pytest.approx(0.05), "2")
     assert not any(value.startswith("=") for row in rows for value in row.values())
-    assert {row["metric"] for row in rows} >= {"perplexity", "slor", "dictionary_words", "stable"}
+    assert {row["metric"] for row in rows} >= {"perplexity", "in_text", "dictionary_words", "stable"}
 
 
 def test_markup_in_names_is_not_obeyed(tmp_path: Path) -> None:

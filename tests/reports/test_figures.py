@@ -188,3 +188,20 @@ def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
     folder = sample.style(tmp_path / "run")
     with pytest.raises(RunError, match="nothing to draw"):
         write_figures([folder], tmp_path / "out")
+
+
+def test_a_curve_of_one_point_is_a_dot() -> None:
+    assert "<circle" in figures.draw_curves([Curve("pin", [10.0], [0.5], [0.1], 3)], "calls")
+
+
+def test_a_method_has_one_colour_in_all_figures(tmp_path: Path) -> None:
+    def colours(svg: str) -> dict[str, str]:
+        names = re.findall(r'<line class="line (s\d+)[^"]*" x2="16"/>.*?<text[^>]*>([^<]+)</text>', svg)
+        return {name: colour for colour, name in names}
+
+    curves = [Curve(name, [1.0, 2.0], [0.1, 0.2], [0.0, 0.0], 1) for name in ("manual", "pin", "random")]
+    looks = {curve.name: place for place, curve in enumerate(curves)}
+    every = colours(figures.draw_curves(curves, "calls", looks=looks))
+    some = colours(figures.draw_curves(curves[1:], "calls", looks=looks))
+    assert len(every) == 3
+    assert some == {name: every[name] for name in ("pin", "random")}

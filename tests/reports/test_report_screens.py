@@ -60,7 +60,7 @@ def real(folder: Path) -> Path:
         "task": "style-transfer", "method": "race", "primary": "j", "prompt": long, "score": 1.0, "test": split,
         "baselines": {"manual": {"prompt": long, "test": split}, "instructions": {"prompt": long, "test": split}},
         "top": [
-            {"prompt": "Star", "source": "guided", "score": 0.3, "perplexity": 19457198.0 * place, "slor": -5.23}
+            {"prompt": "Star", "source": "guided", "score": 0.3, "perplexity": 19457198.0 * place, "in_text": -5.23}
             for place in (1, 2, 3)
         ],
         "tables": {"confusion": {"labels": labels, "counts": [[16, 2, 13], [2, 16, 2], [3, 4, 15]]}},

@@ -122,6 +122,10 @@ def on(server: Any) -> list[object]:
     return ["--task-model", "remote:m", "--set", address, "--set", 'remote.key_env=""', "--set", prices]
 
 
+SEARCH_ALONE = ("--set", "budget.total_calls=5000")
+"""With a limit on everything that is sent, --calls limits the search alone."""
+
+
 @pytest.mark.parametrize("method", ["pin", "random"])
 def test_labels_by_a_model_on_this_machine(method: str) -> None:
     """Not by race: with random weights the hand-written prompt wins, and then the report has nothing to compare."""
@@ -139,12 +143,12 @@ def test_rewrites_by_a_model_on_this_machine() -> None:
 
 def test_rewrites_by_a_model_behind_an_api() -> None:
     with serving(rewriter) as server:
-        compare(styles("--calls", 400, *on(server)))
+        compare(styles("--calls", 400, *SEARCH_ALONE, *on(server)))
 
 
 def test_a_race_with_few_calls_asks_for_the_other_rows_in_its_report() -> None:
     with serving(labeller) as server:
-        asked = tickets("--calls", 100, "--set", "scoring.word_values=on", *on(server))
+        asked = tickets("--calls", 100, *SEARCH_ALONE, "--set", "scoring.word_values=on", *on(server))
         figures, run = call(*asked, "--estimate"), call(*asked, "--out", "run")
         words = run["prompt"].split()
         shorter = " ".join(words[1:])
@@ -166,10 +170,22 @@ def test_a_race_with_few_calls_asks_for_the_other_rows_in_its_report() -> None:
 
 def test_reports_on_models_behind_an_api_leave_single_words_alone() -> None:
     with serving(labeller) as server:
-        asked = tickets("--calls", 100, *on(server))
+        asked = tickets("--calls", 100, *SEARCH_ALONE, *on(server))
         figures, run = call(*asked, "--estimate"), call(*asked, "--out", "run")
     assert figures["report_calls"] == 2 * (39 + 24)  # as in the test above, without the words
     assert run["tokens"] == []
+
+
+def test_calls_to_a_model_behind_an_api_include_the_report() -> None:
+    with serving(labeller) as server:
+        asked = tickets("--calls", 300, *on(server))
+        figures, run = call(*asked, "--estimate"), call(*asked, "--out", "run")
+        few = CliRunner().invoke(app, [*map(str, tickets("--calls", 40, *on(server)))])
+    assert figures["total_calls"] <= 300
+    assert run["spent"]["sent"]["calls"] <= 300
+    assert run["test"]["rows"] == 24
+    assert few.exit_code == 2
+    assert "40 calls do not suffice for the report" in few.stderr
 
 
 def train_score(text: str, server: Any, out: str) -> float:
@@ -181,7 +197,7 @@ def train_score(text: str, server: Any, out: str) -> float:
 def test_without_a_report_only_the_found_prompt_is_evaluated() -> None:
     with serving(labeller) as server:
         for calls, more in ((100, 48 - 9), (600, 0)):  # the race has seen 9 of 48 rows; with 600 every one
-            asked = tickets("--calls", calls, "--no-report", *on(server))
+            asked = tickets("--calls", calls, *SEARCH_ALONE, "--no-report", *on(server))
             figures, run = call(*asked, "--estimate"), call(*asked, "--out", f"run-{calls}")
             assert figures["report_calls"] == run["report_calls"] == more
         said = CliRunner().invoke(app, [*map(str, asked), "--estimate"]).stdout

@@ -13,10 +13,8 @@ import pytest
 from pinprompt.english import dictionary, dictionary_words, words
 from pinprompt.run.readability import (
     is_stable,
-    perplexity,
     readability,
     repeated_tokens,
-    slor,
 )
 
 
@@ -83,25 +81,11 @@ def test_stability() -> None:
     assert not is_stable([0, 1], Pairs())
 
 
-def test_perplexity() -> None:
-    assert perplexity([math.log(0.25)] * 3) == pytest.approx(4.0)
-    assert perplexity([-1e9]) == math.inf
-    assert math.isnan(perplexity([]))
-
-
-def test_slor_takes_off_how_common_the_words_are() -> None:
-    # Two tokens, each twice as likely in its place as by itself: log 2 a token, however rare they are.
-    for rarity in (0.1, 1e-6):
-        assert slor([math.log(2 * rarity)] * 2, [math.log(rarity)] * 2) == pytest.approx(math.log(2))
-    assert slor([-1.0, -2.0], [-4.0, -3.0]) == pytest.approx(2.0)
-    assert math.isnan(slor([], []))
-
-
 def test_readability_keeps_what_is_known() -> None:
     assert readability("good good film") == {"dictionary_words": 1.0, "repeated_tokens": 1}
-    full = readability("abab", ids=[2, 2], tokenizer=Pairs(), fluency={"perplexity": 12.5, "slor": -0.5})
-    assert full == {"dictionary_words": 0.0, "repeated_tokens": 1, "stable": True, "perplexity": 12.5, "slor": -0.5}
-    assert set(readability("x", fluency={"perplexity": math.inf, "slor": math.nan})) == set(readability("x"))
+    full = readability("abab", ids=[2, 2], tokenizer=Pairs(), fluency={"perplexity": 12.5, "in_text": -0.5})
+    assert full == {"dictionary_words": 0.0, "repeated_tokens": 1, "stable": True, "perplexity": 12.5, "in_text": -0.5}
+    assert set(readability("x", fluency={"perplexity": math.inf, "in_text": math.nan})) == set(readability("x"))
 
 
 def test_no_heavy_imports() -> None:

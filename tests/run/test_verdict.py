@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -169,3 +170,52 @@ def test_words_for_a_picture_fit_or_do_not() -> None:
         verdict = judge_result({**data, "train": {"similarity": value, "rows": 1}})
         assert verdict is not None
         assert said in verdict.sentence
+
+
+@pytest.mark.parametrize(("counts", "kept"), [((9, 4, 37), True), ((1, 9, 40), True), ((9, 1, 40), False)])
+def test_the_headline_recommends_the_found_prompt_only_if_the_test_does(
+    counts: tuple[int, int, int], kept: bool
+) -> None:
+    data = result(*counts)
+    page = " ".join(render(RunRecord(Path("run"), result=data)).split())
+    assert ('<h1 class="advice">Keep your own prompt: It was</h1>' in page) is kept
+    assert ('<h1 class="prompt">found</h1>' in page) is not kept
+    assert "The best prompt found: <q" in page or not kept
+    assert ("Keep your own prompt: It was." in printed(data)) is kept
+
+
+def test_the_default_prompt_is_not_called_the_users_own() -> None:
+    data = result(9, 4, 37)
+    data["baselines"] = {"default": data["baselines"]["manual"]}
+    verdict = judge_result(data)
+    assert verdict is not None
+    assert verdict.advice == "Keep the default prompt: It was"
+    assert "than the default prompt" in verdict.sentence
+
+
+def test_every_accuracy_stands_beside_the_most_frequent_label() -> None:
+    data = result(12, 0, 38)  # all right, 76 % by hand
+    data["test"]["majority"] = 0.62
+    verdict = judge_result(data)
+    assert verdict is not None
+    assert "Always giving the most frequent label: 62.0" in verdict.details
+    assert verdict.advice == ""
+    assert re.search(r"always the most frequent label\W+0.620", printed(data))
+    assert "always the most frequent label: 62.0" in render(RunRecord(Path("run"), result=data))
+
+
+def test_a_prompt_that_hardly_beats_the_most_frequent_label_is_not_recommended() -> None:
+    data = result(12, 0, 30)
+    data["test"]["majority"] = 0.95  # inside the interval of the found prompt, 0.9 to 1
+    verdict = judge_result(data)
+    assert verdict is not None
+    assert verdict.kind == "better"
+    assert "hardly better than always giving the most frequent label" in verdict.details
+    assert verdict.advice.startswith("No prompt is clearly better")
+
+
+def test_without_a_test_split_the_choice_is_made_on_the_other_rows() -> None:
+    data = result(9, 1, 40, split="dev") | {"cross_validated": 0.9}
+    verdict = judge_result(data)
+    assert verdict is not None
+    assert "Cross-validated, with the choice made on the other rows: 90.0" in verdict.details

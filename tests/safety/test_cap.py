@@ -57,7 +57,7 @@ def test_a_server_that_dies_every_few_answers_is_asked_nothing_twice(
     with serving(script) as server:
         port = server.server_address[1]
         command = [verb, *data, *writer(lm_folder), *server_at(server.url), "--no-memo"]
-        command += ["--calls", 120, "--json", "--quiet"]
+        command += ["--calls", 120, "--set", "budget.total_calls=1000", "--json", "--quiet"]
         whole = call(*command, "--out", tmp_path / "whole")
         assert whole.exit_code == 0, whole.output
         undisturbed = Counter(asked(body) for _, body, _ in server.seen)
@@ -111,7 +111,7 @@ def test_the_totals_are_what_the_server_saw(tmp_path: Path, lm_folder: Path, mon
         return labeller(number, path, body)
 
     with serving(script) as server:
-        sets = ["--set", "budget.prices={toy={input=2.0,output=10.0}}"]
+        sets = ["--set", "budget.prices={toy={input=2.0,output=10.0}}", "--set", "budget.total_calls=200"]
         run = ["classify", *labelled(tmp_path), *writer(lm_folder), *server_at(server.url), *sets]
         done = call(*run, "--calls", 60, "--out", tmp_path / "run")
         assert done.exit_code == 0, done.output

@@ -49,19 +49,26 @@ def test_what_is_pasted_is_known_for_what_it_is(tmp_path: Path, content: str, su
 @pytest.mark.parametrize(
     ("content", "line", "said"),
     [
-        ("text,label\na,1\n,0\n", 3, "text is empty"),
         ("text,label\na,1\nb,\n", 3, "label is empty"),
         ("text,label\na,1\nb,0,extra\n", 3, "3 fields"),
         ('text,label\na,1\n"b,0\n', 3, "not CSV"),
-        ("text\na\nb\n", 1, "needs two columns"),
+        ("text\na\nb\n", 1, "This is not a table"),
         ("text,label\na,1\nb,1\n", None, "All rows have the label '1'"),
-        ("text,label\na,1\nb,1\nc,0\n", None, "The label '0' has only one row"),
         ("text,label\n", None, "no examples"),
     ],
 )
 def test_problems_are_named(tmp_path: Path, content: str, line: int | None, said: str) -> None:
     problems = forms.describe_table(kept(tmp_path, content))["problems"]
     assert [one["line"] for one in problems if said in one["message"]] == [line], problems
+
+
+def test_a_file_that_is_no_table_is_not_asked_for_its_columns(tmp_path: Path) -> None:
+    assert forms.describe_table(kept(tmp_path, "a line of prose\nand another one\n"))["columns"] == []
+
+
+def test_rows_without_a_text_are_counted_but_no_obstacle(tmp_path: Path) -> None:
+    found = forms.describe_table(kept(tmp_path, "text,label\na,1\n,0\nb,0\n"))
+    assert (found["rows"], found["blank"], found["problems"]) == (2, 1, [])
 
 
 def test_labels_are_counted_and_get_words(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_a_card_says_what_the_result_says(tmp_path: Path) -> None:
     assert card.prompt == result["prompt"].strip()
     assert card.figure.replace("\N{NO-BREAK SPACE}", " ") == "75.0 %"
     assert card.interval.replace("\N{NO-BREAK SPACE}", " ") == "71.0 % to 79.0 %"
-    assert card.rival.replace("\N{NO-BREAK SPACE}", " ") == "50.0 %"
+    assert card.rival.replace("\N{NO-BREAK SPACE}", " ") == "manual 50.0 %"
     assert (card.method, card.data, card.calls, card.seed) == ("pin", "sst-2", "12,288", "3")
 
 

@@ -23,13 +23,21 @@ from pinprompt.tasks.classification import ClassificationTask
 from pinprompt.tasks.protocol import check_task, report_fit_rows, split_rows
 from pinprompt.values import Answers, Draw, Prompt, derive
 
-GOOD = ["the story felt good", "a truly wonderful drama", "this film was great", "a big heart", "a drama felt good"]
+GOOD = [
+    "the story felt good",
+    "a truly wonderful drama",
+    "this film was great",
+    "a big heart",
+    "a drama felt good",
+    "ok",
+]
 BAD = [
     "dull , slow and awful",
     "the plot felt bad",
     "this film was terrible",
     "slow from the start",
     "awful to the end",
+    "a bad start",
 ]
 PROMPT = Prompt(" the answer is")
 
@@ -50,6 +58,7 @@ def build(folder: Path, model: str = "llama", **more: Any) -> ClassificationTask
         "words": {"neg": "terrible", "pos": "great"},
         "model": str(folder / model),
         "shots": 2,
+        "test_rows": 2,
         "labels": "calibrated",
     }
     return ClassificationTask.build(ClassificationSettings(**{**given, **more}))

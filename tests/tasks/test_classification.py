@@ -22,6 +22,7 @@ GOOD = [
     "this film was great",
     "a big heart",
     "a little drama felt good",
+    "a good heart",
 ]
 BAD = [
     "dull , slow and awful",
@@ -29,6 +30,7 @@ BAD = [
     "this film was terrible",
     "slow from the start",
     "awful to the end",
+    "a bad start",
 ]
 PROMPTS = [Prompt("It was"), Prompt(" the answer is"), Prompt(" It was truly")]
 
@@ -73,9 +75,9 @@ def value(task: ClassificationTask, prompt: Prompt = PROMPTS[0], split: str = "t
 def test_keeps_its_contract(folder: Path, model: str) -> None:
     task = build(folder, model)
     assert splits(task) == ("train", "dev", "test")
-    assert [calls(task, split_rows(task, split)) for split in ("train", "test")] == [4, 2]
+    assert [calls(task, split_rows(task, split)) for split in ("train", "test")] == [4, 4]
     assert check_task(task, [prompt.text for prompt in PROMPTS]) == []
-    assert any("rest of the training file" in note for note in task.info.notes)
+    assert any("4 for training, 4 for choosing, 4 for the report" in note for note in task.info.notes)
 
 
 @pytest.mark.parametrize("model", ["llama", "roberta"])
@@ -123,8 +125,8 @@ def test_evaluation(folder: Path) -> None:
 def test_drafts_are_prompts_like_any_other(folder: Path, model: str) -> None:
     task = build(folder, model, instruction="in this task the answer is one word")
     drafts = {draft.name: draft.text for draft in task.drafts()}
-    assert list(drafts) == ["manual", "instructions", "in-context"]
-    assert drafts["manual"] == "It was"
+    assert list(drafts) == ["default", "instructions", "in-context"]  # nobody wrote the first one
+    assert drafts["default"] == "It was"
     assert drafts["instructions"].startswith("in this task the answer is one word {text}")
     assert "terrible" in drafts["in-context"]
     assert "great" in drafts["in-context"]
@@ -215,10 +217,10 @@ def test_non_ascii(folder: Path) -> None:
     [
         ("text,label\na,x\nb,x\n", {"words": {"x": "great", "y": "bad"}}, "bad.csv: all examples have the label 'x'"),
         ("text,label\na,x\nb,y\nc,z\n", {"words": {"x": "great", "y": "bad"}}, "bad.csv:4: the label 'z'"),
-        ("text,label\na,x\n,y\n", {}, "bad.csv:3: the text is empty"),
+        ("text,label\na,x\n,y\n", {}, "bad.csv: all examples have the label 'x'"),
         ("txt,label\na,x\nb,y\n", {}, "bad.csv:1: there is no column 'text'"),
         ("text,label\na,x\nb,y\n", {"words": {}}, "no label words"),
-        ("text,label\na,x\nb,y\nc,y\n", {}, "bad.csv:2: the label 'x' has only one example"),
+        ("text,label\na,x\nb,y\n", {}, "bad.csv: every label has only one example"),
         ("text,label\na,x\nb,x\nc,y\nd,y\n", {"words": {"x": "great", "y": "great"}}, "the same word"),
         ("text,label\na,x\nb,x\nc,y\nd,y\n", {"template": "{mask} {prompt} {text}"}, "only says what comes next"),
         ("text,label\na,x\nb,x\nc,y\nd,y\n", {"dataset": "sst-2"}, "give one"),

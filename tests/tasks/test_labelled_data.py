@@ -13,7 +13,7 @@ from pinprompt.recipe import recipe as recipes
 from pinprompt.recipe.task_sections import ClassificationSettings
 from pinprompt.run import running
 from pinprompt.tasks.classification import ClassificationTask
-from pinprompt.tasks.labelled_data import chosen, fitting_prompt, proposed
+from pinprompt.tasks.labelled_data import LabelledData, chosen, fitting_prompt, load_data, proposed
 
 
 @pytest.mark.parametrize(
@@ -106,3 +106,39 @@ def test_a_run_writes_its_words_down_and_is_resumed_without_them(tmp_path: Path)
     again = running.run(more, tmp_path / "run", device="cpu", threads=1, resume=True)
     assert again.calls > first.calls
     assert running.recipe_of(tmp_path / "run").task.words == words  # type: ignore[union-attr]
+
+
+def own_file(folder: Path, counts: dict[str, int], more: str = "") -> ClassificationSettings:
+    """A file with so many rows of each label."""
+    rows = [f"{label} text {number},{label}" for label, count in counts.items() for number in range(count)]
+    (folder / "own.csv").write_text("text,label\n" + "\n".join(rows) + "\n" + more)
+    return ClassificationSettings(train=str(folder / "own.csv"), words={label: label for label in counts})
+
+
+def sizes(data: LabelledData) -> dict[str, int]:
+    return {name: len(rows) for name, rows in data.splits.items()}
+
+
+def test_a_rare_label_does_not_shrink_the_others(tmp_path: Path) -> None:
+    data = load_data(own_file(tmp_path, {"billing": 30, "delivery": 30, "account": 22, "privacy": 3}))
+    assert sizes(data) == {"train": 10 + 10 + 7 + 1, "dev": 10 + 10 + 7 + 1, "test": 10 + 10 + 8 + 1}
+    assert {row.label for row in data.splits["train"]} == {"billing", "delivery", "account", "privacy"}
+    assert any("privacy (3)" in note for note in data.notes)
+    assert any("28 for training, 28 for choosing, 29 for the report" in note for note in data.notes)
+
+
+def test_few_rows_are_all_used_without_a_tiny_test_split(tmp_path: Path) -> None:
+    data = load_data(own_file(tmp_path, {"a": 9, "b": 8, "c": 1}))
+    assert sum(sizes(data).values()) == 18
+    assert "test" not in data.splits
+    assert any("too few for a test split" in note for note in data.notes)
+
+
+def test_blank_repeated_and_contradicting_rows_are_left_out_and_listed(tmp_path: Path) -> None:
+    settings = own_file(tmp_path, {"a": 40, "b": 40}, "  ,a\n,b\na text 0,a\nb text 1,a\n")
+    data = load_data(settings)
+    assert sum(sizes(data).values()) == 80
+    said = " ".join(data.notes)
+    assert "2 row(s) without a text are left out (line 82, 83)" in said
+    assert "1 row(s) that repeat an earlier text are left out (line 84)" in said
+    assert "1 row(s) that give an earlier text another label are left out (line 85)" in said

@@ -288,14 +288,14 @@ def test_context_and_drafts(home: Path, task: StyleTransferTask) -> None:
     context = task.context()
     assert context.count('"') == 8
     listed, by_hand = context.split("\n")[1:], hand_written(task)
-    assert listed == [f"1. {by_hand['manual']}", f"2. {by_hand['instructions']}", "3."]
+    assert listed == [f"1. {by_hand['default']}", f"2. {by_hand['instructions']}", "3."]
     drafts = [draft.text for draft in task.drafts()]
     assert len(drafts) > len(by_hand)
     assert all("negative" in text or "positive" in text for text in map(str.lower, drafts))
     assert {text.count("{text}") for text in drafts} == {0, 1}
     assert not any("{" in text.replace("{text}", "") for text in drafts)
     assert by_hand == {
-        "manual": "Change the following sentence from negative to positive.",
+        "default": "Change the following sentence from negative to positive.",
         "instructions": "You are given a sentence that is negative. "
         "Write it anew to be positive, and keep what it says.",
     }

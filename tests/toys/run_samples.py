@@ -181,7 +181,7 @@ def classification(folder: Path, method: str = "pin", seed: int = 0, split: int 
         ],
         "readability": {
             "perplexity": 120.0 + 10 * seed + 60 * (method != "pin"),
-            "slor": 2.5 - 0.1 * seed - 0.75 * (method != "pin"),
+            "in_text": 2.5 - 0.1 * seed - 0.75 * (method != "pin"),
             "dictionary_words": 0.9 if method == "pin" else 0.7,
             "repeated_tokens": 0,
             "stable": True,

@@ -5,9 +5,10 @@ that does not fit on top of everything spent and reserved raises BudgetSpent, so
 retries and failures can exceed a limit.
 
 Calls and tokens are *charged* when a prompt is first scored in a run, whether the score comes from the model or from
-the memo, so that a run is the same with and without a memo. `calls` limits the search alone; `total_calls`, `tokens`
-and `money` limit search and report together. The report's worst case is reserved before the search starts, so that a
-search that used up its budget still gets its report.
+the memo, so that a run is the same with and without a memo. `calls` limits the search alone (for a model behind an API
+it is the recipe's limit minus what the report needs); `total_calls`, `tokens` and `money` limit search and report
+together. The report's worst case is reserved before the search starts, so that a search that used up its budget still
+gets its report.
 
 What is *sent* to a server is counted separately, request by request (`send` and `land`), including what a search is
 never charged for: truncated answers that were requested again, pending requests of a killed process, probes of the
@@ -73,8 +74,6 @@ class Budget:
         self.settings = settings
         self.metered = False
         """True where requests to a server are counted one by one: then `sent` is what was paid."""
-        self.total_calls = settings.total_calls
-        """The limit of everything that is sent; set later where it follows from the limit of the search."""
         self._limit_money = None if settings.money is None else Decimal(str(settings.money))
         self._prices = {
             name: (Decimal(str(price.input)), Decimal(str(price.output))) for name, price in settings.prices.items()
@@ -194,14 +193,14 @@ class Budget:
             for part in (self.sent, self.flying, wanted):
                 going.add(part)
             for limit, sum_, name, what in (
-                (self.total_calls, going.calls, "total_calls", "calls in all"),
+                (self.settings.total_calls, going.calls, "total_calls", "calls in all"),
                 (self.settings.tokens, going.tokens, "tokens", "tokens"),
                 (self._limit_money, going.money, "money", "(money)"),
             ):
                 if limit is not None and sum_ > limit:
                     raise ServerDown(
                         f"the budget of {limit:,} {what} is used up by {self.sent.calls:,} requests, including lost "
-                        f"ones; raise budget.{name}"
+                        f"ones; raise {'--calls or ' * (name == 'total_calls')}budget.{name}"
                     )
             self.flying.add(wanted)
         return wanted
@@ -226,8 +225,8 @@ class Budget:
             left: dict[str, float] = {}
             if self.settings.calls is not None:
                 left["calls"] = self.settings.calls - self._calls()
-            if self.total_calls is not None:
-                left["total_calls"] = self.total_calls - self._total_calls()
+            if self.settings.total_calls is not None:
+                left["total_calls"] = self.settings.total_calls - self._total_calls()
             if self.settings.tokens is not None:
                 left["tokens"] = self.settings.tokens - self._tokens()
             if self._limit_money is not None:
@@ -286,7 +285,7 @@ class Budget:
                 left = max(0, limits.calls - self._calls())
                 return f"the budget of {limits.calls:,} calls has {left:,} left, {wanted.calls:,} needed"
         for limit, used, more, what in (
-            (self.total_calls, self._total_calls(), wanted.calls, "calls in all"),
+            (limits.total_calls, self._total_calls(), wanted.calls, "calls in all"),
             (limits.tokens, self._tokens(), wanted.tokens, "tokens"),
         ):
             if limit is not None and more and used + more > limit:

@@ -56,7 +56,8 @@ def _shown(found: dict[str, Any]) -> list[Any]:
         if not isinstance(value, dict | list):
             facts.append((name, _cell(value)))
         elif isinstance(value, dict):
-            facts += [(f"{name}: {inner}", _cell(part)) for inner, part in value.items()]
+            absent = {False: "not downloaded yet"} if name == "aliases" else {}
+            facts += [(f"{name}: {inner}", absent.get(part, _cell(part))) for inner, part in value.items()]
     extras = [
         (row["name"], row["for"], "installed" if row["installed"] else row["install"])
         for row in found.get("extras", [])

@@ -85,7 +85,8 @@ class SearchOptions(Machine):
         int | None,
         Option(
             min=1,
-            help="Maximum number of model calls (one per example) in the search; the report adds some, see --estimate.",
+            help="Maximum number of model calls (one per example) in the search, see --estimate; for a model behind "
+            "an API: in all.",
         ),
     ] = None
     minutes: Annotated[float | None, Option(min=0.01, help="Maximum minutes for the search.")] = None

@@ -31,6 +31,7 @@ def resume(
     run: Run,
     calls: Annotated[int | None, Option(min=1, help="A new call limit for the search.")] = None,
     minutes: Annotated[float | None, Option(min=0.01, help="A new time limit for the search, in minutes.")] = None,
+    sets: Annotated[list[str] | None, Option("--set", help="Another limit or price, such as budget.money=2.")] = None,
     no_report: NoReport = False,
 ) -> None:
     """Continue an interrupted run."""
@@ -42,7 +43,9 @@ def resume(
         console.note(f"{run / 'recipe.toml'} was changed after the run wrote it; restored from run.json")
     api.recipe_of(run)  # raises a clear error if the folder holds no run
     shared = {field.name: getattr(options, field.name) for field in fields(Machine)}
-    search = SearchOptions(**shared, out=run, resume=True, calls=calls, minutes=minutes, no_report=no_report)
+    search = SearchOptions(
+        **shared, out=run, resume=True, calls=calls, minutes=minutes, sets=sets, no_report=no_report
+    )  # fmt: skip
     _search(console, recipes.read_toml(run / "recipe.toml"), search, False, source=run)
 
 

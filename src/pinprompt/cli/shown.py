@@ -48,10 +48,15 @@ def shown_result(result: Result) -> Iterator[Any]:
         cells = [_metric(inside(row, split), name) for split, name in columns]
         prompt = Text(str(inside(row, "prompt") or inside(row, "about") or ""))
         table.add_row(label, prompt, *cells, style="bold" if label == "found" else "")
+    guesses = [number(inside(data, split, "majority")) if name == primary else None for split, name in columns]
+    if any(guess is not None for guess in guesses):
+        shown = ["" if guess is None else f"{guess:.3f}" for guess in guesses]
+        table.add_row("", "always the most frequent label", *shown)
     yield table
     verdict = judge_result(data, primary)
     if verdict is not None:
-        yield f"{verdict.sentence} {verdict.details}"
+        advice = f"{verdict.advice}. " if verdict.advice else ""
+        yield Text(f"{advice}{verdict.sentence} {verdict.details}")
     if data.get("pruned"):
         yield Text(f"shortened from '{data['pruned']['from']}': it scores higher on train and dev without these words")
     known = [f"{row['word']} ({row['similarity']:.3f})" for row in data.get("known_words") or []]
@@ -100,7 +105,7 @@ def shown_estimate(figures: Mapping[str, Any]) -> str:
     calls, report = figures["calls"], figures["report_calls"]
     searched = "an unknown number of" if calls is None else f"at most {calls:,}"
     after = "the report" if figures["reported"] else "the evaluation of the found prompt"
-    parts = [f"{searched} calls for the search (--calls limits these)"]
+    parts = [f"{searched} calls for the search"]
     parts.append(f"an unknown number for {after}" if report is None else f"about {report:,} for {after}")
     if figures.get("tokens"):
         parts.append(f"about {figures['tokens']:,} tokens (at most {figures['most_tokens']:,})")
@@ -123,7 +128,7 @@ class Progress:
         self._spoken = float("-inf")
         self._bar: Any = None
         self._line: Any = None
-        self._words = ""
+        self._best = float("-inf")
         self.best: str | None = None
         """The best prompt so far and its score, shown if the run has to stop."""
         if console.terminal:
@@ -184,11 +189,9 @@ class Progress:
 
     def _improved(self, data: Mapping[str, Any]) -> None:
         """Prompts for a picture stay on the screen as they improve."""
-        words = f"{data['score_best']:.3f}  {data['best_prompt']}"
-        if self._recipe.task.kind != "inversion" or words == self._words:
-            return
-        self._words = words
-        self._print(words)
+        if self._recipe.task.kind == "inversion" and data["score_best"] > self._best:
+            self._best = data["score_best"]
+            self._print(f"{data['score_best']:.3f}  {data['best_prompt']}")
 
     def _phase(self, words: str) -> None:
         if self._bar is not None:

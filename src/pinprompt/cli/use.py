@@ -61,7 +61,12 @@ def predict(
         return
     marks = [["unsure" if row.get("unsure") else ""] * unsure for row in rows]
     shown = [
-        (row["label"], f"{max(row['probabilities'].values()):.3f}", *mark, row["text"])
+        (
+            row["label"] or "",
+            f"{max(shares):.3f}" if (shares := row["probabilities"].values()) else "",
+            *mark,
+            row["text"],
+        )
         for row, mark in zip(rows, marks, strict=True)
     ]
     console.answer({"predictions": rows}, table(("label", "probability", *[""] * unsure, "text"), shown))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, zip_longest
@@ -299,22 +299,34 @@ def k_shot(examples: Sequence[Example], shots: int, seed: int) -> tuple[list[Exa
     The draw orders a class by a hash of seed and text, so that it depends neither on the order of the file nor on the
     version of Python. Classes alternate, so that the first rows of a split contain every class.
     """
+    for label, count in sorted(Counter(example.label for example in distinct(examples)).items()):
+        if count < 2 * shots:
+            most = count // 2
+            raise DataError(
+                f"the class '{label}' has {count} distinct texts; {shots} for train and {shots} for dev need "
+                f"{2 * shots}. "
+                + (f"Set shots to at most {most}, or give more data" if most else "Give more data of this class")
+            )
+    return divide(examples, shots, seed, 2)
+
+
+def divide(
+    examples: Sequence[Example], shots: int, seed: int, parts: int
+) -> tuple[list[Example], list[Example], list[Example]]:
+    """Train, dev and the rest: of each class one of `parts` equal parts, at most `shots`, for train and for dev.
+
+    A class with a single text gives it to train.
+    """
     classes: dict[str, list[Example]] = defaultdict(list)
     pile = distinct(examples)
     for example in pile:
         classes[example.label].append(example)
     train, dev = [], []
-    for label, members in sorted(classes.items()):
-        if len(members) < 2 * shots:
-            most = len(members) // 2
-            raise DataError(
-                f"the class '{label}' has {len(members)} distinct texts; {shots} for train and {shots} for dev need "
-                f"{2 * shots}. "
-                + (f"Set shots to at most {most}, or give more data" if most else "Give more data of this class")
-            )
+    for _, members in sorted(classes.items()):
         drawn = sorted(members, key=lambda example: derive(seed, "k-shot", example.label, example.text))
-        train.append(drawn[:shots])
-        dev.append(drawn[shots : 2 * shots])
+        size = max(1, min(shots, len(drawn) // parts))
+        train.append(drawn[:size])
+        dev.append(drawn[size : 2 * size])
     taken = {example.text.strip() for example in chain(*train, *dev)}
     rest = [example for example in pile if example.text.strip() not in taken]
     return _take_turns(train), _take_turns(dev), rest

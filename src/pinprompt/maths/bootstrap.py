@@ -89,6 +89,30 @@ def mcnemar(ours: Sequence[float], theirs: Sequence[float]) -> float:
     return min(1.0, 2 * tail)
 
 
+def mcnemar_interval(ours: Sequence[float], theirs: Sequence[float], level: float = 0.95) -> tuple[float, float]:
+    """An exact interval of the mean difference of such rows; it excludes 0 where `mcnemar` gives p < 1 - level.
+
+    Clopper and Pearson's interval of b / n among the n rows where the two differ, scaled to all rows.
+    """
+    b = sum(1 for one, other in zip(ours, theirs, strict=True) if one > other)
+    n = b + sum(1 for one, other in zip(ours, theirs, strict=True) if one < other)
+
+    def at_most(k: int, share: float) -> float:
+        return math.fsum(math.comb(n, i) * share**i * (1 - share) ** (n - i) for i in range(k + 1))
+
+    def solved(k: int, tail: float) -> float:
+        """The share with which at most k of n happen with the probability `tail`."""
+        low, high = 0.0, 1.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (middle, high) if at_most(k, middle) > tail else (low, middle)
+        return low
+
+    tail = (1 - level) / 2
+    ends = (solved(b - 1, 1 - tail) if b else 0.0, solved(b, tail) if b < n else 1.0)
+    return (2 * ends[0] - 1) * n / len(ours), (2 * ends[1] - 1) * n / len(ours)
+
+
 def compare_rows(ours: Sequence[float], theirs: Sequence[float]) -> Difference:
     """The paired bootstrap of `ours` over `theirs` over the rows that both were measured on."""
     import numpy as np

@@ -11,16 +11,19 @@ After Visually Guided Decoding (arXiv 2505.08622): a beam search without trainin
 4. Rounds repeat this with twice as many beams each. Known scores are not paid for again.
 5. The best answer is then revised: at every position, other likely tokens and no token are tried; a revision with a
    higher merit is the new answer, until there is none.
+6. If the task has scores of single words, the answer is one of which each word scores well by itself: a search can find
+   words that fit together by chance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from pinprompt.english import words
 from pinprompt.errors import BudgetSpent, SettingError
 from pinprompt.methods.protocol import Candidate, Cost, Finalist, Outcome, Search
 from pinprompt.methods.trials import Trials
@@ -32,6 +35,13 @@ from pinprompt.values import Prompt
 
 ENDS = ("\n", ".", "!", "?")
 """Texts that end a phrase: the end of a line or sentence."""
+EVIDENCE = 0.7
+"""Share of the best single word's score that each word of an answer needs."""
+SMALL_WORDS = frozenset((
+    "a", "an", "and", "are", "as", "at", "by", "for", "from", "in", "into", "is", "it", "its", "of", "on", "or", "over",
+    "that", "the", "there", "this", "to", "two", "under", "was", "with",
+))  # fmt: skip
+"""Words that need no evidence."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +166,12 @@ class _Decoding:
     def finish(self, stopped: str) -> Outcome:
         """The answers, best first; by dev score if the task has a dev split."""
         self.trials.save()
-        best = self._best(self.search.scoring.finalists)
+        count = self.search.scoring.finalists
+        best = self._best(len(self.answers))
+        if hints := dict(self.search.task.hints()) if isinstance(self.search.task, Hinting) else {}:
+            bar = EVIDENCE * max(hints.values())
+            best.sort(key=lambda answer: not _supported(answer.prompt.text, hints, bar))
+        best = best[:count]
         candidates = [Candidate(answer.prompt, "guided", answer.score) for answer in best]
         finalists = None if "dev" in self.search.splits else [Finalist(one, None) for one in candidates]
         return Outcome(candidates, stopped, self.trials.step, {"rounds": self.round}, finalists)
@@ -292,6 +307,12 @@ class _Decoding:
         ] or [ROOT]
         answers = [Answer(Prompt(text, tuple(ids)), score, mean) for text, ids, score, mean in state["answers"]]
         self.answers = {answer.prompt.text: answer for answer in answers}
+
+
+def _supported(text: str, hints: Mapping[str, float], bar: float) -> bool:
+    """Whether a text has words with evidence, and none without."""
+    telling = [word for word in words(text.lower()) if word not in SMALL_WORDS]
+    return bool(telling) and all(hints.get(word, float("-inf")) >= bar for word in telling)
 
 
 def _ends(writer: Writer) -> list[int]:

@@ -38,7 +38,7 @@ from pinprompt.errors import BudgetSpent, SettingError
 from pinprompt.methods.headroom import Headroom, expected_gain
 from pinprompt.methods.protocol import Block, Candidate, Cost, Finalist, Outcome, Search
 from pinprompt.methods.selection import chances_of_best, row_means
-from pinprompt.methods.variations import allowed, as_prompt, variations, without
+from pinprompt.methods.variations import NEUTRAL, allowed, as_prompt, variations, without
 from pinprompt.policy.writer import Writer
 from pinprompt.recipe.sections import RaceSettings
 from pinprompt.tasks.protocol import (
@@ -88,6 +88,11 @@ CORES = (
     "the category is", "it belongs under", "it is all about", "the theme is",
 )  # fmt: skip
 """Second halves of stock phrases."""
+STATED = (
+    "Is it {words}? It is", "Is this {words}? This is", "In one word, {words}? It is", "Which is it, {words}?",
+    "The right label, {words}, is", "Of {words}, this is",
+)  # fmt: skip
+"""Phrases that state the task: {words} are the label words. They are in every race, if they are short enough."""
 
 
 @dataclass
@@ -96,6 +101,8 @@ class Runner:
 
     prompt: Prompt
     source: str
+    plain: bool = False
+    """Whether people wrote it: a stock phrase, or one that states the task."""
     blocks: int = 0
     """On how many blocks it was asked."""
     values: Floats = field(default_factory=lambda: np.zeros(0))
@@ -125,7 +132,7 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
             _tell(search, steps, block, runners)
             steps += 1
         if task.info.learns and "headroom" not in extras and len(runners) >= LEAST_TIED:
-            extras["headroom"] = _headroom(search, runners, blocks, count, rounds).facts()
+            extras["headroom"] = _headroom(search, runners, blocks, count).facts()
             search.emit(Event("headroom", steps, extras["headroom"]))
 
     try:
@@ -133,14 +140,15 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
         for number in range(1, (rounds if task.info.learns else 1) + 1 if runners else 1):
             _ask(search, runners, blocks[:number])
         if _perfect(search, runners) and settings.early_stop:
-            extras["headroom"] = _headroom(search, runners, blocks[:1], count, rounds).facts()
+            extras["headroom"] = _headroom(search, runners, blocks, count).facts()
             return _outcome(search, made, settings, runners, blocks, "nothing to gain", steps, extras)
         if runners and task.info.learns:
             _ask(search, runners, blocks[:1])  # answers are known: values on the first block only, as for all others
         with on_the_clock(search.evaluator.stop):
             pool = _filled(search, made, settings, [runner.prompt.text for runner in runners], count)
         vary = partial(variations, made, count=count, seed=search.seed)
-        _first_block(search, settings, blocks, runners, pool, count, tell, vary if pool.drafts else None)
+        varied = any(not draft.name for draft in task.drafts())
+        _first_block(search, settings, blocks, runners, pool, count, tell, vary if varied else None)
         if tied := _tied(search, runners, steps):
             stopped, rounds, extras["problem"] = "tied", 1, tied
         for number in range(1, rounds):
@@ -165,9 +173,9 @@ def _filled(search: Search, writer: Writer, settings: RaceSettings, hand: Sequen
     task, most = search.task, max(WRITTEN, 3 * count)
     drafts = [draft.text for draft in task.drafts() if not draft.name]
     candidates = drafted(writer, drafts, hand, most, search.seed) if drafts else []
+    english = task.info.language == "en"
+    phrases = english and settings.phrases
     if not candidates:  # no drafts, or none that meets the constraints
-        english = task.info.language == "en"
-        phrases = english and settings.phrases
         heads = (*(HEADS if english else ()), *(OPENERS if phrases else ()))
         candidates = [*(stock(writer) if phrases else ()), *written(writer, heads, most, search.seed)]
     if not candidates:
@@ -177,6 +185,10 @@ def _filled(search: Search, writer: Writer, settings: RaceSettings, hand: Sequen
         )
     words = task.label_words() if isinstance(task, LabelWords) else ()
     pool = Pool(writer, candidates, words, settings.max_perplexity, drafts)
+    if not drafts and phrases:
+        stated = stating(writer, words) if words else []
+        pool.add(stated, drafts=True)
+        pool.plain = {prompt.text for prompt in (*stock(writer), *stated)}
     pool.add(_chats(task, writer), drafts=True)
     return pool
 
@@ -327,14 +339,23 @@ def cut(runners: Sequence[Runner], settings: RaceSettings) -> list[Runner]:
 
 
 def stock(writer: Writer) -> list[Prompt]:
-    """Stock phrases that meet the user's constraints, as ids of the writer: every opener with every core."""
+    """Stock phrases that meet the user's constraints: every opener with every core."""
+    return _spelled(writer, [f"{opener} {core}".strip() for opener in ("", *OPENERS) for core in CORES])
+
+
+def stating(writer: Writer, words: Sequence[str]) -> list[Prompt]:
+    """Phrases that state the task and meet the user's constraints."""
+    listed = " or ".join([", ".join(words[:-1]), words[-1]])
+    return _spelled(writer, [phrase.format(words=listed) for phrase in STATED])
+
+
+def _spelled(writer: Writer, texts: Sequence[str]) -> list[Prompt]:
+    """Texts as prompts of the writer, without those that are too long or break a constraint."""
     found: dict[str, Prompt] = {}
-    for opener in ("", *OPENERS):
-        for core in CORES:
-            text = f"{opener} {core}".strip()
-            prompt = writer.prompt(writer.vocabulary.tokens.encode(" " + text[:1].upper() + text[1:]))
-            if len(prompt.ids) < writer.length and allowed(writer, prompt):
-                found.setdefault(prompt.text, prompt)
+    for text in texts:
+        prompt = writer.prompt(writer.vocabulary.tokens.encode(" " + text[:1].upper() + text[1:]))
+        if len(prompt.ids) < writer.length and allowed(writer, prompt):
+            found.setdefault(prompt.text, prompt)
     return list(found.values())
 
 
@@ -389,6 +410,8 @@ class Pool:
     ) -> None:
         """`drafts` were written by people, so the limit on perplexity does not apply to them."""
         self.prompts, self._writer, self._limit, self.drafts = list(prompts), writer, max_perplexity, set(drafts)
+        self.plain: set[str] = set()
+        """Phrases that people wrote."""
         first = [ids[0] for word in words if (ids := writer.vocabulary.tokens.encode(" " + word))]
         order = list(range(len(self.prompts)))
         if first:
@@ -452,7 +475,7 @@ def _first_block(
                 pool.add(vary([runner.prompt.text for runner in ahead]))
                 vary = None
             _propose(search, pool, ahead)
-        fresh = [Runner(prompt, "pool") for prompt in pool.take(wanted)]
+        fresh = [Runner(prompt, "pool", prompt.text in pool.plain) for prompt in pool.take(wanted)]
         if not fresh:
             break  # the pool is empty: it was small, or most of its prompts exceed the limit on perplexity
         try:
@@ -469,7 +492,7 @@ def _perfect(search: Search, runners: Sequence[Runner]) -> bool:
     return search.task.info.learns and any(_outcomes(search, runner, rows).mean() >= 1.0 for runner in known)
 
 
-def _headroom(search: Search, runners: Sequence[Runner], blocks: Sequence[Block], count: int, rounds: int) -> Headroom:
+def _headroom(search: Search, runners: Sequence[Runner], blocks: Sequence[Block], count: int) -> Headroom:
     """What the search is expected to add to the best hand-written prompt, by the prompts asked so far."""
     task, first = search.task, blocks[0].rows
     hand = [runner for runner in runners if runner.source not in ("pool", "pruned")] or runners[:1]
@@ -635,10 +658,11 @@ def _chosen(search: Search, writer: Writer, choose: str, finalists: Sequence[Run
     """The index of the answer among the finalists, which are ordered by score."""
     if choose == "paired":
         return _paired(search, finalists)
-    if choose == "readable":
-        close = _within_error(values)
-        reads = writer.backbone.perplexities([finalists[place].prompt.text for place in close])
-        return close[int(np.argmin(reads))]
+    if choose == "readable" and finalists[0].source in ("pool", "pruned"):
+        close = [place for place in _within_error(values) if finalists[place].source in ("pool", "pruned")]
+        reads = writer.backbone.perplexities([finalists[place].prompt.text for place in close], NEUTRAL)
+        ranked = zip([not finalists[place].plain for place in close], reads, close, strict=True)
+        return min(ranked)[-1]
     return 0
 
 

@@ -16,6 +16,10 @@ MORE = 4
 """How many words longer a new ending may be than the one that it replaces."""
 MARKS = ".:!?"
 
+NEUTRAL = "I read this text."
+"""A sentence that prompts are read after to tell how readable they are. By itself, a short prompt's first token counts
+for most: "It was" is less likely than "They even send their pictures"."""
+
 
 def variations(writer: Writer, texts: Sequence[str], count: int, seed: int) -> list[Prompt]:
     """Up to `count` distinct prompts that meet the constraints: infillings and new endings of the texts in turn."""

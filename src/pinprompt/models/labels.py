@@ -161,11 +161,6 @@ class CausalLabels(LocalLabels):
         self._pasts: OrderedDict[TokenPath, torch.Tensor] = OrderedDict()
         self._pad = next(i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id, 0) if i is not None)
 
-    @property
-    def sequences(self) -> int:
-        """Sequences needed for one text and prompt: one per distinct beginning of the label words."""
-        return len({ids[:-1] for ids in self.words.ids})
-
     def words_for(self, frame: Frame, words: Mapping[str, str] | None = None) -> LabelWords:
         """The ids of the label words, or of other words, after another template."""
         context = frame.around("it")[0]
@@ -480,11 +475,6 @@ class MaskedLabels(LocalLabels):
         forced = spaced if with_space != without else None
         self.words = words_in_mask(self.encoder, words, frame, self.mask_token, spaced=forced)
         self._pad = tokenizer.pad_token_id or 0
-
-    @property
-    def sequences(self) -> int:
-        """Sequences needed for one text and prompt: one per number of masks that the label words need."""
-        return len({len(ids) for ids in self.words.ids})
 
     def words_for(self, frame: Frame, words: Mapping[str, str] | None = None) -> LabelWords:
         """The ids of the label words, or of other words, as the tokenizer reads them in another template."""

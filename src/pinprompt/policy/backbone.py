@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,11 +16,10 @@ from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 from pinprompt.errors import ModelError, SettingError
-from pinprompt.models.cache import home, kept_tensor, place
+from pinprompt.models.cache import home, place
 from pinprompt.models.packed import PackedLayers, packable, product
 from pinprompt.models.passes import side_by_side
 from pinprompt.policy.words import Mask
-from pinprompt.values import derive
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -184,26 +183,26 @@ class Backbone:
         """Perplexity of a text after the opening token, without a context."""
         return self.perplexities([text])[0]
 
-    def perplexities(self, texts: Sequence[str]) -> list[float]:
-        """The perplexity of each text, read by itself, several texts side by side."""
-        return [float((-logprobs.mean()).exp()) for _, logprobs in self.likelihoods(texts)]
-
-    def likelihoods(self, texts: Sequence[str]) -> list[tuple[Tensor, Tensor]]:
-        """For each text its tokens after the opening one, [t], and their log-probabilities; texts side by side."""
+    def perplexities(self, texts: Sequence[str], after: str = "") -> list[float]:
+        """The perplexity of each text, read by itself or after another text, several texts side by side."""
         with self._packed_layers:
-            return self.side_by_side(self._likelihoods, texts)
+            found = self.side_by_side(partial(self._likelihoods, after=after), texts)
+        return [float((-logprobs.mean()).exp()) for logprobs in found]
 
     @torch.no_grad()
-    def _likelihoods(self, text: str) -> tuple[Tensor, Tensor]:
-        ids = list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+    def _likelihoods(self, text: str, after: str = "") -> Tensor:
+        """The log-probabilities of a text's tokens after the opening one, or after another text."""
+        ids = list(self.tokenizer(f" {text.lstrip()}" if after else text, add_special_tokens=False)["input_ids"])
         room = getattr(self.config, "max_position_embeddings", None)
         first = self.start() if self.tokenizer.all_special_ids else []
+        if after:
+            first = [*first, *self.tokenizer(after, add_special_tokens=False)["input_ids"]]
         sequence = [*first, *ids][: int(room) if room is not None else None]
         if len(ids) == 0 or len(sequence) < 2:
             raise SettingError(f"a text without tokens to predict has no perplexity: {text!r}")
         tokens = torch.tensor(sequence, device=self.device)
         states = self.body(input_ids=tokens[None], use_cache=False).last_hidden_state[0, :-1]
-        return tokens[1:].cpu(), self.logprobs(states).gather(1, tokens[1:, None])[:, 0].cpu()
+        return self.logprobs(states).gather(1, tokens[1:, None])[max(0, len(first) - 1) :, 0].cpu()
 
     def _last(self, states: Tensor) -> Tensor:
         last = states[:, -1].detach()
@@ -326,49 +325,3 @@ class Tokens:
             self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
             for ids in sequences
         ]
-
-
-# The frequency of each single token according to the frozen LM; SLOR subtracts it from a text's likelihood.
-
-
-ROWS, LENGTH = 64, 16
-"""Number of texts that the LM writes, and tokens in each: 1,024 distributions are averaged."""
-
-
-def log_unigrams(backbone: Backbone) -> Tensor:
-    """Log-probabilities [V] of single tokens, on the CPU; kept in the cache, since they need one pass per token."""
-    return kept_tensor(_key(backbone), "frequencies of tokens", lambda: estimated(backbone))
-
-
-@torch.no_grad()
-def estimated(backbone: Backbone, rows: int = ROWS, length: int = LENGTH) -> Tensor:
-    """log of the mean of p(. | z_{0:t-1}) over `rows` texts z that the LM writes and t < `length`: [V]."""
-    chance = torch.Generator().manual_seed(derive(0, "unigrams"))
-    total = torch.zeros(backbone.vocabulary_size, dtype=torch.float64)
-    ids = _openings(backbone, rows, chance)
-    cache = backbone.growing_cache() if backbone.incremental else None
-    new = ids
-    for _ in range(length):
-        probabilities = backbone.logprobs(backbone.read(new.to(backbone.device), cache)).exp().cpu()
-        total += probabilities.sum(0, dtype=torch.float64)
-        drawn = torch.multinomial(probabilities, 1, generator=chance)
-        ids = torch.cat([ids, drawn], 1)
-        new = ids if cache is None else drawn
-    # The smallest positive float keeps the logarithm finite for a token with probability 0.
-    return (total / (rows * length)).clamp_min(torch.finfo(torch.float32).tiny).log().float()
-
-
-def _openings(backbone: Backbone, rows: int, chance: torch.Generator) -> Tensor:
-    """The first tokens of the texts, [rows, t]: the token that opens a text, or random ones if there is none."""
-    if backbone.tokenizer.all_special_ids:
-        return torch.tensor([backbone.start()] * rows)
-    return torch.randint(len(backbone.tokenizer), (rows, 1), generator=chance)
-
-
-def _key(backbone: Backbone) -> str:
-    """A hash of the LM's first logits, which depend on all weights that are used to read and write a token."""
-    opening = _openings(backbone, 1, torch.Generator().manual_seed(0))
-    logits = backbone.logits(backbone.read(opening.to(backbone.device)))
-    digest = hashlib.sha256(logits.cpu().numpy().tobytes())
-    digest.update(f"{ROWS}x{LENGTH}".encode())
-    return digest.hexdigest()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from torch import Tensor
 from pinprompt.errors import SettingError
 from pinprompt.maths.entropy import Entropy, policy, value
 from pinprompt.policy.adapter import Adapter
-from pinprompt.policy.backbone import Backbone, log_unigrams
+from pinprompt.policy.backbone import Backbone
 from pinprompt.policy.prefix_tree import PrefixTree
 from pinprompt.policy.reader import Prefix, Reader
 from pinprompt.policy.vocabulary import Ignorable, Vocabulary
@@ -150,15 +149,6 @@ class Writer:
         states, kept = self.tree.look(prefixes)
         assert kept is not None
         return torch.cat([self.backbone.logprobs(part) for part in self._passes(states)])[: len(prefixes)], kept
-
-    def likelihoods(self, texts: Sequence[str]) -> list[tuple[list[float], list[float]]]:
-        """For each text the log-probabilities of its tokens by the frozen LM: in context, and each by itself."""
-        found = self.backbone.likelihoods(texts)
-        return [(logprobs.tolist(), self._unigrams[tokens].tolist()) for tokens, logprobs in found]
-
-    @cached_property
-    def _unigrams(self) -> Tensor:
-        return log_unigrams(self.backbone)
 
     def prompt(self, ids: Iterable[int]) -> Prompt:
         """A prompt from its ids."""

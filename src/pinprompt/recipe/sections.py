@@ -232,10 +232,10 @@ class RaceSettings(Section):
         0.1, ge=0, lt=1, description="Share of the calls reserved for removing needless words from the answer; 0: none."
     )
     choose: Literal["score", "readable", "paired"] = Field(
-        "score",
-        description="How the answer is chosen: score: the best score; readable: the most likely prompt within a "
-        "standard error of it; paired: the best score if it beats the best hand-written prompt on dev by more than a "
-        "standard error, otherwise that hand-written prompt.",
+        "readable",
+        description="How the answer is chosen: score: the best score; readable: of those within a standard error of "
+        "it, a phrase that people wrote before others, then the most likely one; paired: the best score if it beats "
+        "the best hand-written prompt on dev by more than a standard error, otherwise that hand-written prompt.",
     )
     early_stop: bool = Field(
         True,
@@ -356,14 +356,15 @@ class BudgetSettings(Section):
         None,
         ge=1,
         le=10**15,
-        description="Maximum number of calls in the search (a call is one example); the report's calls are extra.",
+        description="Maximum number of calls in the search (a call is one example); the report's calls are extra. For "
+        "a model behind an API: everything that is sent, the report included.",
     )
     total_calls: int | None = Field(
         None,
         ge=1,
         le=10**15,
         description="Maximum number of calls in search and report, including repeated and lost requests. None: for a "
-        "model behind an API, `calls` plus the report's calls, plus 10 % of both for lost requests.",
+        "model behind an API, `calls`. If it is given, `calls` limits the search alone.",
     )
     tokens: int | None = Field(
         None, ge=1, le=10**15, description="Maximum number of tokens sent and received in search and report."

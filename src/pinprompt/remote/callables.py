@@ -34,7 +34,6 @@ class CallableLabels:
 
     kind = "causal"
     mask_token = ""
-    sequences = 1
     billed = None
 
     def __init__(self, function: Callable[..., Any], words: Mapping[str, str]) -> None:

@@ -90,7 +90,6 @@ class RemoteClassifier:
 
     kind = "causal"
     mask_token = ""
-    sequences = 1
 
     def __init__(self, client: RemoteClient, words: Mapping[str, str], contact: bool = True) -> None:
         lowered = [word.strip().lower() for word in words.values()]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import TypeVar
 
@@ -31,6 +31,8 @@ class Series:
     dots: bool = False
     errors: Sequence[float] = ()
     """One standard error for each point, drawn as a band around the line."""
+    look: int | None = None
+    """The number of its colour and dashes, so that it has the same in several charts; none: its place."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +98,14 @@ def line_chart(
     series: Sequence[Series], *, title: str, x: str, y: str, log_x: bool = False, log_y: bool = False,
     label: Callable[[float], str] = compact, ticks: Sequence[float] | None = None,
 ) -> str:  # fmt: skip
-    """Lines over a grid with a legend below; '' if no series has two points. `ticks` are those of the x axis."""
-    drawn = [Series(one.name, thin(one.points), one.dots, thin(one.errors)) for one in series if len(one.points) > 1]
+    """Lines over a grid with a legend below; '' if there is nothing to draw. `ticks` are those of the x axis.
+
+    A series needs two points, or one if it has dots.
+    """
+    drawn = [
+        replace(one, points=thin(one.points), errors=thin(one.errors), look=place if one.look is None else one.look)
+        for place, one in enumerate(one for one in series if len(one.points) > (0 if one.dots else 1))
+    ]
     if not drawn:
         return ""
     bands = [_band(one) for one in drawn]
@@ -110,13 +118,14 @@ def line_chart(
     def pixels(points: Sequence[Point]) -> str:
         return " ".join(f"{across.at(a):.1f},{up.at(b):.1f}" for a, b in points)
 
-    for place, (one, band) in enumerate(zip(drawn, bands, strict=True)):
+    for one, band in zip(drawn, bands, strict=True):
+        shade = f"s{(one.look or 0) % LOOKS}"
         if one.errors:
-            body.append(f'<polygon class="band s{place % LOOKS}" points="{pixels(band)}"/>')
-        body.append(f'<polyline class="line {_look(place)}" points="{pixels(one.points)}"/>')
+            body.append(f'<polygon class="band {shade}" points="{pixels(band)}"/>')
+        body.append(f'<polyline class="line {_look(one.look or 0)}" points="{pixels(one.points)}"/>')
         if one.dots and len(one.points) <= 60:
-            body += [f'<circle class="dot s{place % LOOKS}" cx="{across.at(a):.1f}" cy="{up.at(b):.1f}" r="2.4"/>' for a, b in one.points]  # fmt: skip  # noqa: E501
-    keys = [f'<line class="line {_look(place)}" x2="16"/>' for place in range(len(drawn))]
+            body += [f'<circle class="dot {shade}" cx="{across.at(a):.1f}" cy="{up.at(b):.1f}" r="2.4"/>' for a, b in one.points]  # fmt: skip  # noqa: E501
+    keys = [f'<line class="line {_look(one.look or 0)}" x2="16"/>' for one in drawn]
     legend, height = _legend([one.name for one in drawn], keys)
     return _frame(title, HEIGHT + height, [*body, *legend])
 

@@ -18,7 +18,7 @@ from pinprompt.methods.table import ROWS
 from pinprompt.reports.entries import Entry, read_entries
 from pinprompt.wording import LOWER_IS_BETTER
 
-READABILITY = ("perplexity", "slor", "dictionary_words", "repeated_tokens", "stable")
+READABILITY = ("perplexity", "in_text", "dictionary_words", "repeated_tokens", "stable")
 WRITTEN = tuple(row.name for row in ROWS if row.kind == "handwritten")  # they come first, as in the paper
 RAW = ", raw"
 LABELS = "task.labels"

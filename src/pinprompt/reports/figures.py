@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ def learning_curves(table: ScoreTable, column: str, axis: str = "calls") -> list
     for row in sorted(table.rows, key=by_number):
         runs = [read_run(entry.folder, prompts=False) for entry in table.runs.get((row, column), ())]
         curves = [greedy_progress(record) if axis == "greedy" else progress(record, axis) for record in runs]
-        drawn = [points for points in curves if len(points) > 1]
+        drawn = [points for points in curves if points]
         if drawn:
             found.append(averaged(row, drawn))
     return found
@@ -193,10 +193,11 @@ def write_figures(folders: Iterable[Path | str], out: Path | str) -> list[Path]:
         for column in table.columns:
             name = f"{column}-{place + 1}" if len(tables) > 1 else column
             end = "-" + re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")[:60] if many else ""
+            looks = {row: number for number, row in enumerate(sorted(table.rows, key=by_number))}
             for axis in AXES:
-                drawn[f"curve-{axis}{end}"] = draw_curves(learning_curves(table, column, axis), axis)
+                drawn[f"curve-{axis}{end}"] = draw_curves(learning_curves(table, column, axis), axis, looks=looks)
             score = f"{'' if table.split == 'train' else 'dev '}score of the greedy prompt"
-            drawn[f"curve-greedy{end}"] = draw_curves(learning_curves(table, column, "greedy"), "calls", score)
+            drawn[f"curve-greedy{end}"] = draw_curves(learning_curves(table, column, "greedy"), "calls", score, looks)
             for setting in ABLATIONS:
                 lines = ablation(table, column, setting)
                 drawn[f"ablation-{setting}{end}"] = draw_ablation(lines, setting, table.metric)
@@ -210,9 +211,15 @@ def write_figures(folders: Iterable[Path | str], out: Path | str) -> list[Path]:
     return written
 
 
-def draw_curves(curves: Sequence[Curve], axis: str, score: str = "best score so far") -> str:
-    """Lines with the standard error as a band; '' if there are none."""
-    return line_chart(_series(curves), title=score, x=X_AXES[axis], y=score)
+def draw_curves(
+    curves: Sequence[Curve], axis: str, score: str = "best score so far", looks: Mapping[str, int] | None = None
+) -> str:
+    """Lines with the standard error as a band, a single point as a dot; '' if there are none.
+
+    `looks` numbers the rows, so that each has one colour in all figures.
+    """
+    lines = [replace(one, dots=len(one.points) == 1, look=(looks or {}).get(one.name)) for one in _series(curves)]
+    return line_chart(lines, title=score, x=X_AXES[axis], y=score)
 
 
 def draw_ablation(curves: Sequence[Curve], setting: str, metric: str) -> str:

@@ -66,21 +66,23 @@ def verdict(record: RunRecord) -> Part | None:
     """The verdict on the prompt found, as in the terminal and result.json."""
     judged = judge_result(record.result, primary_of(record))
     if judged is not None:
-        return {"kind": VERDICTS[judged.kind], "text": judged.sentence, "numbers": judged.details}
+        kind = VERDICTS["unclear" if judged.advice and judged.kind == "better" else judged.kind]
+        return {"kind": kind, "text": judged.sentence, "numbers": judged.details, "advice": judged.advice}
     score = number(record.result.get("score"))
-    return None if score is None else {"kind": "plain", "text": f"Its training score is {plain(score)}.", "numbers": ""}
+    said = f"Its training score is {plain(score or 0.0)}."
+    return None if score is None else {"kind": "plain", "text": said, "numbers": "", "advice": ""}
 
 
 def facts(record: RunRecord) -> list[tuple[str, str]]:
     """The cost of the search and why it stopped."""
     result = record.result
     found = spending(result)
-    for key, name, said in (("steps", "steps", plain), ("seconds", "time", duration)):
+    for key, name, said in (("steps", "steps", plain), ("seconds", "time of the search", duration)):
         value = number(result.get(key))
         if value is not None:
             found.append((name, said(value)))
-    if record.prompts:
-        found.append(("distinct prompts", plain(len(record.prompts))))
+    if (count := number(result.get("prompts"))) is not None:
+        found.append(("prompts tried", plain(count)))
     longer = mapping(result.get("pruned")).get("from")
     if longer:
         found.append(("shortened from", text(longer, 200)))
@@ -128,7 +130,7 @@ def scores(record: RunRecord) -> Part | None:
                 name
                 for _, _, metrics in measured
                 for name, value in metrics.items()
-                if name not in ("rows", "calls")
+                if name not in ("rows", "calls", "majority")
                 and number(value) is not None
                 # Of simpler readings of the labels, one figure is enough here; result.json has the others.
                 and not (name.startswith(READINGS) and not name.endswith(f"_{primary_of(record)}"))
@@ -148,6 +150,8 @@ def scores(record: RunRecord) -> Part | None:
             about = [] if count is None or task in ("inversion", "custom") else [f"{plain(count)} rows"]
             if any(interval for row in rows for _, interval in row["cells"]):
                 about.append("95 % interval in brackets")
+            if (guess := number(measured[0][2].get("majority"))) is not None:
+                about.append(f"always the most frequent label: {metric('accuracy', guess)}")
             titles = [title(text(name, 40)) for name in names]
             said = where(split, task, count if task == "inversion" else None)
             tables.append({"where": said.capitalize(), "names": titles, "rows": rows, "about": "; ".join(about)})
@@ -205,6 +209,9 @@ def _score_chart(record: RunRecord, prompts: list[tuple[str, Any, dict[str, Any]
             value, interval = value_of(mapping(one.get(split)), measured)
             if value is not None:
                 rows.append(Row(shown, value, *(interval or (None, None))))
+    guess = number(inside(record.result, split, "majority"))
+    if guess is not None and name == "accuracy" and rows:
+        rows.append(Row("most frequent label", guess, None, None))
     heading = f"{title(name)} {where(split, record.result.get('task'))}"
     heading += ", with 95 % intervals" if any(row.low is not None for row in rows) else ""
     return interval_chart(rows, title=heading, label=lambda value: metric(name, value)) if len(rows) > 1 else ""
@@ -216,7 +223,7 @@ def top(record: RunRecord) -> Part | None:
     if not rows:
         return None
     for_each = [dict(row, perplexity=perplexity_of(row)) for row in rows]
-    known = ("score", "dev", "perplexity", "slor")
+    known = ("score", "dev", "perplexity", "in_text")
     names = [name for name in known if any(number(row.get(name)) is not None for row in for_each)]
     shown = [
         {
@@ -230,6 +237,7 @@ def top(record: RunRecord) -> Part | None:
     return {
         "names": [titles.get(name, title(name)) for name in names],
         "rows": shown,
+        "score_is": text(record.result.get("score_is") or "", 400),
         "sources": any(row["source"] for row in shown),
     }
 
@@ -443,13 +451,13 @@ def _known_words(record: RunRecord) -> list[tuple[str, str]]:
 
 
 def improvements(record: RunRecord) -> list[tuple[str, str]]:
-    """The best prompt of the search each time that it changed, with its score; only the last ones."""
-    found: list[tuple[str, str]] = []
+    """The best prompt of the search each time that its score rose; only the last ones."""
+    found: list[tuple[str, float]] = []
     for event in record.of("step"):
         words, score = text(event.get("best_prompt") or "", 300).strip(" "), number(event.get("score_best"))
-        if words and score is not None and (not found or found[-1][0] != words):
-            found.append((words, f"{score:.3f}"))
-    return found[-MAX_EXAMPLES:]
+        if words and score is not None and (not found or found[-1][1] < score):
+            found.append((words, score))
+    return [(words, f"{score:.3f}") for words, score in found[-MAX_EXAMPLES:]]
 
 
 def _pictures(rows: Any) -> list[Part]:

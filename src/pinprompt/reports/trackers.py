@@ -29,7 +29,8 @@ def sentence(event: Event) -> str:
     """A step as text: the best prompt so far with its score, and the cost."""
     data = event.data
     support = data.get("support") or []
-    parts = [f"best {data['score_best']:.4g}", repr(data["best_prompt"])]
+    rows = f" on {data['rows']} rows" if data.get("rows") else ""  # a race asks more and more rows
+    parts = [f"best {data['score_best']:.4g}{rows}", repr(data["best_prompt"])]
     if data.get("score_mean") is not None:
         parts.append(f"mean {data['score_mean']:.4g}")
     if support:

@@ -17,13 +17,24 @@ from pinprompt.recipe.recipe import Recipe
 from pinprompt.recipe.task_sections import CustomSettings
 from pinprompt.run import build
 from pinprompt.tasks.function import FunctionTask
-from pinprompt.tasks.protocol import Billed, Combining, Task, billed, calls, fit_rows, hand_written, split_rows, splits
+from pinprompt.tasks.protocol import (
+    Billed,
+    Combining,
+    Task,
+    billed,
+    calls,
+    draft_named,
+    fit_rows,
+    hand_written,
+    split_rows,
+    splits,
+)
 from pinprompt.values import Draw, Prompt, derive
 
-PROBE_SECONDS = 20.0
+PROBE_SECONDS = 8.0
 """Maximum seconds for measuring: texts can be of any length."""
-PROBES = 16
-"""Number of prompts scored to measure the time of a call: as many as in a step."""
+PROBES, PROBED_ROWS = 4, 8
+"""Number of prompts and rows that are scored to measure the time of a call."""
 WORDS = (
     "time", "year", "people", "way", "day", "man", "thing", "woman", "life",
     "child", "world", "school", "state", "family", "student", "group", "country", "problem",
@@ -121,8 +132,9 @@ def _estimate(
     if given is None and isinstance(recipe.task, CustomSettings):
         named, given = True, FunctionTask(_not_called, calls_per_prompt=recipe.task.calls_per_prompt)
     started, device = time.perf_counter(), build.choose_device(device)
-    task = given or build.build_task(recipe, device, contact=not remote)
+    task = given or build.build_task(recipe, device, contact=False)
     loading = time.perf_counter() - started
+    recipe = with_report_inside(recipe, task, method)
     cost, report = cost_of(recipe, task, method), _report(recipe, task, reported, method)
     planned = cost.calls
     report_calls = sum(asked.calls for asked in report)
@@ -208,7 +220,7 @@ def _seconds_per_call(recipe: Recipe, task: Task) -> float:
     texts = [[WORDS[(number + 5 * place) % len(WORDS)] for place in range(length)] for number in range(PROBES + 1)]
     prompts = [Prompt(" ".join(words)) for words in texts]
     draws = [Draw(derive(recipe.seed, "estimate", number)) for number in range(len(prompts))]
-    rows = split_rows(task, "train")
+    rows = split_rows(task, "train")[:PROBED_ROWS]
     started = time.perf_counter()
     task.ask(prompts[:1], rows, draws[:1])
     if (taken := time.perf_counter() - started) > PROBE_SECONDS / PROBES:
@@ -267,8 +279,8 @@ PARTS = 16
 """Maximum number of words that the report leaves out one by one."""
 WORD = 12
 """Assumed bytes per word of a prompt that is not known yet."""
-SPARE = 100
-"""Minimum allowance for lost calls to a server before a run stops."""
+SPARE = 4
+"""Calls besides a twentieth of all that are kept for lost requests to a server and for its probe."""
 
 
 def parts_of(recipe: Recipe, task: Task, words: int) -> int:
@@ -279,8 +291,9 @@ def parts_of(recipe: Recipe, task: Task, words: int) -> int:
 
 
 def rivals(recipe: Recipe, task: Task) -> dict[str, str]:
-    """The hand-written prompts that a report compares with, by name."""
-    return {name: text for name, text in hand_written(task).items() if name != recipe.method}
+    """The prompts that a report compares with, by name."""
+    own = draft_named(task, recipe.method)
+    return {name: text for name, text in hand_written(task).items() if text != own}
 
 
 def report_plan(recipe: Recipe, task: Task, found: Prompt, parts: int, cost: Cost) -> list[tuple[Prompt, str, bool]]:
@@ -312,6 +325,31 @@ def report_cost(recipe: Recipe, task: Task, cost: Cost) -> tuple[int, int, int]:
     return count, tokens_in, tokens_out
 
 
+def with_report_inside(recipe: Recipe, task: Task, method: Any = None) -> Recipe:
+    """For a model behind an API, `budget.calls` is all that is sent: the search gets what the report leaves.
+
+    Also if no report is wanted yet, so that the same search is continued when it is.
+    """
+    limits = recipe.budget
+    if billed(task) is None or limits.calls is None or limits.total_calls is not None:
+        return recipe
+    left, total = limits.calls, limits.calls
+    while True:
+        inner = recipe.model_copy(
+            update={"budget": limits.model_copy(update={"calls": left, "total_calls": total})}
+        )  # fmt: skip
+        # The fewer rows a search can ask, the more are left to the report.
+        needed = sum(asked.calls for asked in _report(inner, task, True, method)) + SPARE + total // 20
+        if total - needed >= left:
+            return inner
+        left = total - needed
+        if left < 1:
+            raise SettingError(
+                f"{total:,} calls do not suffice for the report, which takes about {needed:,}; raise --calls or lower "
+                "--test-rows"
+            )
+
+
 def hold_for_report(recipe: Recipe, task: Task, budget: Budget, cost: Cost) -> Reservation | None:
     """Reserve the cost of the report, so that the search cannot spend it; a SettingError if too little is left.
 
@@ -320,9 +358,8 @@ def hold_for_report(recipe: Recipe, task: Task, budget: Budget, cost: Cost) -> R
     """
     count, tokens_in, tokens_out = report_cost(recipe, task, cost)
     limits, model = recipe.budget, billed(task)
-    if model is not None and limits.calls is not None and limits.total_calls is None:
-        planned = limits.calls + count
-        budget.total_calls = planned + max(SPARE, planned // 10)
+    if model is not None and limits.calls is not None and limits.total_calls is not None:
+        count = min(count, max(0, limits.total_calls - limits.calls))
     share = 1.0
     if limits.tokens is not None and tokens_in + tokens_out:
         share = min(share, limits.tokens / 2 / (tokens_in + tokens_out))

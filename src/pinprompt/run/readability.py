@@ -1,4 +1,4 @@
-"""Readability of a prompt: dictionary words, repeated tokens, decode-encode stability, perplexity and SLOR.
+"""Readability of a prompt: dictionary words, repeated tokens, decode-encode stability, and what its LM says of it.
 
 Pure functions without heavy imports; the dictionary is `pinprompt.english`.
 """
@@ -34,36 +34,14 @@ def is_stable(ids: Sequence[int], tokenizer: Tokenizer) -> bool:
     return [int(one) for one in again] == given
 
 
-def perplexity(log_likelihoods: Sequence[float]) -> float:
-    """exp of the mean negative log-likelihood per token; infinity if it overflows, NaN for no tokens."""
-    if not log_likelihoods:
-        return math.nan
-    try:
-        return math.exp(-math.fsum(log_likelihoods) / len(log_likelihoods))
-    except OverflowError:
-        return math.inf
-
-
-def slor(log_likelihoods: Sequence[float], log_unigrams: Sequence[float]) -> float:
-    """Syntactic log-odds ratio: how much more likely each token is in its place than on its own; NaN for no tokens.
-
-    (log p_LM(z) - sum_t log p_unigram(z_t)) / |z|  (Kann, Rothe, Filippova 2018). Higher is more readable; unlike
-    perplexity it does not penalise rare words.
-    """
-    if not log_likelihoods:
-        return math.nan
-    together, alone = math.fsum(log_likelihoods), math.fsum(log_unigrams)
-    return (together - alone) / len(log_likelihoods)
-
-
 def readability(
     text: str, *, ids: Sequence[int] = (), tokenizer: Tokenizer | None = None,
     fluency: Mapping[str, float] | None = None,
 ) -> dict[str, float | int | bool]:  # fmt: skip
     """The `readability` entry of `result.json`, without unknown parts.
 
-    Without ids, `repeated_tokens` counts words. `fluency` has the LM's perplexity and SLOR; an infinite or undefined
-    value is left out, since JSON cannot represent it.
+    Without ids, `repeated_tokens` counts words. `fluency` has the LM's perplexities; an infinite or undefined value
+    is left out, since JSON cannot represent it.
     """
     found: dict[str, float | int | bool] = {
         "dictionary_words": dictionary_words(text),

@@ -10,25 +10,28 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pinprompt.answers.budget import Reservation
 from pinprompt.errors import BudgetSpent, RunError, SettingError, UselessAnswers
 from pinprompt.folder.folder import RunFolder
 from pinprompt.folder.identity import changed_files
 from pinprompt.folder.reading import WITH_TEXTS, changed_since, read_environment, read_run, sequence
 from pinprompt.methods.protocol import Candidate, Finalist, Outcome, Search
-from pinprompt.methods.selection import announce, ask_blocks, ensemble, facts_of, select
+from pinprompt.methods.selection import announce, ask_blocks, ensemble, facts_of, row_means, select
 from pinprompt.methods.table import METHODS, row_of
-from pinprompt.methods.variations import without
+from pinprompt.methods.variations import NEUTRAL, without
 from pinprompt.recipe import recipe as recipes
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.recipe.task_sections import MANNERS
 from pinprompt.run import build, consent
-from pinprompt.run.estimating import PARTS, check_budget, cost_of, hold_for_report, parts_of, rivals
-from pinprompt.run.readability import perplexity, readability, slor
+from pinprompt.run.estimating import PARTS, check_budget, cost_of, hold_for_report, parts_of, rivals, with_report_inside
+from pinprompt.run.readability import readability
 from pinprompt.run.verdict import judge_result
 from pinprompt.tasks.protocol import (
     EMBEDDINGS,
     ENSEMBLE,
+    IN_CONTEXT,
     WITH_EMBEDDINGS,
     Judged,
     Rivalled,
@@ -192,8 +195,10 @@ def run(
         if isinstance(task, Windowed):
             task.check_window(recipe.policy.length)
         searched_by = build.load_method(recipe) if method is None else method
-        cost = cost_of(recipe, task, searched_by if recipe.method not in METHODS else None)
-        if few := check_budget(recipe, cost):
+        own = searched_by if recipe.method not in METHODS else None
+        spending = with_report_inside(recipe, task, own)
+        cost = cost_of(spending, task, own)
+        if few := check_budget(spending, cost):
             notes(few)
         # The user gave the recipe or consented to it, so its run folder needs no consent.
         consent.vouch(recipe)
@@ -205,7 +210,7 @@ def run(
         if isinstance(task, Judged) and not recipe.private and (judges := task.kept_judges()):
             record.save_json("judges.json", judges)
         _keep_environment(record, build.environment(device, threads), notes)
-        evaluator = build.build_evaluator(recipe, task, record, device, threads, notes)
+        evaluator = build.build_evaluator(spending, task, record, device, threads, notes)
 
         def emit(event: Event) -> None:
             for listener in (record.record, *listeners):
@@ -226,8 +231,8 @@ def run(
             emit(Event("start", 0, {"method": recipe.method, "task": task.info.name, "seed": recipe.seed,
                                     "length": recipe.policy.length, "primary": task.info.primary}))  # fmt: skip
         run_method = build.build_method(recipe, searched_by)
-        for_report = hold_for_report(recipe, task, evaluator.budget, cost)
-        if (for_dev := build.hold_for_dev(recipe, task, evaluator.budget)) is not None:
+        for_report = hold_for_report(spending, task, evaluator.budget, cost)
+        if (for_dev := build.hold_for_dev(spending, task, evaluator.budget)) is not None:
             held.append(for_dev)
         try:
             outcome = run_method(search)
@@ -237,6 +242,7 @@ def run(
                 reporter(record.path)
             raise
         open_reserve()
+        searched = record.seconds()
         if outcome.finalists is None:
             finalists = select(search, outcome.candidates, outcome.steps)
         else:
@@ -244,12 +250,15 @@ def run(
         if for_report is not None:
             evaluator.budget.release(for_report)
         try:
-            result = conclude(recipe, search, outcome, finalists, writer, record, report)
+            result = conclude(recipe, search, outcome, finalists, writer, report)
         except BudgetSpent as spent:
+            found = f": {finalists[0].candidate.prompt.text!r}" if finalists else ""
             raise BudgetSpent(
-                f"the search is finished, but not its report: {spent}; raise that limit and resume"
+                f"the search found a prompt{found}, but its report could not be paid: {spent}. Raise that limit with "
+                f"`pinprompt resume {record.path} --calls N` (or --set), or get the prompt alone with --no-report"
             ) from None
         evaluator.close()
+        result["seconds"] = round(searched, 3)
         record.save_prompts(evaluator.prompts_table())
         record.save_json("result.json", result)
         record.finish(reporter if report else None)
@@ -343,7 +352,6 @@ def conclude(
     outcome: Outcome,
     finalists: list[Finalist],
     writer: Callable[[], Any],
-    record: RunFolder,
     report: bool = True,
 ) -> dict[str, Any]:
     """The content of result.json; without `report`, without test, hand-written prompts and single words."""
@@ -366,6 +374,7 @@ def conclude(
         "test": found["test"].facts() if "test" in found else None,
         "train": found["train"].facts() if "train" in found else None,
         "primary": task.info.primary,
+        "score_is": task.info.score_is,
         "task": task.info.name,
         "dataset": getattr(recipe.task, "dataset", None),
         "task_model": getattr(recipe.task, "model", None),
@@ -394,6 +403,8 @@ def conclude(
         **(task.exhibits() if isinstance(task, Shown) and not recipe.private else {}),
         **outcome.extras,
     }
+    if "test" not in search.splits and (again := cross_validated(search, finalists)) is not None:
+        result["cross_validated"] = again
     if "updates" in result:
         result["enough_calls"] = cost_of(recipe, task).enough
     result["reported"] = report
@@ -416,21 +427,43 @@ def conclude(
     result |= {"report_calls": evaluator.report_calls, "spent": evaluator.totals()}
     result["found_by"] = found_by(recipe, outcome, best, evaluator.distinct, hand_written(task))
     result["verdict"] = asdict(judged) if (judged := judge_result(result)) else None
-    result["seconds"] = round(record.seconds(), 3)
     return result
 
 
+FOLDS = 5
+
+
+def cross_validated(search: Search, finalists: Sequence[Finalist]) -> float | None:
+    """Without a test split: the primary metric on dev if each fifth is read by the finalist that is best on the rest.
+
+    No call is made. None if there is no choice, or if answers on dev are not known.
+    """
+    evaluator, info = search.evaluator, search.task.info
+    prompts = [one.candidate.prompt for one in finalists if one.dev is not None]
+    scores = [evaluator.known(prompt, "dev") for prompt in prompts]
+    if len(prompts) < 2 or None in scores or info.stochastic:
+        return None
+    outcomes = [one.outcomes.get(info.primary, ()) for one in evaluator.evaluate(prompts, "dev")]
+    values = np.array([row_means(score) for score in scores if score is not None])
+    if any(len(own) != values.shape[1] for own in outcomes) or values.shape[1] < 2 * FOLDS:
+        return None
+    folds = np.arange(values.shape[1]) % FOLDS
+    chosen = [int(values[:, folds != fold].mean(axis=1).argmax()) for fold in folds]
+    return float(np.mean([outcomes[place][row] for row, place in enumerate(chosen)]))
+
+
 def found_by(recipe: Recipe, outcome: Outcome, best: Finalist | None, prompts: int, by_hand: Collection[str]) -> str:
-    """How the answer was found: by hand, by a policy that has learned, or by one that has not yet."""
+    """How the answer was found: given, by a policy that has learned, or by one that has not yet."""
     if best is None:
         return (
             f"trained by gradient ({recipe.method})" if row_of(recipe.method).output != "text" else "nothing was found"
         )
     source = best.candidate.source
     if row_of(recipe.method).kind == "handwritten":
-        return f"written by hand ({source}); nothing was searched"
+        made = "made of labelled examples" if source == IN_CONTEXT else "a fixed prompt"
+        return f"{made} ({source}); nothing was searched"
     if source in by_hand:
-        return f"written by hand ({source}): none of {prompts:,} prompts scored better"
+        return f"the {source} prompt: none of {prompts - 1:,} others scored better"
     if row_of(recipe.method).kind == "rl":
         updates = int(outcome.extras.get("updates", 0))
         way = "the greedy prompt" if source == "greedy" else "a prompt sampled"
@@ -534,6 +567,7 @@ def _tokens(
 
 
 def _fluency(texts: Sequence[str], writer: Callable[[], Any]) -> dict[str, dict[str, float]]:
-    """Readability of each text under the writer's LM."""
-    known = zip(texts, writer().likelihoods(texts), strict=True)
-    return {text: {"perplexity": perplexity(own), "slor": slor(own, unigrams)} for text, (own, unigrams) in known}
+    """The perplexity of each text under the writer's LM, by itself and after a sentence, where prompts stand."""
+    alone, inside = (writer().backbone.perplexities(texts, after) for after in ("", NEUTRAL))
+    known = zip(texts, alone, inside, strict=True)
+    return {text: {"perplexity": own, "in_text": after} for text, own, after in known}

@@ -115,7 +115,8 @@ def predict(
     """Label or answer new texts with the prompt that a run found, or with its ensemble.
 
     One dictionary per text, as in `pinprompt predict --json`: `text`, `label` and `probabilities` of all labels for a
-    classification run; `text` and `answer` for a run with free answers (with `failure` if there is none).
+    classification run; `text` and `answer` for a run with free answers (with `failure` if there is none). A blank text
+    has the label None.
 
     With `with_embeddings` probabilities are the mean of those and of the run's regression on embeddings of the texts.
     With `unsure` also whether a label is `unsure`: its probability is below 0.7, or the run's regression on embeddings
@@ -140,31 +141,45 @@ def predict(
             {"text": text, "answer": reply.text, **({"failure": reply.failure} if reply.failure else {})}
             for text, reply in replies
         ]
-    chances = labeller(run, build.choose_device(device))(texts)
+    filled = [text for text in texts if text.strip()]
+    said = labeller(run, build.choose_device(device))(filled)
     result, others = running.result_of(Path(run)).data, list[dict[str, float]]()
-    if texts and (unsure or with_embeddings):
-        others = _second_opinion(result, str(recipe.task.embeddings), texts)
+    if filled and (unsure or with_embeddings):
+        others = _second_opinion(result, str(recipe.task.embeddings), filled)
     if with_embeddings:
-        chances = [_mean(pair) for pair in zip(chances, others, strict=True)]
-    rows: list[dict[str, Any]] = [
-        {"text": text, "label": _likeliest(own), "probabilities": own} for text, own in zip(texts, chances, strict=True)
-    ]
-    if unsure and rows:
-        for row, own, other in zip(rows, chances, others, strict=True):
-            row["unsure"] = _likeliest(other) != row["label"] or max(own.values()) < LOW
+        both = [_mean([own, other]) if own else other for (_, own), other in zip(said, others, strict=True)]
+        said = [(_likeliest(own), own) for own in both]
+    labelled = iter(said)
+    rows: list[dict[str, Any]] = []
+    for text in texts:
+        label, probabilities = next(labelled) if text.strip() else (None, {})
+        rows.append({"text": text, "label": label, "probabilities": probabilities})
+    if unsure and filled:
+        known = [row for row in rows if row["label"] is not None]
+        for row, other in zip(known, others, strict=True):
+            low = max(row["probabilities"].values(), default=1.0) < LOW
+            row["unsure"] = low or _likeliest(other) != row["label"]
         notes(_on_dev(result))
     return rows
 
 
-def labeller(run: Path | str, device: str) -> Callable[[Sequence[str]], list[dict[str, float]]]:
-    """A function from texts to label probabilities, by the prompt or the ensemble of a classification run."""
+Labels = list[tuple[str, dict[str, float]]]
+"""The label of each text with the probabilities of all labels, {} if the model gives none."""
+
+
+def labeller(run: Path | str, device: str) -> Callable[[Sequence[str]], Labels]:
+    """A function that labels texts by the prompt or the ensemble of a classification run."""
     members = members_of(run)
     words, first = words_of(members), members[0].readout
     task: Any = _with_notes(build.build_labeller(recipe_of(run), device, readout=first, words=words))
 
-    def label(texts: Sequence[str]) -> list[dict[str, float]]:
-        each = [task.predict(one.prompt, texts, one.readout) for one in members]
-        return [_mean([said[place][1] for said in each]) for place in range(len(texts))]
+    def label(texts: Sequence[str]) -> Labels:
+        said: Labels
+        said, *more = [task.predict(one.prompt, texts, one.readout) for one in members]
+        if not more or not all(own for _, own in said):
+            return said
+        means = [_mean([own[place][1] for own in (said, *more)]) for place in range(len(texts))]
+        return [(_likeliest(own), own) for own in means]
 
     return label
 
@@ -261,7 +276,7 @@ def predict_table(
     )  # fmt: skip
     said = dict(zip(filled, found, strict=True))
     key, marks = "answer" if recipe.task.kind == "answers" else "label", ["unsure"] * unsure
-    labels = list(said[filled[0]].get("probabilities", ()))
+    labels = list(said[filled[0]].get("probabilities", ()))  # none if the model gives no probabilities
     names = tables.names_for([key, *(f"probability_{label}" for label in labels), *marks], table.columns)
     added = []
     for place in range(len(texts)):

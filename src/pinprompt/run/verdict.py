@@ -44,6 +44,8 @@ class Verdict:
     test: str | None
     sentence: str
     details: str
+    advice: str = ""
+    """What to use instead, if the test does not speak for the prompt found; the headline of a report then."""
 
 
 def judge_result(result: Mapping[str, Any], primary: str | None = None) -> Verdict | None:
@@ -62,23 +64,39 @@ def judge_result(result: Mapping[str, Any], primary: str | None = None) -> Verdi
     head = f"{title(text(name, 40))} {place}"
     head = f"{head[0].upper()}{head[1:]}: {metric(name, found)}{brackets(name, interval)}"
     beyond = _without_prompt(result, ours, split, name)
+    guess = number(ours.get("majority")) if name == "accuracy" else None
+    chance = guess is not None and guess >= (interval[0] if interval else found)
+    if guess is not None:
+        hardly = "The found prompt is hardly better than always" if chance else "Always"
+        beyond = f" {hardly} giving the most frequent label: {metric(name, guess)}.{beyond}"
+    advice = "No prompt is clearly better than always giving the most frequent label" if chance else ""
+    if split == "dev" and (again := number(result.get("cross_validated"))) is not None:
+        beyond = f" Cross-validated, with the choice made on the other rows: {metric(name, again)}.{beyond}"
+    if result.get("recognised") is False:
+        near = [text(inside(row, "word"), 40) for row in sequence(result.get("known_words"))[:5]]
+        advice = f"I do not recognise this picture. Nearest words: {', '.join(near)}"
     against = _rival(result, split, name)
     if against is None:
         said = "There is no hand-written prompt to compare with."
         if result.get("reported") is False:
             said = "It was not compared with a hand-written prompt, as no report was asked for."
-        return Verdict("alone", split, name, found, None, None, None, None, said, f"{head}.{CAUTION[split]}{beyond}")
+        details = f"{head}.{CAUTION[split]}{beyond}"
+        return Verdict("alone", split, name, found, None, None, None, None, said, details, advice)
     label, theirs = against
     rival, rival_interval = value_of(theirs, name)
     p, test = _tested(outcomes_of(ours, name), outcomes_of(theirs, name))
     kind, said = _judged(found, rival or 0.0, p, label, place)
     if result.get("prompt") and result.get("prompt") == inside(result, "baselines", label, "prompt"):
         said = f"The found prompt is the {label} prompt: the search found no better one."
+    if kind in ("unclear", "worse") or (kind == "untested" and found <= (rival or 0.0)):
+        owner = "your own" if label == "manual" and not result.get("dataset") else f"the {label}"
+        prompt = inside(result, "baselines", label, "prompt")
+        advice = advice or f"Keep {owner} prompt" + (f": {text(prompt, 300)}" if isinstance(prompt, str) else "")
     if task == "inversion":
         said = f"The found words {'fit' if found > (rival or 0.0) else 'do not fit'} better than the {label} ones."
     details = f"{head} against {metric(name, rival)}{brackets(name, rival_interval)}"
     details += f" ({test})." if test else "."
-    return Verdict(kind, split, name, found, label, rival, p, test, said, details + CAUTION[split] + beyond)
+    return Verdict(kind, split, name, found, label, rival, p, test, said, details + CAUTION[split] + beyond, advice)
 
 
 def _without_prompt(result: Mapping[str, Any], ours: dict[str, Any], split: str, name: str) -> str:

@@ -88,6 +88,7 @@ def guess_suffix(data: bytes) -> str:
 def describe_table(path: Path, text_column: str | None = None, label_column: str | None = None) -> dict[str, Any]:
     """Columns, a guess of text and label column, first rows, label counts, and problems with their line."""
     found: dict[str, Any] = {"file": path.name, "columns": [], "sample": [], "labels": [], "problems": [], "rows": 0}
+    found["blank"] = 0
     try:
         columns, rows = _looked_at(path)
     except DataError as error:
@@ -95,6 +96,9 @@ def describe_table(path: Path, text_column: str | None = None, label_column: str
     text_guess, label_guess = guess_columns(columns, rows)
     text_column = text_column if text_column in columns else text_guess
     label_column = label_column if label_column in columns else label_guess
+    if len(columns) < 2:
+        what = "This is not a table: it has no two columns that a comma, semicolon, tab or bar separates"
+        return found | {"problems": [{"line": 1, "message": f"{what}. The first line is: {''.join(columns)[:80]}"}]}
     found |= {"columns": columns, "text_column": text_column, "label_column": label_column}
     if text_column is None or label_column is None or text_column == label_column:
         what = "The file needs two columns, one with the text and one with the label"
@@ -103,9 +107,11 @@ def describe_table(path: Path, text_column: str | None = None, label_column: str
     problems: list[dict[str, Any]] = []
     try:
         for line, (text, label) in read_columns(path, (text_column, label_column)):
-            for what, value in (("text", text), ("label", label)):
-                if not value.strip() and len(problems) < 20:
-                    problems.append({"line": line, "message": f"The {what} is empty."})
+            if not text.strip():
+                found["blank"] += 1
+                continue
+            if not label.strip() and len(problems) < 20:
+                problems.append({"line": line, "message": "The label is empty."})
             counts[label.strip()] += 1
             if len(found["sample"]) < SAMPLE:
                 found["sample"].append({"line": line, "text": text[:300], "label": label.strip()[:60]})
@@ -193,15 +199,12 @@ def _looked_at(path: Path) -> tuple[list[str], list[list[str]]]:
 
 
 def _about_labels(counts: Counter[str], rows: int) -> list[dict[str, Any]]:
-    rare = next((label for label, count in counts.items() if count < 2), None)
     if not rows:
         said = "The file has no examples below its header."
     elif len(counts) == 1:
         said = f"All rows have the label '{next(iter(counts))}'; at least two labels are needed."
     elif len(counts) > 50:
         said = f"{len(counts)} different labels: is this the column with the labels?"
-    elif rare is not None:
-        said = f"The label '{rare}' has only one row; two are needed, one for training and one for choosing."
     else:
         return []
     return [{"line": None, "message": said}]

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from pinprompt.errors import PinpromptError, RunError
 from pinprompt.files import is_held
 from pinprompt.folder.reading import RunRecord, inside, mapping, number, read_run
-from pinprompt.maths.bootstrap import compare_rows, mcnemar
+from pinprompt.maths.bootstrap import compare_rows, mcnemar, mcnemar_interval
 from pinprompt.reports import report, report_parts
 from pinprompt.reports.charts import Series, line_chart
 from pinprompt.reports.compare import compare
@@ -168,7 +168,8 @@ def _best_so_far(best: Sequence[Any]) -> dict[str, Any] | None:
         }
         for row in best
     ]
-    return {"names": ["dev score" if name == "dev" else name for name in names], "rows": rows, "sources": False}
+    shown = ["dev score" if name == "dev" else name for name in names]
+    return {"names": shown, "rows": rows, "sources": False, "score_is": ""}
 
 
 def try_page(run_list: RunList, root: str, run: str) -> str:
@@ -230,12 +231,13 @@ def _row_by_row(places: Sequence[Place]) -> list[dict[str, str]]:
         for value, theirs, wrong in others:
             difference = compare_rows(right, wrong)
             exact = set(right) | set(wrong) <= {0.0, 1.0}
+            low, high = mcnemar_interval(right, wrong) if exact else (difference.low, difference.high)
             found.append(
                 {
                     "first": f"{ours}: {metric(name, best)}",
                     "second": f"{theirs}: {metric(name, value)}",
                     "difference": metric(name, difference.mean),
-                    "interval": f"{metric(name, difference.low)} to {metric(name, difference.high)}",
+                    "interval": f"{metric(name, low)} to {metric(name, high)}",
                     "p": shown_p(mcnemar(right, wrong) if exact else difference.p),
                     "rows": f"{plain(rows)} rows of {split}, {title(name)}",
                 }

@@ -22,7 +22,7 @@ from pinprompt.files import is_held, object_of, opener
 from pinprompt.folder.reading import MARKS, RunRecord, inside, mapping, number, read_result, read_text, sequence
 from pinprompt.maths import labels, readout
 from pinprompt.reports import report_parts
-from pinprompt.run.verdict import reported_split
+from pinprompt.run.verdict import judge_result, reported_split
 from pinprompt.studio.guard import Refused
 from pinprompt.values import Answers
 from pinprompt.wording import metric, plain, text, title
@@ -69,6 +69,8 @@ class Card:
     rival: str = ""
     calls: str = ""
     seed: str = ""
+    picture: str = ""
+    """The first target picture as a data URI."""
 
 
 @dataclass
@@ -220,7 +222,7 @@ def _card(place: Place, busy: bool) -> Card:
     value = number(measured.get(name)) if split else number(result.get("score"))
     ends = inside(measured, "intervals", name)
     shown = [metric(name, number(end)) for end in ends] if isinstance(ends, list) and len(ends) == 2 else []
-    rival = number(inside(result, "baselines", "manual", split or "", name))
+    judged = judge_result(result, name)
     seed, calls = number(result.get("seed")), number(result.get("calls"))
     return Card(
         **common,
@@ -229,9 +231,10 @@ def _card(place: Place, busy: bool) -> Card:
         figure_name=f"{title(text(name, 40))} on {split}" if split else "score",
         interval=f"{shown[0]} to {shown[1]}" if shown else "",
         value=value,
-        rival="" if rival is None else metric(name, rival),
+        rival="" if judged is None or judged.rival is None else f"{judged.against} {metric(name, judged.rival)}",
         calls="" if calls is None else plain(calls),
         seed="" if seed is None else plain(seed),
+        picture=next((one["uri"] for one in (report_parts.pictures(record) or {}).get("images", ())), ""),
     )
 
 

@@ -282,7 +282,8 @@ class AnswerTask(Shown):
             one.replace("{target}", target).replace("{Target}", target[:1].upper() + target[1:]) for one in DRAFTS
         ]
         own = self.settings.prompts or (f"What is the {target}?",)
-        named = [Draft(text, f"manual {place}" if place > 1 else "manual") for place, text in enumerate(own, 1)]
+        name = "manual" if self.settings.prompts else "default"
+        named = [Draft(text, f"{name} {place}" if place > 1 else name) for place, text in enumerate(own, 1)]
         shown = [self._with_examples(text) for text in (own[0], common[0], common[-1])] if self.data.examples else []
         return [*named, *(Draft(text) for text in dict.fromkeys([*filter(None, shown), *common]) if text not in own)]
 

@@ -80,6 +80,7 @@ class ClassificationTask(Shown):
             name="classification",
             fingerprint=self._fingerprint(data=True),
             primary=settings.metric.replace("-", "_"),
+            score_is=self._score_is(),
             answered_by=self._fingerprint(data=False),
             # The same however prompts are read (`models.read`), which is not the same for all methods.
             comparable=self._fingerprint(data=True, computed={"precision"}),
@@ -109,9 +110,10 @@ class ClassificationTask(Shown):
     ) -> ClassificationTask:
         """The task of the settings; data and template are checked before a model is opened.
 
-        `remote` has the settings of a remote model. Without `contact` no request is sent: such a task can only count
-        calls and tokens. `readout` is the known one of the only prompt that this task will be asked about, `words` are
-        words of further prompts' readouts. `model` is the user's own callable, which replaces the model that the
+        `remote` has the settings of a remote model. Without `contact` no request is sent and no words are chosen: such
+        a task can only count calls and tokens. `readout` is the known one of the only prompt that this task will be
+        asked about, `words` are words of further prompts' readouts. `model` is the user's own callable, which replaces
+        the model that the
         settings name.
         """
         models = models or ModelSettings()
@@ -119,7 +121,7 @@ class ClassificationTask(Shown):
             settings, data or load_data(settings), device, remote or RemoteSettings(), contact, models, model
         )
         known = None if readout is None else dict.fromkeys((*readout.words, *words))
-        spent = label_models.add_words(settings, data, opened, template, known)
+        spent = label_models.add_words(settings, data, opened, template, known, contact)
         return cls(settings, data, template, opened, revision, seed, models, readout, spent)
 
     # What costs calls.
@@ -343,7 +345,7 @@ class ClassificationTask(Shown):
         predicted = maths.predictions(probabilities, targets)
         table = maths.confusion(targets, predicted, classes)
         split, said = self.rows[rows[0]].split, dict[str, tuple[float, ...]]()
-        if split == "dev":  # what `predict --unsure` is measured on
+        if split == "dev" and self.model.graded:  # what `predict --unsure` is measured on
             chosen = probabilities.argmax(axis=1)
             said = {
                 "label": tuple(map(float, chosen)),
@@ -353,6 +355,7 @@ class ClassificationTask(Shown):
             split=split,
             metrics={
                 **{name: float(metric(table)) for name, metric in _METRICS.items()},
+                "majority": float(np.bincount(targets).max() / len(targets)),
                 "reward": float(np.mean(maths.reward_of(probabilities, targets, *self.reward))),
             },
             rows=len(targets),
@@ -421,7 +424,7 @@ class ClassificationTask(Shown):
     def predict(
         self, prompt: Prompt, texts: Sequence[str], readout: Readout | None = None
     ) -> list[tuple[str, dict[str, float]]]:
-        """The most likely label of each text, and the probability of every label.
+        """The most likely label of each text, and the probability of every label if the model gives probabilities.
 
         `readout` is the prompt's own, if the task was not made with it. A text without a usable answer is an error.
         """
@@ -444,7 +447,8 @@ class ClassificationTask(Shown):
             )
         given = self._said(answers, places)
         found = np.exp(given.own) if readout is None else readout.probabilities(given)
-        return [(self.labels[int(row.argmax())], dict(zip(self.labels, map(float, row), strict=True))) for row in found]
+        shares = [dict(zip(self.labels, map(float, row), strict=True)) if self.model.graded else {} for row in found]
+        return [(self.labels[int(row.argmax())], share) for row, share in zip(found, shares, strict=True)]
 
     # What it tells the writer and the report.
 
@@ -455,12 +459,20 @@ class ClassificationTask(Shown):
         return prompts.context_text(self.data.splits["train"], self.data.words, prompt, self.template, seed)
 
     def drafts(self) -> list[Draft]:
-        """Hand-written prompts: 'manual', 'instructions' if there is one, 'in-context' if an example fits.
+        """Prompts to compare with: 'manual' (the user's or the dataset's own) and 'default' (from the names of labels).
 
-        For a model with a chat template also 'chat': the instruction in its chat format.
+        Besides these 'instructions' if there are any, 'in-context' if an example fits, and for a model with a chat
+        template 'chat': the instruction in its chat format.
         """
         prompt, manual = self._manual()
-        found = [Draft(prompts.manual_text(prompt, manual, self.template), "manual")]
+        text, own = prompts.manual_text(prompt, manual, self.template), self.settings.manual is not None
+        found = [Draft(text, "manual" if own or self.data.card is not None else "default")]
+        if own:
+            usual = manual_of(
+                self.settings.model_copy(update={"manual": None}), self.data, self.template, self.model.kind
+            )
+            default = prompts.manual_text(*usual, self.template)
+            found += [Draft(default, "default")] if default != text else []
         instruction = self.settings.instruction or (self.data.card.instruction if self.data.card else None)
         if instruction:
             found.append(Draft(prompts.instructions_text(instruction, prompt, manual, self.model.kind), "instructions"))
@@ -544,7 +556,7 @@ class ClassificationTask(Shown):
     def _rows(self) -> tuple[Row, ...]:
         numbers = {label: number for number, label in enumerate(self.labels)}
         return tuple(
-            Row(split, index, one.text, numbers[one.label], f"{split}\n{one.text}", calls=self.model.sequences)
+            Row(split, index, one.text, numbers[one.label], f"{split}\n{one.text}")
             for split in SPLITS
             for index, one in enumerate(self.data.splits.get(split, ()))
         )
@@ -553,6 +565,15 @@ class ClassificationTask(Shown):
     def reward(self) -> tuple[str, float, float]:
         """How rows are valued, for `maths.labels.reward_of`."""
         return self.settings.reward, self.settings.weight_wrong, self.settings.weight_right
+
+    def _score_is(self) -> str:
+        _, wrong, right = self.reward
+        return {
+            "gap": f"A score is the mean reward of the rows: the probability of the correct label minus that of the "
+            f"best other label, times {right:g} if it is positive and {wrong:g} if not; at most {right:g}.",
+            "accuracy": "A score is the share of correct labels, from 0 to 1.",
+            "log-likelihood": "A score is the mean log-probability of the correct labels, at most 0.",
+        }[self.settings.reward]
 
     def _too_long(self, frame: Frame) -> str | None:
         encoder, mask = self.model.encoder, self.model.mask_token

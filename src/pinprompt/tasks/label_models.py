@@ -38,7 +38,8 @@ def open_label_model(
 ) -> tuple[LabelledData, Any, Template, str]:
     """The data with their label words, the model, its template, and its revision, on which its answers depend.
 
-    Without `contact` nothing is sent to a remote model. `function` is the user's own model.
+    Without `contact` nothing is sent to a remote model, and label words are not tried. `function` is the user's own
+    model.
     """
     model: Any
     if function is None and not is_remote(settings.model):
@@ -53,7 +54,7 @@ def open_label_model(
             model = CallableLabels(function, data.words)
         revision = model.revision
     if data.proposed:
-        data = _with_words(settings, data, model, template)
+        data = _with_words(settings, data, model, template, contact)
     return data, model, template, revision
 
 
@@ -67,13 +68,15 @@ def manual_of(
     return prompts.manual_prompt(data.card, template, kind, own)
 
 
-def _with_words(settings: ClassificationSettings, data: LabelledData, model: Any, template: Template) -> LabelledData:
+def _with_words(
+    settings: ClassificationSettings, data: LabelledData, model: Any, template: Template, contact: bool
+) -> LabelledData:
     """The data with the best of the proposed label words, chosen with the hand-written prompt on the training rows.
 
     A remote model or a callable is not called for this: the first proposal is used.
     """
     words, tried = dict(data.words), ""
-    if not hasattr(model, "answers"):
+    if contact and not hasattr(model, "answers"):
         rows = data.splits["train"]
         candidates = list(dict.fromkeys(word for own in data.proposed.values() for word in own))
         frame = manual_of(settings, data, template, model.kind)[0]
@@ -98,12 +101,14 @@ OPENING_TOKENS = 256
 
 
 def add_words(
-    settings: ClassificationSettings, data: LabelledData, model: Any, template: Template, known: Iterable[str] | None
-) -> int:
+    settings: ClassificationSettings, data: LabelledData, model: Any, template: Template, known: Iterable[str] | None,
+    contact: bool = True,
+) -> int:  # fmt: skip
     """Let a local model read other words than the label words; returns the number of calls that this took.
 
     These are the words of a known readout or, if one is to be learnt (`known` is None), the words that the model is
-    most likely to say after some training texts and the hand-written prompt.
+    most likely to say after some training texts and the hand-written prompt. For an estimate (without `contact`) one
+    text is enough.
     """
     if hasattr(model, "answers") or settings.labels != "learnt":
         return 0
@@ -116,9 +121,9 @@ def add_words(
     if not rows:
         return 0
     prompt, own = manual_of(settings, data, template, model.kind)
-    inputs = model.prepare([model.encoder.shorten(row.text, OPENING_TOKENS) for row in rows])
+    inputs = model.prepare([model.encoder.shorten(row.text, OPENING_TOKENS) for row in (rows if contact else rows[:1])])
     model.words = replace(model.words, others=model.likely_words(own.frame(prompt), inputs, WORDS))
-    return len(rows) * int(model.sequences)
+    return len(rows)
 
 
 def _open_model(
@@ -223,7 +228,7 @@ def examples(
             "text": task.rows[rows[at]].input,
             "label": _display(task, task.labels[int(targets[at])]),
             "predicted": _display(task, task.labels[int(predicted[at])]),
-            "probability": float(probabilities[at][int(predicted[at])]),
+            "probability": float(probabilities[at][int(predicted[at])]) if task.model.graded else None,
         }
         for at in (*right[:_EXAMPLES], *wrong[:_EXAMPLES])
     ]

@@ -19,7 +19,7 @@ import numpy as np
 
 from pinprompt.data import datasets
 from pinprompt.data.datasets import DatasetCard, lookup
-from pinprompt.data.examples import TABLES, Example, check_labels, k_shot, read_columns, read_examples
+from pinprompt.data.examples import TABLES, Example, check_labels, distinct, divide, read_columns, read_examples
 from pinprompt.data.language import LANGUAGES, guess
 from pinprompt.errors import DataError, SettingError, did_you_mean
 from pinprompt.maths import labels as maths
@@ -117,7 +117,7 @@ def _must_stay(settings: ClassificationSettings) -> list[Example]:
 
 def with_test(data: LabelledData, path: str, text_column: str, label_column: str) -> LabelledData:
     """The same data with the rows of a file as its test split."""
-    rows = read_examples(path, text_column, label_column)
+    rows = read_examples(path, text_column, label_column, blanks=[])
     _check_known(rows, list(data.words), path)
     test = [Example(row.text.strip(), row.label, row.line) for row in rows]
     return replace(data, splits={**data.splits, "test": test}, proposed={})
@@ -149,18 +149,28 @@ def _drawn(rows: list[Example], count: int) -> list[Example]:
     return [rows[place] for place in sorted(place for _, place in sorted(ranks)[:count])]
 
 
+FEWEST_TESTED = 20
+"""With fewer rows for the report there is no test split, unless train has as few because few shots were asked for."""
+RARE = 6
+"""A label with fewer rows is mentioned."""
+
+
 def _own_files(
     settings: ClassificationSettings, words: Mapping[str, str]
 ) -> tuple[dict[str, list[Example]], list[str], dict[str, str]]:
+    notes: list[str] = []
+
     def read(path: str) -> list[Example]:
-        return read_examples(path, settings.text_column, settings.label_column)
+        blanks: list[int] = []
+        rows = read_examples(path, settings.text_column, settings.label_column, blanks=blanks)
+        notes.extend(_oddities(path, rows, blanks))
+        return rows
 
     assert settings.train is not None
     train = read(settings.train)
     check_labels(train, list(words), settings.train)
     test = read(settings.test) if settings.test else []
     paths = {"train": settings.train, "dev": settings.dev or settings.train, "test": settings.test or settings.train}
-    notes: list[str] = []
     if settings.dev is not None:
         dev = read(settings.dev)
         parts = {"train": train, "dev": dev}
@@ -169,31 +179,45 @@ def _own_files(
             if len(parts[name]) < len(rows):
                 notes.append(f"{name} is a draw of {settings.shots} per class from {len(rows)} rows (shots)")
         return {**parts, "test": test}, notes, paths
-    shots = min(settings.shots, min(Counter(example.label for example in train).values()) // 2)
-    if shots == 0:
-        rare, _ = min(Counter(example.label for example in train).items(), key=lambda item: item[1])
-        line = next(example.line for example in train if example.label == rare)
-        raise DataError(
-            f"the label '{rare}' has only one example, and dev is split off train; add examples or give a dev file",
-            path=settings.train,
-            line=line,
-        )
-    if shots < settings.shots:
-        notes.append(f"{shots} examples per class in train and dev: the file has no more ({settings.shots} requested)")
-    try:
-        chosen, dev, rest = k_shot(train, shots, settings.split)
-    except DataError as error:
-        raise DataError(str(error), path=settings.train) from None
-    if not test and rest:
-        notes.append("test is the rest of the training file after train and dev")
+    chosen, dev, rest = divide(train, settings.shots, settings.split, 2 if test else 3)
+    counts = Counter(example.label for example in distinct(train))
+    plenty = min(counts.values()) >= 3 * settings.shots
+    said = f"of each label a third, at most {settings.shots} rows, for training and for choosing"
+    if not test and (plenty or len(rest) >= FEWEST_TESTED):
         test = rest
+    elif not test:
+        chosen, dev, rest = divide(train, settings.shots, settings.split, 2)
+        dev += rest
+        said = f"too few for a test split of {FEWEST_TESTED} rows, so figures are those of the rows for choosing"
+    if not dev:
+        raise DataError("every label has only one example; add examples or give a dev file", path=settings.train)
+    notes.append(f"rows: {len(chosen)} for training, {len(dev)} for choosing, {len(test)} for the report ({said})")
+    if rare := [f"{label} ({count})" for label, count in counts.items() if count < RARE]:
+        notes.append(f"labels with few rows: {', '.join(rare)}; what is said of them is uncertain, so add examples")
     return {"train": chosen, "dev": dev, "test": test}, notes, paths
+
+
+def _oddities(path: str, rows: Sequence[Example], blanks: Sequence[int]) -> list[str]:
+    """Notes on rows without text, repeated texts and texts with several labels."""
+    first = {example.text.strip(): example for example in reversed(rows)}
+    other = [row for row in rows if first[row.text.strip()].label != row.label]
+    again = [row for row in rows if first[row.text.strip()] is not row and row not in other]
+    kinds = (
+        ("without a text", blanks),
+        ("that repeat an earlier text", [row.line for row in again]),
+        ("that give an earlier text another label", [row.line for row in other]),
+    )
+    return [f"{path}: {len(lines)} row(s) {what} are left out ({_lines(lines)})" for what, lines in kinds if lines]
+
+
+def _lines(lines: Sequence[int]) -> str:
+    return f"line {', '.join(map(str, lines[:10]))}{', ...' if len(lines) > 10 else ''}"
 
 
 def _proposed(settings: ClassificationSettings) -> dict[str, tuple[str, ...]]:
     """Label words from the labels' names, or an error if the names are not meaningful."""
     assert settings.train is not None
-    rows = read_examples(settings.train, settings.text_column, settings.label_column)
+    rows = read_examples(settings.train, settings.text_column, settings.label_column, blanks=[])
     labels = sorted({row.label for row in rows})
     found = proposed(labels, guess([row.text for row in rows]))
     if not found:

@@ -39,6 +39,8 @@ class TaskInfo:
     """Changes whenever a score could: model and revision, template, data, reward."""
     primary: str = "score"
     """The primary metric of `metrics`."""
+    score_is: str = ""
+    """What a score is, in one sentence with its range, for reports; '' if it is the primary metric."""
     answered_by: str = ""
     """Changes whenever an answer could, besides prompt and row: what the memo keeps answers by. '': the fingerprint."""
     comparable: str = ""
@@ -66,7 +68,7 @@ class Draft(NamedTuple):
 
     text: str
     name: str = ""
-    """'manual', 'instructions' or 'in-context'."""
+    """'manual' if the user or a dataset's author wrote it, 'default' if nobody did, 'instructions' or 'in-context'."""
 
 
 @runtime_checkable
@@ -332,8 +334,9 @@ def hand_written(task: Task) -> dict[str, str]:
 
 
 def draft_named(task: Task, name: str) -> str | None:
-    """The text of a draft; None if there is none of that name."""
-    return next((draft.text for draft in task.drafts() if draft.name == name), None)
+    """The text of a draft; None if there is none of that name. The default stands in for a missing manual prompt."""
+    named = {draft.name: draft.text for draft in task.drafts()}
+    return named.get(name, named.get("default") if name == "manual" else None)
 
 
 # The contract as code.

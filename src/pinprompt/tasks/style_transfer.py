@@ -110,6 +110,7 @@ class StyleTransferTask(Shown):
             name="style-transfer",
             fingerprint=hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16],
             primary="j",
+            score_is="A score is the mean over texts of content and style of their rewrites, from 0 to 100.",
             stochastic=True,
             # Together, since one prompt alone leaves most rows of a pass empty. With a server one at a time, so that
             # each prompt has its own bill; its requests are still sent in parallel.
@@ -324,7 +325,8 @@ class StyleTransferTask(Shown):
         source, target = self.data.styles
         names = {"source": source, "target": target, "Source": _capital(source), "Target": _capital(target)}
         common = [Draft(frame.format(text="{text}", **names)) for frame in DRAFTS]
-        return [Draft(self.data.manual, "manual"), Draft(self.data.instruction, "instructions"), *common]
+        name = "manual" if self.settings.manual or self.settings.dataset else "default"
+        return [Draft(self.data.manual, name), Draft(self.data.instruction, "instructions"), *common]
 
     def sent(self, prompt: Prompt, evaluation: Evaluation | None) -> dict[str, Any]:
         """The exact text around an input, and the model; also the messages if its server has only a chat API."""

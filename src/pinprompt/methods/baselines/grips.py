@@ -291,7 +291,7 @@ class _Edits:
     def _start(self) -> Draft:
         """The hand-written prompt to edit, up to the first placeholder; the rest is kept."""
         known = {draft.name: draft.text for draft in self.search.task.drafts()}
-        name = "instructions" if "instructions" in known else "manual"
+        name = next((name for name in ("instructions", "manual", "default") if name in known), "manual")
         if name not in known:
             raise SettingError(
                 f"grips edits a hand-written prompt, but the task '{self.search.task.info.name}' has none; give it one "

@@ -50,7 +50,8 @@ async function plan() {
     const said = await act("plan", values(), mine.signal);
     by("command").textContent = said.command;
     by("go").disabled = false;
-    by("cost").textContent = "Estimating: a few prompts are scored to see how fast this machine is.";
+    const calls = Number(form.elements.calls.value || defaults[kind()].calls);
+    by("cost").textContent = `${calls ? `At most ${count(calls)} calls for the search. ` : ""}Measuring how fast this machine is.`;
     const { figures } = await act("estimate", values(), mine.signal);
     by("cost").replaceChildren(...cost(figures));
   } catch (error) {
@@ -87,7 +88,7 @@ function showTable(said) {
   if (!said.problems.length) by("paste-box").open = false;
   by("table-view").hidden = !said.columns.length;
   by("table-name").textContent = said.file;
-  by("table-count").textContent = `${count(said.rows)} rows`;
+  by("table-count").textContent = `${count(said.rows)} rows${said.blank ? `; ${count(said.blank)} without a text are left out` : ""}`;
   for (const name of ["text_column", "label_column"]) {
     const select = form.elements[name];
     select.replaceChildren(...said.columns.map((column) => element("option", { selected: column === said[name] }, column)));
@@ -177,7 +178,11 @@ function showKind() {
 
 for (const zone of document.querySelectorAll(".drop")) {
   dropZone(zone, (files) => {
-    if (zone.dataset.kind === "table") takeTable(files[0].name, files[0]);
+    if (files.every((file) => file.type.startsWith("image/"))) {
+      form.elements.kind.value = "invert";
+      showKind();
+      takePictures(files);
+    } else if (zone.dataset.kind === "table") takeTable(files[0].name, files[0]);
     else if (zone.dataset.kind === "lines") takeLines(zone.dataset.slot, files[0]);
     else takePictures(files);
   });

@@ -66,8 +66,9 @@ function tell(events) {
   if (!ticker) return;
   if (step && last === step) {
     const calls = step.calls === undefined ? "" : `, ${step.calls.toLocaleString("en")} calls`;
-    ticker.textContent = `Step ${step.step + 1}${calls}`;
-  } else if (last.event === "evaluating") ticker.textContent = `Evaluating the ${last.name} prompt on ${last.split}`;
+    ticker.textContent = `Step ${step.step + 1}${calls}${step.best_prompt ? `, best so far: ${step.best_prompt.trim()}` : ""}`;
+  } else if (last.event === "start") ticker.textContent = "Writing the first prompts";
+  else if (last.event === "evaluating") ticker.textContent = `Evaluating the ${last.name} prompt on ${last.split}`;
   else if (last.event === "problem") ticker.textContent = `It could not continue: ${last.reason}`;
   else if (last.event === "end") ticker.textContent = "Writing the result";
 }
@@ -142,6 +143,11 @@ for (const name of ["resume", "vary"]) {
       form.hidden = true;
       button.setAttribute("aria-expanded", "false");
       if (job.run !== run) location.href = address("run/" + job.run);
+      else {
+        ours = true;
+        showState(job.state);
+        show("stop", true);
+      }
     } catch (error) {
       complain(error.message);
     }

@@ -66,15 +66,28 @@ by("ask")?.addEventListener("submit", async (event) => {
   if (said) showAnswers(...said.answers.map((one) => (style ? rewritten(one) : labelled(one, said.words))));
 });
 
+function addPrompt(name, text) {
+  if (!text.trim()) return;
+  const box = element("input", { type: "checkbox", "data-name": name, checked: true });
+  box.value = text;
+  by("prompts").append(element("li", {}, element("label", {}, box, " ", element("span", { class: "chip" }, name), " ", element("span", { class: "words" }, text))));
+}
+
 by("own").addEventListener("submit", (event) => {
   event.preventDefault();
-  const field = event.target.elements.prompt;
-  if (!field.value.trim()) return;
-  const box = element("input", { type: "checkbox", "data-name": "yours", checked: true });
-  box.value = field.value;
-  by("prompts").append(element("li", {}, element("label", {}, box, " ", element("span", { class: "chip" }, "yours"), " ", element("span", { class: "words" }, field.value))));
-  field.value = "";
+  addPrompt("yours", event.target.elements.prompt.value);
+  event.target.elements.prompt.value = "";
 });
+
+const found = by("prompts").querySelector("input[data-name=found]")?.value.trim().split(/\s+/) ?? [];
+if (found.length > 1) {
+  const words = found.map((word, place) => {
+    const button = element("button", { type: "button", class: "quiet" }, word);
+    button.addEventListener("click", () => addPrompt(`without "${word}"`, found.filter((_, other) => other !== place).join(" ")));
+    return button;
+  });
+  by("prompts").after(element("p", { class: "actions", id: "without" }, "Without the word: ", ...words));
+}
 
 by("score").addEventListener("click", async (event) => {
   const said = await ask({ do: "score", split: "dev" }, event.target);
