@@ -177,3 +177,5 @@ def test_a_word_that_a_server_does_not_give_is_at_most_as_likely_as_its_last_one
     assert given.words == ("bad",), "a word of one row only teaches nothing"
     assert given.of(["good", "bad", "new"]).tolist() == [[-0.1, -3.0, -3.0], [-0.2, -0.2, -0.2]]
     assert given.own.tolist() == [[-1.0, -0.5], [0.0, 0.0]]
+    failed = readout.said([*rows, readout.as_content([0.0, 0.0], {})], 2)
+    assert failed.of(["bad"])[2, 0] == pytest.approx(-1.6), "a row without an answer is like the mean of the others"

@@ -1,10 +1,9 @@
-"""The experiment on calls: collect finished cells in one CSV file, and make the tables and the figure from it.
+"""The experiment on calls: collect finished cells in one CSV file, and make the tables from it.
 
 Run it from the project's root after recipes/small/calls.toml, calls-rivals.toml, calls-in-context.toml,
-calls-baselines.toml, calls-ablation.toml and smaller_budgets.py. Cells that are already in the file are kept, so that
-it can grow over several sessions:
-    .venv/bin/python tools/search_trials/calls_table.py docs/results/calls.csv --runs runs/calls runs/calls-rivals \
-        runs/calls-ablation --smaller build/trials/smaller-budgets.jsonl --figure docs/figures/calls/accuracy-calls.svg
+calls-baselines.toml and calls-ablation.toml. Cells that are already in the file are kept, so that it can grow over
+several sessions:
+    .venv/bin/python tools/search_trials/calls_table.py docs/results/calls.csv --runs runs/calls runs/calls-rivals
 A cell is a dataset and a split. Hand-written prompts are measured by every run of `race`. "Best hand-written" is the
 better of manual and instructions on dev, so that test rows do not influence the choice. Intervals are Student's t over
 cells.
@@ -27,7 +26,7 @@ from pinprompt.run import running
 
 TUNED = ("rotten-tomatoes", "vader-editorials")
 RACE = "race, 1,000 calls"
-RIVALS = ("beam", "pin", "random")  # the rows of the figure and of the README; other baselines have fewer cells
+RIVALS = ("beam", "pin", "random")  # rows with all cells; other baselines have fewer
 HAND = (
     "manual, raw",
     "manual, calibrated",
@@ -81,20 +80,7 @@ def row_name(recipe: Mapping[str, Any]) -> str:
     return ", ".join([*said, f"{recipe['budget']['calls']:,} calls"])
 
 
-def smaller_rows(path: Path) -> Iterator[Row]:
-    """The choices of the rivals with smaller budgets, as written by smaller_budgets.py."""
-    for line in path.read_text("utf-8").splitlines():
-        row = json.loads(line)
-        # With calibrated scores, a method that learns would have made a different run, not just a different choice.
-        if (row["way"], row["budget"]) != ("raw", 6400) and (row["method"] == "random" or row["way"] == "raw"):
-            name = f"{row['method']}, {row['way']}, {row['budget']:,} calls"
-            yield {
-                "row": name, "dataset": row["dataset"], "split": row["split"], "accuracy": row["accuracy"],
-                "prompt": row["prompt"], "precision": row["precision"],
-            }  # fmt: skip
-
-
-def collect(path: Path, runs: Sequence[Path], smaller: Path | None) -> list[Row]:
+def collect(path: Path, runs: Sequence[Path]) -> list[Row]:
     """All cells, from the file and from finished runs, which take precedence; they are written back to the file."""
     found: dict[tuple[str, str, int, str], Row] = {}
 
@@ -109,8 +95,6 @@ def collect(path: Path, runs: Sequence[Path], smaller: Path | None) -> list[Row]
         for done in sorted(folder.glob("*/result.json")):
             for row in rows_of(done.parent):
                 take(row)
-    for row in smaller_rows(smaller) if smaller else ():
-        take(row)
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = [found[key] for key in sorted(found)]
     with path.open("w", encoding="utf-8", newline="") as file:
@@ -142,36 +126,6 @@ def interval(values: Sequence[float]) -> str:
     return f"{mean:+.1f} [{mean - half:+.1f}, {mean + half:+.1f}]"
 
 
-def draw(cells: Cells, path: Path) -> None:
-    """Plot accuracy against calls on the datasets not used for tuning, over the cells that all lines have."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    lines: dict[str, dict[int, dict[tuple[str, int], Row]]] = defaultdict(dict)
-    for name, row in cells.items():
-        if name.endswith(" calls"):
-            words = name.removesuffix(" calls").split(", ")
-            method, calls = ", ".join(words[:-1]), words[-1]
-            if len(words) <= 3 and "no " not in method and words[0] in ("race", *RIVALS):
-                lines[method][int(calls.replace(",", ""))] = row
-    free = cells[HAND[-1]]
-    every = [row for by_calls in lines.values() for row in by_calls.values()]
-    common = sorted(cell for cell in free if cell[0] not in TUNED and all(cell in row for row in every))
-    axes = pyplot.figure(figsize=(6, 4), layout="constrained").add_subplot()
-    for method, by_calls in lines.items():
-        points = [(calls, mean(row, common)) for calls, row in sorted(by_calls.items())]
-        axes.plot(*zip(*points, strict=True), marker="o", label=method)
-    axes.axhline(mean(free, common), linestyle=":", color="grey", label=HAND[-1])
-    axes.set(xscale="log", xlabel="calls", ylabel=f"test accuracy (%), mean of {len(common)} cells")
-    axes.set_xticks([600, 1000, 1600, 6400], ["600", "1,000", "1,600", "6,400"])
-    axes.minorticks_off()
-    axes.legend()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pyplot.savefig(path, metadata={"Date": None})
-
-
 def mean(row: Mapping[tuple[str, int], Row], cells: Sequence[tuple[str, int]]) -> float:
     """Mean accuracy in percent over cells."""
     return 100 * float(np.mean([row[cell]["accuracy"] for cell in cells]))
@@ -200,7 +154,7 @@ def show(cells: Cells) -> None:
 
 
 def brief(cells: Cells) -> None:
-    """Print the README's table: hand-written prompts, the rivals and race, over the cells that all of them have."""
+    """Print a short table: hand-written prompts, the rivals and race, over the cells that all of them have."""
     names = ["manual, raw", "manual, calibrated", HAND[-1]]
     names += [f"{rival}, raw, 6,400 calls" for rival in RIVALS] + [RACE]
     common = set.intersection(*(set(cells[name]) for name in names))
@@ -228,20 +182,16 @@ def readability(rows: Sequence[Row]) -> list[str]:
 
 
 def main() -> None:
-    """Collect the cells, print the tables, and draw the figure if a file is given for it."""
+    """Collect the cells and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cells", type=Path, help="The CSV file of all cells.")
     parser.add_argument("--runs", type=Path, nargs="*", default=[], help="Folders of finished sweeps.")
-    parser.add_argument("--smaller", type=Path, help="What smaller_budgets.py wrote.")
-    parser.add_argument("--figure", type=Path, help="Draw accuracy against calls into this file.")
     parser.add_argument("--splits", type=int, nargs="*", help="Only these splits.")
-    parser.add_argument("--brief", action="store_true", help="Print the README's table instead.")
+    parser.add_argument("--brief", action="store_true", help="Print the short table instead.")
     asked = parser.parse_args()
-    rows = collect(asked.cells, asked.runs, asked.smaller)
+    rows = collect(asked.cells, asked.runs)
     cells = table([row for row in rows if asked.splits is None or row["split"] in asked.splits])
     (brief if asked.brief else show)(cells)
-    if asked.figure is not None:
-        draw(cells, asked.figure)
 
 
 if __name__ == "__main__":

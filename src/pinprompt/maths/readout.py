@@ -63,9 +63,12 @@ class Said:
             return self.others[:, [place[word] for word in words]]
         if not self.likeliest:
             return np.zeros((len(self.own), 0))
-        least = [min(row.values(), default=0.0) for row in self.likeliest]
+        least = [min(row.values(), default=np.nan) for row in self.likeliest]
         rows = [[row.get(word, low) for word in words] for row, low in zip(self.likeliest, least, strict=True)]
-        return np.array(rows, dtype=np.float64).reshape(len(rows), len(words))
+        logs = np.array(rows, dtype=np.float64).reshape(len(rows), len(words))
+        failed = np.isnan(least)
+        logs[failed] = 0.0 if failed.all() else logs[~failed].mean(axis=0)  # a row without an answer says nothing
+        return logs
 
 
 def said(contents: Any, classes: int, words: Sequence[str] = ()) -> Said:
