@@ -16,6 +16,7 @@ from pinprompt.errors import MissingExtra, SettingError
 from pinprompt.folder.reading import read_judges
 from pinprompt.models.cache import home
 from pinprompt.run import build, running
+from pinprompt.run.using import labeller
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
@@ -59,22 +60,20 @@ class _PromptEstimator(BaseEstimator):  # type: ignore[misc]
         self.prompt_, self.result_ = found.prompt, found.data
         self._tool: Any = None
 
-    def _loaded(self) -> tuple[Any, Any]:
-        """The prompt and the task that uses it, from the run's files; kept in memory, never in a pickle."""
+    def _loaded(self) -> Any:
+        """What labels or rewrites texts, from the run's files; kept in memory, never in a pickle."""
         if self._tool is None:
             build.set_threads(self.threads)
             device = build.choose_device(self.device)
             with tempfile.TemporaryDirectory(prefix="pinprompt-") as place:
                 for name, content in self.files_.items():
                     (Path(place) / name).write_text(content, "utf-8")
-                recipe, prompt = running.recipe_of(place), api.found_prompt(place)
+                recipe = running.recipe_of(place)
                 if recipe.task.kind == "classification":
-                    made = build.build_labeller(recipe, device, readout=api.readout_of(place))
+                    self._tool = labeller(place, device)
                 else:
-                    made = build.build_rewriter(recipe, device, read_judges(Path(place)))
-            self._tool = made, prompt
-        found: tuple[Any, Any] = self._tool
-        return found
+                    self._tool = build.build_rewriter(recipe, device, read_judges(Path(place)))
+        return self._tool
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(super().__getstate__())
@@ -131,26 +130,17 @@ class PromptClassifier(ClassifierMixin, _PromptEstimator):  # type: ignore[misc]
 
     def predict_proba(self, X: Any) -> Any:
         """The probability of each class [N, C], in the order of `classes_`."""
-        said = self._said(X)
-        if not all(found for _, found in said):
-            raise ValueError("the model gives labels without probabilities; use predict")
-        shares = [[found[str(place)] for place in range(len(self.classes_))] for _, found in said]
-        return np.array(shares).reshape(-1, len(self.classes_))
-
-    def predict(self, X: Any) -> Any:
-        """The most likely class of each text."""
-        said = self._said(X)
-        return self.classes_[np.array([int(label) for label, _ in said], dtype=int)]
-
-    def _said(self, X: Any) -> list[tuple[str, dict[str, float]]]:
-        """The label of each text and the probabilities of all."""
         check_is_fitted(self, "files_")
         texts = _texts(X)
         if not texts:
-            return []
-        task, prompt = self._loaded()
-        said: list[tuple[str, dict[str, float]]] = task.predict(prompt, texts)
-        return said
+            return np.zeros((0, len(self.classes_)))
+        said = self._loaded()(texts)
+        return np.array([[found[str(place)] for place in range(len(self.classes_))] for found in said])
+
+    def predict(self, X: Any) -> Any:
+        """The most likely class of each text."""
+        shares = self.predict_proba(X)
+        return self.classes_[shares.argmax(axis=1)]
 
     def _word(self, name: Any) -> str:
         if self.words is None:
@@ -211,8 +201,8 @@ class PromptRewriter(TransformerMixin, _PromptEstimator):  # type: ignore[misc]
     def _rewrites(self, X: Any) -> list[Any]:
         check_is_fitted(self, "files_")
         texts = _texts(X)
-        tool, prompt = self._loaded()
-        return [tool.rewrite(prompt.text, text, 1, self.seed)[0] for text in texts]
+        tool = self._loaded()
+        return [tool.rewrite(self.prompt_, text, 1, self.seed)[0] for text in texts]
 
 
 def _labelled(X: Any, y: Any) -> tuple[list[str], Any]:

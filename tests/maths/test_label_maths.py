@@ -135,3 +135,15 @@ def test_few_rows_are_said_to_be_few() -> None:
     assert labels.few_rows(np.array([0, 1] * 8), 2) is None
     assert "14 training rows, 7 of the rarest" in str(labels.few_rows(np.array([0, 1] * 7), 2))
     assert "20 training rows, 0 of the rarest" in str(labels.few_rows(np.array([0, 1] * 10), 3))
+
+
+def test_pseudo_values_are_what_a_row_adds_to_a_metric() -> None:
+    """Against the metric without each row, and for accuracy the correctness of the row itself."""
+    random = np.random.default_rng(3)
+    true, said = random.integers(3, size=40), random.integers(3, size=40)
+    found = labels.pseudo_values(true, said, 3, labels.macro_f1)
+    for row in range(40):
+        kept = np.arange(40) != row
+        left = float(labels.macro_f1(labels.confusion(true[kept], said[kept], 3)))
+        assert found[row] == pytest.approx(40 * float(labels.macro_f1(labels.confusion(true, said, 3))) - 39 * left)
+    assert labels.pseudo_values(true, said, 3, labels.accuracy) == pytest.approx((true == said).astype(float))

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
 
 from pinprompt.maths import readout
 from pinprompt.maths.labels import Floats, Ints
+from pinprompt.maths.readout import Said
 
 EVEN = np.full(3, 1 / 3)
 
 
-def made(seed: int, rows: int = 36, words: int = 80, signal: float = 2.0) -> tuple[Floats, Floats, list[str], Ints]:
+def made(seed: int, rows: int = 36, words: int = 80, signal: float = 2.0) -> tuple[Said, Ints]:
     """Answers in which the first three words of each of three labels speak for it, and label words say nothing."""
     random = np.random.default_rng(seed)
     labels = np.arange(rows) % 3
@@ -21,7 +23,13 @@ def made(seed: int, rows: int = 36, words: int = 80, signal: float = 2.0) -> tup
     others = random.normal(size=(rows, words))
     for label in range(3):
         others[labels == label, 3 * label : 3 * label + 3] += signal
-    return own, _logs(others), [f"w{number}" for number in range(words)], labels
+    return Said(own, tuple(f"w{number}" for number in range(words)), _logs(others)), labels
+
+
+def some(given: Said, rows: Any) -> Said:
+    """What was said on some rows."""
+    assert given.others is not None
+    return Said(given.own[rows], given.words, given.others[rows])
 
 
 def _logs(scores: Floats) -> Floats:
@@ -52,9 +60,8 @@ def test_leave_one_out_is_ridge_regression_without_the_row() -> None:
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_it_learns_the_words_that_speak_for_a_label(seed: int) -> None:
     found = readout.fit(*made(seed), EVEN)
-    own, others, words, labels = made(seed + 100, rows=300)
-    kept = [words.index(word) for word in found.readout.words]
-    chances = found.readout.probabilities(own, others[:, kept])
+    given, labels = made(seed + 100, rows=300)
+    chances = found.readout.probabilities(given)
     assert np.mean(chances.argmax(axis=1) == labels) > 0.8, "label words alone are right in a third of the rows"
     for label in range(3):
         named = [
@@ -66,8 +73,8 @@ def test_it_learns_the_words_that_speak_for_a_label(seed: int) -> None:
 
 def test_probabilities_of_a_row_do_not_know_its_label() -> None:
     """Labels that have nothing to do with the answers are not learnt by heart."""
-    own, others, words, labels = made(4, rows=60, signal=0.0)
-    found = readout.fit(own, others, words, labels, EVEN)
+    given, labels = made(4, rows=60, signal=0.0)
+    found = readout.fit(given, labels, EVEN)
     assert np.mean(found.left_out.argmax(axis=1) == labels) < 0.6
 
 
@@ -76,29 +83,28 @@ def test_without_evidence_it_is_the_calibrated_label_words() -> None:
     labels = np.arange(24) % 3
     own = _logs(3.0 * np.eye(3)[labels] + random.normal(size=(24, 3)) + [2.0, 0.0, 0.0])
     noise = _logs(random.normal(size=(24, 40)))
-    words = [f"w{number}" for number in range(40)]
-    found = readout.fit(own, noise, words, labels, EVEN)
+    given = Said(own, tuple(f"w{number}" for number in range(40)), noise)
+    found = readout.fit(given, labels, EVEN)
     assert np.mean(found.left_out.argmax(axis=1) == labels) > 0.9
-    for few in (readout.fit(own[:5], noise[:5], words, labels[:5], EVEN), readout.fit(own, noise, (), labels, EVEN)):
+    for few in (readout.fit(some(given, slice(5)), labels[:5], EVEN), readout.fit(given, labels, EVEN, ())):
         assert few.readout.words == ()
         assert few.readout.weights == pytest.approx(np.eye(3))
-        assert few.left_out == pytest.approx(few.readout.probabilities(own[: len(few.left_out)]))
+        assert few.left_out == pytest.approx(few.readout.probabilities(Said(own[: len(few.left_out)])))
 
 
 def test_it_does_not_matter_among_which_words_a_model_normalises() -> None:
-    own, others, words, labels = made(6)
-    found = readout.fit(own, others, words, labels, EVEN).readout
-    kept = [words.index(word) for word in found.words]
-    alone = _logs(others[:, kept])
-    assert found.probabilities(own, alone) == pytest.approx(found.probabilities(own, others[:, kept]), abs=1e-3)
+    given, labels = made(6)
+    found = readout.fit(given, labels, EVEN).readout
+    alone = Said(given.own, found.words, _logs(given.of(found.words)))
+    assert found.probabilities(alone) == pytest.approx(found.probabilities(given), abs=1e-3)
 
 
 def test_a_rare_class_counts_as_much_as_the_others() -> None:
-    own, others, words, labels = made(7, rows=90)
+    given, labels = made(7, rows=90)
     kept = np.array([row for row in range(90) if labels[row] != 2 or row % 9 == 2])  # 30, 30 and 10 rows
-    found = readout.fit(own[kept], others[kept], words, labels[kept], EVEN).readout
-    own, others, words, labels = made(107, rows=300)
-    chances = found.probabilities(own, others[:, [words.index(word) for word in found.words]])
+    found = readout.fit(some(given, kept), labels[kept], EVEN).readout
+    given, labels = made(107, rows=300)
+    chances = found.probabilities(given)
     assert np.mean(chances.argmax(axis=1)[labels == 2] == 2) > 0.7
 
 
@@ -123,7 +129,7 @@ def test_a_regression_on_features_is_ridge_regression_with_equal_classes() -> No
         scaled = design * weights[:, None]
         slopes.append(np.linalg.solve(design.T @ scaled + shrunk, scaled.T @ np.where(labels == 0, 1.0, -1.0)))
     scores = design @ np.mean(slopes, axis=0)
-    odds = np.log(found.readout.probabilities(features))
+    odds = np.log(found.readout.probabilities(Said(features)))
     assert np.corrcoef(odds[:, 0] - odds[:, 1], scores)[0, 1] == pytest.approx(1.0, abs=1e-6)
     assert np.sign(odds[:, 0] - odds[:, 1]).tolist() == np.sign(scores).tolist()
     noise = readout.regression(random.normal(size=(40, 60)), labels, np.array([0.5, 0.5])).left_out
@@ -142,3 +148,32 @@ def test_it_is_stored_as_json_and_read_back() -> None:
             readout.unpack(wrong)
     with pytest.raises(ValueError, match="not finite"):
         readout.unpack({**packed, "bias": {"a": float("nan"), "b": 1.0, "c": 1.0}})
+
+
+def likeliest(given: Said, count: int) -> Said:
+    """The same answers from a server that gives only its `count` most likely words."""
+    assert given.others is not None
+    contents = []
+    for own, row in zip(given.own.tolist(), given.others, strict=True):
+        best = np.argsort(-row)[:count]
+        contents.append(readout.as_content(own, {given.words[place]: float(row[place]) for place in best}))
+    return readout.said(json.loads(json.dumps(contents)), 3)
+
+
+def test_words_are_learnt_from_the_most_likely_words_of_a_server() -> None:
+    given, labels = made(11, rows=60)
+    found = readout.fit(likeliest(given, 10), labels, EVEN)
+    assert found.readout.words
+    given, labels = made(111, rows=300)
+    assert np.mean(found.readout.probabilities(likeliest(given, 10)).argmax(axis=1) == labels) > 0.65
+
+
+def test_a_word_that_a_server_does_not_give_is_at_most_as_likely_as_its_last_one() -> None:
+    rows = [
+        readout.as_content([-1.0, -0.5], {"good": -0.1, "bad": -3.0}),
+        readout.as_content([0.0, 0.0], {"bad": -0.2}),
+    ]
+    given = readout.said(rows, 2)
+    assert given.words == ("bad",), "a word of one row only teaches nothing"
+    assert given.of(["good", "bad", "new"]).tolist() == [[-0.1, -3.0, -3.0], [-0.2, -0.2, -0.2]]
+    assert given.own.tolist() == [[-1.0, -0.5], [0.0, 0.0]]

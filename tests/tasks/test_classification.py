@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from label_toys import save
+from label_toys import WORDS, save
 
 from pinprompt.errors import DataError, PinpromptError, SettingError
 from pinprompt.recipe.task_sections import ClassificationSettings
@@ -253,3 +253,60 @@ def test_no_data_and_an_unknown_split(folder: Path) -> None:
         ClassificationTask.build(ClassificationSettings())
     with pytest.raises(SettingError, match="no split"):
         split_rows(build(folder), "validation")
+
+
+def test_with_macro_f1_every_class_counts_alike(tmp_path: Path) -> None:
+    """A prompt that gets the rare class right is worth more than one that gets as many rows of the common one right."""
+    texts = [f"a big film number {number}" for number in range(12)]
+    rows = [f"{text},{'pos' if place < 9 else 'neg'}" for place, text in enumerate(texts)]
+    (tmp_path / "train.csv").write_text("text,label\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    model = str(save("llama", tmp_path / "llama"))
+    settings = {
+        "train": str(tmp_path / "train.csv"),
+        "dev": str(tmp_path / "train.csv"),
+        "words": WORDS,
+        "model": model,
+    }
+    plain, even = (
+        ClassificationTask.build(ClassificationSettings(**settings, reward="accuracy", metric=metric))
+        for metric in ("accuracy", "macro-f1")
+    )
+    common, rare = (np.log([[0.1, 0.9]] * 12), np.log([[0.9, 0.1]] * 12))  # everything pos, everything neg
+    labels = list(plain.labels)
+    if labels[0] == "pos":
+        common, rare = rare, common
+    answers = [Answers(tuple(range(24)), np.concatenate([logs, logs])) for logs in (common, rare)]
+    scores = [[float(task.values(one, range(24)).mean()) for one in answers] for task in (plain, even)]
+    assert scores[0] == [pytest.approx(0.75), pytest.approx(0.25)]
+    assert scores[1] == [pytest.approx(0.5), pytest.approx(0.5)]
+    assert even.info.primary == "macro_f1"
+    found = even.metrics(answers[0], split_rows(even, "dev"))
+    assert np.mean(found.outcomes["macro_f1"]) == pytest.approx(found.metrics["macro_f1"], abs=0.1)
+
+
+@pytest.mark.parametrize("given", ["keep.csv", "important"])
+def test_examples_that_must_stay_right_decide(tmp_path: Path, given: str) -> None:
+    """A prompt that gets one of them wrong loses against one that gets many others wrong."""
+    rows = [f"a big film number {number},{'pos' if number % 2 else 'neg'},{'yes' if number == 1 else ''}"
+            for number in range(16)]  # fmt: skip
+    (tmp_path / "train.csv").write_text("text,label,important\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    (tmp_path / "keep.csv").write_text("text,label\na big film number 1,pos\n", encoding="utf-8")
+    model = str(save("llama", tmp_path / "llama"))
+    named = given if given == "important" else str(tmp_path / given)
+    settings = {"train": str(tmp_path / "train.csv"), "words": WORDS, "model": model, "shots": 4, "keep_right": named}
+    task = ClassificationTask.build(ClassificationSettings(**settings))
+    train = split_rows(task, "train")
+    kept = [row for row in train if task.rows[row].input == "a big film number 1"]
+    assert len(kept) == 1
+    assert sum(row.input == "a big film number 1" for row in task.rows) == 1, "it is not in dev or test"
+    sides = np.log([[0.9, 0.1], [0.1, 0.9]])
+    right = np.array([sides[task.rows[row].target] for row in train])
+    place = train.index(kept[0])
+    broken, poor = right.copy(), right[:, ::-1].copy()
+    broken[place] = right[place, ::-1]  # all right but this one
+    poor[place] = right[place]  # all wrong but this one
+    values = [task.values(Answers(train, logs), train).mean() for logs in (right, poor, broken)]
+    assert values[0] > values[1] > values[2]
+    notes = task.metrics(Answers(train, broken), train).tables["notes"]
+    line = 2 if given == "keep.csv" else 3
+    assert f"1 of 1 examples that must stay right are wrong (line {line})" in notes

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 import torch
 from label_toys import WORDS, make, save
+from remote_servers import reply, serving
 
 from pinprompt.answers.budget import Budget
 from pinprompt.answers.evaluator import Evaluator
-from pinprompt.api import evaluate, predict, tune
+from pinprompt.api import evaluate, export, predict, tune
 from pinprompt.errors import SettingError
+from pinprompt.judges.frozen import embed
 from pinprompt.maths.readout import Readout
 from pinprompt.models.label_text import Frame
 from pinprompt.models.labels import CausalLabels, MaskedLabels
@@ -160,12 +162,11 @@ def test_a_regression_on_embeddings_stands_beside_the_prompts(run: Path) -> None
 
 def test_a_row_of_dev_is_embedded_without_what_it_taught(folder: Path) -> None:
     """A label that is turned round is predicted as before, from the other rows."""
-    task = build(folder, shots=8, embeddings=str(folder / "bert"))
+    task, turned = (build(folder, shots=8, embeddings=str(folder / "bert")) for _ in range(2))
     row = split_rows(task, "dev")[0]
-    right = task.without_prompt()["dev"]["outcomes"]["accuracy"]
-    task._targets[row] = 1 - task._targets[row]
-    turned = task.without_prompt()["dev"]["outcomes"]["accuracy"]
-    assert (right[0], turned[0]) == ("1", "0")
+    turned._targets[row] = 1 - turned._targets[row]
+    outcomes = [one.without_prompt()["dev"]["outcomes"]["accuracy"][0] for one in (task, turned)]
+    assert outcomes == ["1", "0"]
 
 
 def test_without_its_encoder_the_row_says_so(folder: Path) -> None:
@@ -211,3 +212,104 @@ def test_the_code_for_transformers_gives_the_same_probabilities(run: Path) -> No
     names: dict[str, Any] = {}
     exec(compile(pinprompt.use(run, text)["snippets"]["transformers"], "snippet", "exec"), names)
     assert names["probabilities"](text) == pytest.approx(predict(run, [text])[0]["probabilities"], abs=1e-4)
+
+
+def spoken(text: str) -> dict[str, float]:
+    """A server's most likely words, never a label word: what is good is wonderful, what is bad is dull."""
+    own, other = (" lovely", " dreary") if "wonderful" in text else (" dreary", " lovely")
+    return {" the": -1.0, own: -1.5, other: -4.0 + len(text) % 3, " it": -2.0 - len(text) % 5}
+
+
+def test_words_are_learnt_from_a_server_that_gives_its_likeliest_words(folder: Path, tmp_path: Path) -> None:
+    """The label words are never among them; the search, the result and new texts use the words that are."""
+
+    def script(number: int, path: str, body: dict[str, Any]) -> Any:
+        usage = {"prompt_tokens": 6, "completion_tokens": 1}
+        return reply(
+            {"choices": [{"text": "x", "logprobs": {"top_logprobs": [spoken(body["prompt"])]}}], "usage": usage}
+        )
+
+    with serving(script) as server:
+        # The probe asks for a label word, which this server says only there.
+        first = lambda n, path, body: reply(  # noqa: E731
+            {"choices": [{"text": "x", "logprobs": {"top_logprobs": [{" great": -0.1, " terrible": -1.0}]}}]}
+        )
+        server.script = lambda n, path, body: (first if "opposite" in body["prompt"] else script)(n, path, body)
+        remote = {"base_url": server.url, "requests_per_minute": 60_000}
+        task = {
+            "train": str(folder / "train.csv"), "words": WORDS, "model": "remote:small", "shots": 8, "labels": "learnt",
+            "embeddings": None,
+        }  # fmt: skip
+        settings = {"remote": remote, "policy": {"model": str(folder / "llama")}}
+        result = tune(task, method="manual", settings=settings, out=tmp_path / "run")
+        words = {one["word"]: one["for"] for one in result.data["readout"]["words"]}
+        assert (words["lovely"], words["dreary"]) == ("pos", "neg")
+        assert result.test is not None
+        assert result.test["accuracy"] == 1.0
+        labelled = predict(tmp_path / "run", ["what a wonderful heart", "a dull and awful end"])
+        assert [row["label"] for row in labelled] == ["pos", "neg"]
+    assert result.data["test"]["calibrated_accuracy"] < 0.6, "no label word was said"
+
+
+PROMPTS = ("It was", "This is", "The word", "The answer is", "A story")
+
+
+@pytest.fixture(scope="module")
+def several(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with an ensemble of three prompts."""
+    place = tmp_path_factory.mktemp("ensemble")
+    task = {"train": str(folder / "train.csv"), "words": WORDS, "model": str(folder / "llama"), "shots": 8}
+    task |= {"labels": "learnt", "embeddings": str(folder / "bert")}
+    settings = {"policy": {"model": str(folder / "llama"), "k": None}, "scoring": {"ensemble": 3, "choose": "rows"}}
+    result = tune(task, out=place / "run", method=lambda search: PROMPTS, settings=settings)
+    return Path(result.folder)
+
+
+def test_an_ensemble_is_the_mean_of_its_prompts(several: Path, folder: Path) -> None:
+    result = json.loads((several / "result.json").read_text("utf-8"))
+    members = result["combined"]["ensemble"]["members"]
+    assert members[0]["prompt"] == result["prompt"]
+    assert len({one["prompt"] for one in members}) == 3
+    texts, alone = [GOOD[0], BAD[0], "slow heart"], []
+    for one in members:
+        single = shutil.copytree(several, folder / f"single-{len(alone)}-{len(list(folder.iterdir()))}")
+        changed = {**result, "prompt": one["prompt"], "readout": one["readout"], "combined": {}}
+        (single / "result.json").write_text(json.dumps(changed), "utf-8")
+        (single / "run.json").unlink()  # its seal
+        alone.append([row["probabilities"]["pos"] for row in predict(single, texts)])
+    together = [row["probabilities"]["pos"] for row in predict(several, texts)]
+    assert together == pytest.approx(np.mean(alone, axis=0))
+    measured = evaluate(several)[str(folder / "llama")].metrics["accuracy"]
+    assert measured == result["combined"]["ensemble"]["test"]["accuracy"]
+    page = (several / "report.html").read_text("utf-8")
+    assert "3 calls per text" in page
+
+
+def test_prompt_and_embeddings_can_be_used_together(several: Path, folder: Path) -> None:
+    result = json.loads((several / "result.json").read_text("utf-8"))
+    both = result["combined"]["with-embeddings"]
+    assert both["test"]["rows"] == result["test"]["rows"]
+    texts = [GOOD[0], BAD[0]]
+    own, mixed = predict(several, texts), predict(several, texts, with_embeddings=True)
+    kept = result["baselines"]["embeddings"]
+    vectors = embed(str(folder / "bert"), texts)
+    scores = vectors @ np.array([kept["weights"][label] for label in kept["bias"]]).T + np.array(
+        [*kept["bias"].values()]
+    )
+    theirs = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+    for row, one, other in zip(mixed, own, theirs, strict=True):
+        expected = {label: (one["probabilities"][label] + other[at]) / 2 for at, label in enumerate(kept["bias"])}
+        assert row["probabilities"] == pytest.approx(expected)
+
+
+def test_an_export_says_what_it_cannot_hold(several: Path, tmp_path: Path) -> None:
+    result = json.loads((several / "result.json").read_text("utf-8"))
+    said: list[str] = []
+    export(several, "promptfoo", tmp_path / "promptfoo.json", notes=said.append)
+    assert "not the ensemble of 3" in said[0]
+    assert f"{result['test']['raw_accuracy']:.1%} instead of {result['test']['accuracy']:.1%}" in said[1]
+    said.clear()
+    whole = json.loads(export(several, "json", tmp_path / "all.json", notes=said.append).read_text("utf-8"))
+    assert not said
+    assert [one["readout"]["words"] != [] for one in whole["ensemble"]]
+    assert all({"before", "after", "readout"} <= set(one) for one in whole["ensemble"])

@@ -31,7 +31,17 @@ from pinprompt.answers.memo import Memo, memo_key
 from pinprompt.answers.requests import Requests
 from pinprompt.answers.table import Table, pack_contents, pack_rows, unpack_contents
 from pinprompt.errors import BudgetSpent, RunError, TaskError, UselessAnswers
-from pinprompt.tasks.protocol import Billed, Task, billed, calls, fit_rows, report_fit_rows, split_rows, splits
+from pinprompt.tasks.protocol import (
+    Billed,
+    Combining,
+    Task,
+    billed,
+    calls,
+    fit_rows,
+    report_fit_rows,
+    split_rows,
+    splits,
+)
 from pinprompt.values import Answers, Draw, Evaluation, Prompt, Score, derive
 
 REPORT = "report"
@@ -168,22 +178,37 @@ class Evaluator:
 
     def evaluate(self, prompts: Sequence[Prompt], split: str) -> list[Evaluation]:
         """The task's metrics of each prompt on a split, charged to the report."""
-        rows, fit = self.rows(split), report_fit_rows(self.task)
-        # One seed for all prompts, so that they are compared on the same random draws.
-        seed = derive(self.seed, "task", "evaluation", split)
-        draw = REPORT if self.task.info.stochastic else ""
-        asked = [_Asked(prompt, rows, draw, seed, final=True) for prompt in prompts]
-        for needed in (fit, rows):
-            refusal = self._collect([one._replace(rows=needed) for one in asked], report=True)
-            if refusal is not None:
-                raise BudgetSpent(refusal)
-        found = []
+        rows, fit, found = self.rows(split), report_fit_rows(self.task), []
+        asked = self._ask_for_report(prompts, split)
         for one in asked:
             tokens = self.table.tokens(one.prompt.text, one.draw, rows)  # not those of other splits
-            found.append(self.task.metrics(replace(self._answers(one), tokens=tokens), rows, fit, seed))
+            found.append(self.task.metrics(replace(self._answers(one), tokens=tokens), rows, fit, one.seed))
         for prompt, evaluation in zip(prompts, found, strict=True):
             self._check(evaluation, prompt)
         return found
+
+    def evaluate_together(
+        self, prompts: Sequence[Prompt], split: str, *, readouts: Sequence[Any] = (), embeddings: bool = False
+    ) -> Evaluation | None:
+        """The task's metrics of the mean output of several prompts, charged to the report; None if there is none."""
+        task = self.task
+        if not isinstance(task, Combining):
+            return None
+        asked, fit = self._ask_for_report(prompts, split), report_fit_rows(task)
+        answers, rows = [self._answers(one) for one in asked], self.rows(split)
+        return task.combined_metrics(answers, rows, fit, asked[0].seed, readouts=readouts, embeddings=embeddings)
+
+    def _ask_for_report(self, prompts: Sequence[Prompt], split: str) -> list[_Asked]:
+        """Ask prompts on a split and on the rows that a report learns from."""
+        # One seed for all prompts, so that they are compared on the same random draws.
+        seed = derive(self.seed, "task", "evaluation", split)
+        draw = REPORT if self.task.info.stochastic else ""
+        asked = [_Asked(prompt, self.rows(split), draw, seed, final=True) for prompt in prompts]
+        for needed in (report_fit_rows(self.task), self.rows(split)):
+            refusal = self._collect([one._replace(rows=needed) for one in asked], report=True)
+            if refusal is not None:
+                raise BudgetSpent(refusal)
+        return asked
 
     def known(self, prompt: Prompt, split: str = "train") -> Score | None:
         """The score that follows from the answers so far; None if some are missing, and nothing is asked."""

@@ -64,6 +64,13 @@ def classify(
     task_model: Annotated[str | None, Option(help="The model to find a prompt for.")] = None,
     split: Annotated[int | None, Option(min=0, help="Number of the few-shot split.")] = None,
     template: Annotated[str | None, Option(help="How text and prompt are combined: {text}, {prompt}, {mask}.")] = None,
+    metric: Annotated[str | None, Option(help="accuracy or macro-f1: what the search aims at.")] = None,
+    keep_right: Annotated[
+        str | None, Option(help="Examples that must stay right: a file, or a column of the training file.")
+    ] = None,
+    ensemble: Annotated[
+        int | None, Option(min=1, max=32, help="Average the output of the N best prompts; a text costs N calls.")
+    ] = None,
 ) -> None:
     """Find a prompt with which a model labels texts."""
     if dataset is None and train is None:
@@ -72,9 +79,12 @@ def classify(
     given = {
         "dataset": dataset, "data": data, "train": train, "dev": dev, "test": test, "text_column": text_column,
         "label_column": label_column, "words": words or None, "model": task_model, "split": split,
-        "template": template, "manual": prompt,
+        "template": template, "manual": prompt, "metric": metric, "keep_right": keep_right,
     }  # fmt: skip
-    _search(console, _tree("classification", "smollm2", options, given), options, options.force)
+    tree = _tree("classification", "smollm2", options, given)
+    if ensemble is not None:
+        tree["scoring"] = {"ensemble": ensemble}
+    _search(console, tree, options, options.force)
 
 
 def demo(console: Console, options: SearchOptions) -> None:

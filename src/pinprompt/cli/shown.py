@@ -44,7 +44,7 @@ def shown_result(result: Result) -> Iterator[Any]:
                 said = f"{name.replace('_', ' ')} {where(split, data.get('task'), rows)}"
                 table.add_column(said, justify="right")
     compared = {"found": {"prompt": result.prompt, **{split: data.get(split) for split in splits}}}
-    for label, row in {**compared, **mapping(data.get("baselines"))}.items():
+    for label, row in {**compared, **mapping(data.get("baselines")), **mapping(data.get("combined"))}.items():
         cells = [_metric(inside(row, split), name) for split, name in columns]
         prompt = Text(str(inside(row, "prompt") or inside(row, "about") or ""))
         table.add_row(label, prompt, *cells, style="bold" if label == "found" else "")
@@ -182,6 +182,8 @@ class Progress:
             self._phase(f"restarting: {data['reason']}")
         elif event.kind == "problem":
             self._console.note(f"note: {data['reason']}")
+        elif event.kind == "headroom":
+            self._print(f"so far: {data['sentence']}")
         elif event.kind == "start":
             self._phase(f"{data['method']} on {data['task']}, seed {data['seed']}")
 

@@ -37,20 +37,24 @@ def predict(
     unsure: Annotated[
         bool, Option("--unsure", help="Mark labels with a low probability, or that embeddings of the texts contradict.")
     ] = False,
+    with_embeddings: Annotated[
+        bool, Option("--with-embeddings", help="Average with the run's regression on embeddings of the texts.")
+    ] = False,
 ) -> None:
     """Label or answer new texts with the prompt that a run found."""
     if source is not None:
         if texts:
             raise SettingError("give either texts or --input, not both")
-        _predict_table(console, options, run, source, text_column, output, unsure)
+        _predict_table(console, options, run, source, text_column, output, unsure, with_embeddings)
         return
     if text_column is not None or output is not None:
         raise SettingError("--text-column and --output need --input FILE (or --input - for stdin)")
     from pinprompt import api
 
     rows = api.predict(
-        run, _texts(texts, console), unsure=unsure, device=options.device, threads=options.threads, notes=console.note
-    )
+        run, _texts(texts, console), unsure=unsure, with_embeddings=with_embeddings, device=options.device,
+        threads=options.threads, notes=console.note,
+    )  # fmt: skip
     if rows and "answer" in rows[0]:
         said = [(row["answer"] or row.get("failure", ""), row["text"]) for row in rows]
         console.answer({"predictions": rows}, table(("answer", "text"), said))
@@ -76,14 +80,15 @@ def _predict_table(
     text_column: str | None,
     output: Path | None,
     unsure: bool,
+    with_embeddings: bool,
 ) -> None:
     from pinprompt import api
 
     if source == "-" and sys.stdin.isatty():
         console.note("reading the table from the terminal: type it, then press Ctrl-D")
     found = api.predict_table(
-        run, source, text_column=text_column, output=output, unsure=unsure, device=options.device,
-        threads=options.threads, notes=console.note,
+        run, source, text_column=text_column, output=output, unsure=unsure, with_embeddings=with_embeddings,
+        device=options.device, threads=options.threads, notes=console.note,
     )  # fmt: skip
     counts = Counter(label for label in found.labels if label is not None)
     if output is None:
@@ -200,13 +205,13 @@ def export(
     console: Console,
     options: Output,
     run: Run,
-    to: Annotated[str, Option(help="promptfoo, openai or json.")],
+    to: Annotated[str, Option(help="promptfoo, dspy, langchain, openai or json.")],
     output: Annotated[Path | None, Option(help="The file; default: the tool's usual name.")] = None,
 ) -> None:
     """Export a run's prompt to a file for another tool."""
     from pinprompt import api
 
-    path = api.export(run, to, output)
+    path = api.export(run, to, output, notes=console.note)
     console.answer({"file": str(path)}, f"written: {path}")
 
 

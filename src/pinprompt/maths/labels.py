@@ -100,6 +100,16 @@ def macro_f1(tables: Ints) -> Floats:
     return np.asarray(np.mean(np.divide(2 * hits, sums, out=np.zeros_like(hits), where=sums > 0), axis=-1))
 
 
+def pseudo_values(labels: Ints, predicted: Ints, classes: int, metric: Callable[[Ints], Floats]) -> Floats:
+    """Values per row [N] of a metric that is no mean over rows, for paired tests: N m - (N - 1) m without the row."""
+    table = confusion(labels, predicted, classes)
+    without = np.repeat(table[None], classes * classes, axis=0)
+    cells = np.arange(classes * classes)
+    without[cells, cells // classes, cells % classes] -= 1  # only cells that have a row are used below
+    left_out = metric(without)[labels * classes + predicted]
+    return np.asarray(len(labels) * float(metric(table)) - (len(labels) - 1) * left_out)
+
+
 def balanced_accuracy(table: Ints) -> float:
     """The mean recall over the classes that occur."""
     rows = table.sum(axis=1)

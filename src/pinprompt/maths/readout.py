@@ -15,6 +15,7 @@ likelihood is no better than that of the calibrated label words, the readout is 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,8 @@ OWN = 0.3
 """How freely the weights of label words are learnt, relative to all other words together."""
 SPREAD = 0.3
 """Added to a word's standard deviation: a word that hardly varies says little."""
+SEEN, MOST_WORDS = 2, 500
+"""Words of a server are learnt if it gives them on this many rows; at most so many of them, the most frequent."""
 TEMPERATURES = np.exp(np.linspace(np.log(0.3), np.log(30.0), 47))
 SIZES = (5, 10, 20)
 """Numbers of words per label that a readout may keep, in turn."""
@@ -38,6 +41,50 @@ FAITHFUL = 0.9
 """Share of the variance of all words' scores that the kept words must reproduce on rows left out."""
 KEPT_STRENGTH = 0.2
 """Strength of the ridge by which kept words take over the weights of all, relative to their mean variance."""
+
+
+@dataclass(frozen=True, eq=False)
+class Said:
+    """What a model said on N rows: log-probabilities of the label words, `own` [N, C], and of other words.
+
+    A local model gives those of the same words on every row, `others` [N, W]. A server gives its most likely words, row
+    by row (`likeliest`); a word that is not among them is at most as likely as the last of them.
+    """
+
+    own: Floats
+    words: tuple[str, ...] = ()
+    others: Floats | None = None
+    likeliest: Sequence[Mapping[str, float]] = ()
+
+    def of(self, words: Sequence[str]) -> Floats:
+        """The log-probabilities [N, W] of these words."""
+        if self.others is not None:
+            place = {word: number for number, word in enumerate(self.words)}
+            return self.others[:, [place[word] for word in words]]
+        if not self.likeliest:
+            return np.zeros((len(self.own), 0))
+        least = [min(row.values(), default=0.0) for row in self.likeliest]
+        rows = [[row.get(word, low) for word in words] for row, low in zip(self.likeliest, least, strict=True)]
+        return np.array(rows, dtype=np.float64).reshape(len(rows), len(words))
+
+
+def said(contents: Any, classes: int, words: Sequence[str] = ()) -> Said:
+    """What a model said, from its answers on rows: an array [N, C + W], or `as_content` for each row.
+
+    `words` are the W words of an array. The words of a server are those that it gives on several of these rows.
+    """
+    if isinstance(contents, np.ndarray) or not len(contents) or not isinstance(contents[0], Mapping):
+        logs = np.asarray(contents, dtype=np.float64).reshape(len(contents), -1)
+        return Said(logs[:, :classes], tuple(words), logs[:, classes:])
+    likeliest = [one["words"] for one in contents]
+    counts = Counter(word for row in likeliest for word in row)
+    common = tuple(word for word, count in counts.most_common(MOST_WORDS) if count >= SEEN)
+    return Said(np.array([one["labels"] for one in contents], dtype=np.float64), common, None, likeliest)
+
+
+def as_content(labels: Sequence[float], words: Mapping[str, float]) -> dict[str, Any]:
+    """An answer of a server as a cell of the table: log-probabilities of the label words and its most likely words."""
+    return {"labels": list(labels), "words": dict(words)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,9 +100,9 @@ class Readout:
     speaks: tuple[int, ...] = ()
     """The label that each word speaks for."""
 
-    def probabilities(self, own: Floats, others: Floats | None = None) -> Floats:
-        """Label probabilities [N, C] from log-probabilities of label words [N, C] and of `words` [N, W]."""
-        logs = own if others is None or not self.words else np.concatenate([own, others], axis=1)
+    def probabilities(self, given: Said) -> Floats:
+        """Label probabilities [N, C] of rows."""
+        logs = np.concatenate([given.own, given.of(self.words)], axis=1) if self.words else given.own
         return np.exp(_log_softmax(logs @ self.weights.T + self.bias))
 
 
@@ -98,14 +145,15 @@ class Fit:
     left_out: Floats
 
 
-def fit(own: Floats, others: Floats, words: Sequence[str], labels: Ints, prior: Floats) -> Fit:
-    """The readout that rows teach: own [N, C] and others [N, W] are log-probabilities, labels [N], prior [C].
+def fit(given: Said, labels: Ints, prior: Floats, words: Sequence[str] | None = None) -> Fit:
+    """The readout that rows teach by what was said on them, labels [N] and prior [C].
 
-    Without other words, the calibrated label words.
+    `words` are the words to learn, by default all; without any, the readout is the calibrated label words.
     """
-    classes = own.shape[1]
+    words = given.words if words is None else words
+    own, others, classes = given.own, given.of(words), given.own.shape[1]
     plain = calibrated(batch_offsets(own, labels, prior).tolist())
-    chances = plain.probabilities(own)
+    chances = plain.probabilities(given)
     if not words or np.bincount(labels, minlength=classes).min() < 2:
         return Fit(plain, chances)  # nothing to learn, or too few rows to leave one out
     weights = _weights(labels)

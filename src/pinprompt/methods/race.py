@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 
 from pinprompt.answers.executors import on_the_clock
 from pinprompt.errors import BudgetSpent, SettingError
+from pinprompt.methods.headroom import Headroom, expected_gain
 from pinprompt.methods.protocol import Block, Candidate, Cost, Finalist, Outcome, Search
 from pinprompt.methods.selection import chances_of_best, row_means
 from pinprompt.methods.variations import NEUTRAL, allowed, as_prompt, variations, without
@@ -44,9 +45,11 @@ from pinprompt.tasks.protocol import (
     LabelWords,
     Proposing,
     Task,
+    Taught,
     calls,
     fit_rows,
     hand_written,
+    report_fit_rows,
     split_rows,
     splits,
 )
@@ -126,10 +129,19 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
         if runners:  # otherwise `_alone` reports why there are none
             _tell(search, steps, block, runners)
             steps += 1
+        if task.info.learns and "headroom" not in extras and len(runners) >= LEAST_TIED:
+            extras["headroom"] = _headroom(search, runners, blocks, count, rounds).facts()
+            search.emit(Event("headroom", steps, extras["headroom"]))
 
     try:
-        if runners:
-            _ask(search, runners, blocks[:1])
+        # If values are learnt from rows, hand-written prompts are asked on all of them first: what is left to gain?
+        for number in range(1, (rounds if task.info.learns else 1) + 1 if runners else 1):
+            _ask(search, runners, blocks[:number])
+        if _perfect(search, runners) and settings.early_stop:
+            extras["headroom"] = _headroom(search, runners, blocks[:1], count, rounds).facts()
+            return _outcome(search, made, settings, runners, blocks, "nothing to gain", steps, extras)
+        if runners and task.info.learns:
+            _ask(search, runners, blocks[:1])  # answers are known: values on the first block only, as for all others
         with on_the_clock(search.evaluator.stop):
             pool = _filled(search, made, settings, [runner.prompt.text for runner in runners], count)
         vary = partial(variations, made, count=count, seed=search.seed)
@@ -145,7 +157,7 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
             shorter = prune(search, made, settings.max_perplexity, blocks[:rounds], best)
             if shorter is not best:
                 runners = [shorter, *runners]
-                extras = {"pruned": {"from": best.prompt.text, "score": best.mean}}
+                extras["pruned"] = {"from": best.prompt.text, "score": best.mean}
         if problem := _alone(search, settings, pool, runners, steps):
             extras["problem"] = problem
     except BudgetSpent:
@@ -459,6 +471,34 @@ def _first_block(
         finally:
             runners += [runner for runner in fresh if runner.blocks]
         tell(blocks[0])
+
+
+def _perfect(search: Search, runners: Sequence[Runner]) -> bool:
+    """Whether a hand-written prompt is right on every row of train and dev; only if values are learnt from these."""
+    rows = report_fit_rows(search.task)
+    known = [runner for runner in runners if not search.evaluator.table.get(runner.prompt.text).missing(rows)]
+    return search.task.info.learns and any(_outcomes(search, runner, rows).mean() >= 1.0 for runner in known)
+
+
+def _headroom(search: Search, runners: Sequence[Runner], blocks: Sequence[Block], count: int, rounds: int) -> Headroom:
+    """What the search is expected to add to the best hand-written prompt, by the prompts asked so far."""
+    task, first = search.task, blocks[0].rows
+    hand = [runner for runner in runners if runner.source not in ("pool", "pruned")] or runners[:1]
+    asked = [row for row in report_fit_rows(task) if not search.evaluator.table.get(hand[0].prompt.text).missing([row])]
+    best = max(hand, key=lambda runner: _outcomes(search, runner, asked).mean())
+    answers = search.evaluator.table.get(best.prompt.text)
+    values = np.stack([_outcomes(search, runner, first) for runner in runners])
+    gain = expected_gain(values, float(_outcomes(search, best, first).mean()), count, len(asked))
+    half = task.with_half(answers, asked) if isinstance(task, Taught) else None
+    manual = float(_outcomes(search, best, asked).mean())
+    return Headroom(manual, len(asked), half, min(gain, max(0.0, 1.0 - manual)))
+
+
+def _outcomes(search: Search, runner: Runner, rows: Sequence[int]) -> Floats:
+    """The primary metric of a prompt, row by row."""
+    task = search.task
+    found = task.metrics(search.evaluator.table.get(runner.prompt.text), rows, rows if fit_rows(task) else ())
+    return np.asarray(found.outcomes[task.info.primary], dtype=np.float64)
 
 
 def _tied(search: Search, runners: Sequence[Runner], step: int) -> str:

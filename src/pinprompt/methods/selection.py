@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pinprompt.answers.evaluator import Evaluator
 from pinprompt.errors import BudgetSpent
 from pinprompt.methods.protocol import Block, Candidate, Finalist, Search
-from pinprompt.tasks.protocol import hand_written
+from pinprompt.tasks.protocol import Combining, hand_written, report_fit_rows
 from pinprompt.values import Event, Prompt, Score, derive
 
 Floats = NDArray[np.float64]
@@ -80,6 +80,30 @@ def by_rows(search: Search, candidates: list[Candidate]) -> list[Finalist]:
         scored = replace(candidate, score=own[0].value)
         finalists.append(Finalist(scored, dev, chances[place], len(values[place])))
     return finalists
+
+
+def ensemble(search: Search, finalists: Sequence[Finalist], size: int) -> list[Prompt]:
+    """The answer, and up to `size` - 1 finalists that each make the mean output most likely on train and dev.
+
+    Only finalists whose answers on all of these rows are known take part, so this costs nothing.
+    """
+    task, rows = search.task, report_fit_rows(search.task) or search.rows()
+    prompts = [finalist.candidate.prompt for finalist in finalists]
+    answers = {prompt.text: search.evaluator.table.get(prompt.text) for prompt in prompts}
+    waiting = [prompt for prompt in prompts[1:] if not answers[prompt.text].missing(rows)]
+    chosen = prompts[:1]
+    if not isinstance(task, Combining) or not chosen or answers[chosen[0].text].missing(rows):
+        return chosen
+    fit = report_fit_rows(task)
+
+    def worth(prompt: Prompt) -> float:
+        return float(np.mean(task.combined([answers[one.text] for one in (*chosen, prompt)], rows, fit)))
+
+    while waiting and len(chosen) < size:
+        best = max(waiting, key=worth)
+        waiting.remove(best)
+        chosen.append(best)
+    return chosen
 
 
 def _distinct(candidates: Sequence[Candidate]) -> dict[str, Candidate]:

@@ -237,6 +237,10 @@ class RaceSettings(Section):
         "it, a phrase that people wrote before others, then the most likely one; paired: the best score if it beats "
         "the best hand-written prompt on dev by more than a standard error, otherwise that hand-written prompt.",
     )
+    early_stop: bool = Field(
+        True,
+        description="Stop if a hand-written prompt is right on all rows of train and dev: nothing is to be gained.",
+    )
     phrases: bool = Field(True, description='Whether the pool has stock phrases, such as "All in all, it is".')
 
     def planned(self, length: int, finalists: int) -> tuple[int, int]:
@@ -394,6 +398,13 @@ class ScoringSettings(Section):
     )
     finalists: int = Field(
         16, ge=1, le=10_000, description="Number of best prompts of a search that the answer is chosen from."
+    )
+    ensemble: int = Field(
+        1,
+        ge=1,
+        le=32,
+        description="Labels: use the mean output of this many prompts, the answer and those that add most to it on the "
+        "rows of train and dev; each labels every text, so a text costs as many calls.",
     )
     word_values: Literal["auto", "on", "off"] = Field(
         "auto",

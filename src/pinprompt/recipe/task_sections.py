@@ -66,6 +66,16 @@ class ClassificationSettings(Section):
         description="Maximum number of test rows (drawn at random with a fixed seed); none: all.",
     )
     reward: Literal["gap", "accuracy", "log-likelihood"] = Field("gap", description="The score of a prompt.")
+    metric: Literal["accuracy", "macro-f1"] = Field(
+        "accuracy",
+        description="What the search and the report aim at; macro-f1: every class has the same weight in the score of "
+        "a prompt, however many rows it has.",
+    )
+    keep_right: str | None = Field(
+        None,
+        description="Labelled examples that must stay right: a file, or a column of the training file with 1, yes, "
+        "true or x. They are added to train, and a wrong one counts like 100 other mistakes.",
+    )
     weight_wrong: float = Field(180.0, gt=0, description="Weight of a negative gap, that is, a wrong label (lambda 1).")
     weight_right: float = Field(
         200.0, gt=0, description="Weight of a positive gap, that is, a correct label (lambda 2)."

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pinprompt.errors import BudgetSpent, ModelError, SettingError
+from pinprompt.maths.readout import as_content
 from pinprompt.models.chat import Messages, Reply
 from pinprompt.models.label_text import Frame
 from pinprompt.remote.labels import CERTAINTY, Guess, RemoteInputs, RemoteWords, place_of
@@ -61,18 +62,41 @@ class CallableLabels:
         """Texts unchanged."""
         return RemoteInputs(list(texts), keep)
 
-    def answers(self, frame: Frame, inputs: RemoteInputs) -> tuple[Any, dict[int, str], tuple[int, int]]:
-        """Log-probabilities among the labels [N, C] for every text, failures by text, and no tokens."""
+    def answers(
+        self, frame: Frame, inputs: RemoteInputs, words: bool = False
+    ) -> tuple[Any, dict[int, str], tuple[int, int]]:
+        """Log-probabilities among the labels [N, C] for every text, failures by text, and no tokens.
+
+        With `words`, those of the labels and of all words that an answer names (`maths.readout.as_content`).
+        """
         import numpy as np
 
-        rows, failures = [], {}
+        rows: list[Any] = []
+        failures, even = {}, [-math.log(len(self._names))] * len(self._names)
         for place, answer in enumerate(self._call([frame.around(text)[0] for text in inputs.texts])):
-            row = self._row(answer)
+            row, said = self._row(answer), self._words(answer) if words else {}
             if isinstance(row, str):
-                failures[place] = row
-                row = [-math.log(len(self._names))] * len(self._names)
-            rows.append(row)
-        return np.array(rows, dtype=np.float64).reshape(len(rows), len(self._names)), failures, (0, 0)
+                if not said:
+                    failures[place] = row
+                row = even
+            rows.append(as_content(row, said) if words else row)
+        found = rows if words else np.array(rows, dtype=np.float64).reshape(len(rows), len(self._names))
+        return found, failures, (0, 0)
+
+    def _words(self, answer: Any) -> dict[str, float]:
+        """The log-probabilities of all words that an answer names."""
+        if not isinstance(answer, Mapping):
+            return {}
+        try:
+            numbers = {str(key).strip(): float(value) for key, value in answer.items()}
+        except (TypeError, ValueError):
+            return {}
+        logs = all(value <= 0 for value in numbers.values())
+        return {
+            word: max(value, LEAST) if logs else math.log(max(value, math.exp(LEAST)))
+            for word, value in numbers.items()
+            if math.isfinite(value) and (logs or value >= 0)
+        }
 
     def _call(self, texts: list[str]) -> list[Any]:
         return call(self.function, texts)

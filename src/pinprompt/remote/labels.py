@@ -6,7 +6,8 @@ words; a free-text answer, searched for a label word. A probe at the start finds
 report it.
 
 If the server only returns its most likely tokens, a label word that is not among them gets the probability of the
-least likely of them, which is an upper bound. A text answer counts as CERTAINTY for its label.
+least likely of them, which is an upper bound. Other words among them may be learnt from (`task.labels = "learnt"`). A
+text answer counts as CERTAINTY for its label.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pinprompt.errors import ModelError, SettingError
+from pinprompt.maths.readout import as_content
 from pinprompt.models.label_text import Frame
 from pinprompt.recipe.task_sections import RemoteSettings
 from pinprompt.remote.client import BadAnswer, RemoteClient, dig, open_client, size_of, texts_of
@@ -34,6 +36,8 @@ TOP = (200, 20, 5)
 """How many of the most likely tokens to request, tried in turn: the maxima of llama.cpp, vLLM and OpenAI."""
 TOKEN_BYTES = 3
 """Bytes per token for estimating token counts; real tokens are longer, so this is conservative."""
+LEAST_LOG = -100.0
+"""The least log-probability that is believed."""
 WAYS = {
     "completions": "log-probabilities of the label words in completions",
     "chat": "log-probabilities of the label words in chat answers",
@@ -116,28 +120,33 @@ class RemoteClassifier:
         """Texts unchanged; the server truncates or rejects long ones."""
         return RemoteInputs(list(texts), keep)
 
-    def answers(self, frame: Frame, inputs: RemoteInputs) -> tuple[Any, dict[int, str], tuple[int, int]]:
+    def answers(
+        self, frame: Frame, inputs: RemoteInputs, words: bool = False
+    ) -> tuple[Any, dict[int, str], tuple[int, int]]:
         """Log-probabilities among the labels [N, C] for every text, failures by text, and tokens in and out.
 
-        A text without a usable answer gets equal probabilities.
+        With `words`, those of the labels and the most likely words for every text (`maths.readout.as_content`). A text
+        without a usable answer gets equal probabilities.
         """
         import numpy as np
 
         self.client.take()
         failures: dict[int, str] = {}
+        even = [-math.log(len(self._lowered))] * len(self._lowered)
 
-        def one(place: int) -> list[float]:
+        def one(place: int) -> Any:
             text = frame.around(inputs.texts[place])[0]
             try:
-                return self._row(text)
+                return self._row(text, words)
             except BadAnswer as failure:
                 failures[place] = self.client.redact(f"{str(failure)[:300]} (text: {text[:60]!r})")
-                return [-math.log(len(self._lowered))] * len(self._lowered)
+                return as_content(even, {}) if words else even
 
-        rows = self.client.each(one, range(len(inputs.texts)))
+        rows: Any = self.client.each(one, range(len(inputs.texts)))
         usage = self.client.take()
-        table = np.array(rows, dtype=np.float64).reshape(len(inputs.texts), len(self._lowered))
-        return table, dict(sorted(failures.items())), (usage.tokens_in, usage.tokens_out)
+        if not words:
+            rows = np.array(rows, dtype=np.float64).reshape(len(inputs.texts), len(self._lowered))
+        return rows, dict(sorted(failures.items())), (usage.tokens_in, usage.tokens_out)
 
     def most_tokens(self, frame: Frame, inputs: RemoteInputs) -> tuple[int, int]:
         """The maximum tokens in and out of one frame on these texts."""
@@ -154,17 +163,39 @@ class RemoteClassifier:
         tokens = sum(likely_tokens(frame.around(text)[0]) + extra for text in inputs.texts)
         return tokens, len(inputs.texts) * (1 if way in ("completions", "chat") else SHORT_ANSWER)
 
-    def _row(self, text: str) -> list[float]:
-        """Log-probabilities of the labels after a text; BadAnswer if there are none."""
-        row: list[float] = self.client.once(
-            [self.revision, text], lambda: getattr(self, f"_by_{self.way}")(text), self._is_row
-        )
-        return row
+    def _row(self, text: str, words: bool) -> Any:
+        """Log-probabilities of the labels after a text, with `words` also of likely words; BadAnswer without any."""
+        if words:
+            return self.client.once([self.revision, text, "words"], lambda: self._with_words(text), self._has_words)
+        return self.client.once([self.revision, text], lambda: getattr(self, f"_by_{self.way}")(text), self._is_row)
 
     def _is_row(self, value: Any) -> bool:
-        """Whether this is a row as returned by `_row`."""
-        numbers = isinstance(value, list) and all(isinstance(one, float) and math.isfinite(one) for one in value)
-        return numbers and len(value) == len(self._lowered)
+        """Whether these are log-probabilities of the labels."""
+        return isinstance(value, list) and all(map(_is_log, value)) and len(value) == len(self._lowered)
+
+    def _has_words(self, value: Any) -> bool:
+        """Whether this is an answer as returned by `_with_words`."""
+        if not isinstance(value, dict) or not isinstance(value.get("words"), dict):
+            return False
+        return self._is_row(value.get("labels")) and all(map(_is_log, value["words"].values()))
+
+    def _with_words(self, text: str) -> dict[str, Any]:
+        """Log-probabilities of the labels and of the words that the server finds most likely.
+
+        An answer without a label word can be used, since other words are learnt from: then all labels are equal.
+        """
+        tops = self._tops_of_completion(text) if self.way == "completions" else self._tops_of_chat(text)
+        try:
+            labels = self._from_tops(tops)
+        except BadAnswer:
+            labels = [-math.log(len(self._lowered))] * len(self._lowered)
+        mass: dict[str, float] = {}
+        for token, log in known_tops(tops):
+            if len(word := token.strip()) > 1 and word.isalpha():
+                mass[word] = mass.get(word, 0.0) + math.exp(log)
+        if not mass:
+            raise BadAnswer("no word is among the most likely tokens")
+        return as_content(labels, {word: math.log(share) for word, share in mass.items()})
 
     def _probe(self) -> str:
         """The first way that this server supports."""
@@ -200,20 +231,24 @@ class RemoteClassifier:
         return "parsed"
 
     def _by_completions(self, text: str) -> list[float]:
+        return self._from_tops(self._tops_of_completion(text))
+
+    def _tops_of_completion(self, text: str) -> list[tuple[Any, Any]]:
         answer = self.client.complete(text.rstrip(" "), 1, logprobs=self._top, temperature=0, seed=0)
         tops = dig(answer, "choices", 0, "logprobs", "top_logprobs", 0)
         if not isinstance(tops, dict):
             raise BadAnswer("the server gives no log-probabilities for completions")
-        return self._from_tops(list(tops.items()))
+        return list(tops.items())
 
     def _by_chat(self, text: str) -> list[float]:
+        return self._from_tops(self._tops_of_chat(text))
+
+    def _tops_of_chat(self, text: str) -> list[tuple[Any, Any]]:
         answer = self.client.chat(self.messages(text), 1, logprobs=True, top_logprobs=self._top, temperature=0, seed=0)
         tops = dig(answer, "choices", 0, "logprobs", "content", 0, "top_logprobs")
         if not isinstance(tops, list):
             raise BadAnswer("the server gives no log-probabilities for chats")
-        return self._from_tops(
-            [(entry.get("token"), entry.get("logprob")) for entry in tops if isinstance(entry, dict)]
-        )
+        return [(entry.get("token"), entry.get("logprob")) for entry in tops if isinstance(entry, dict)]
 
     def _by_constrained(self, text: str) -> list[float]:
         schema = {
@@ -255,14 +290,12 @@ class RemoteClassifier:
         """Log-probabilities among the labels from the most likely tokens that start exactly one label word."""
         mass = [0.0] * len(self._lowered)
         least = math.inf
-        for token, logprob in tops:
-            if not isinstance(token, str) or not isinstance(logprob, int | float) or math.isnan(logprob):
-                continue
-            least = min(least, max(float(logprob), -100.0))
+        for token, log in known_tops(tops):
+            least = min(least, log)
             start = token.strip().lower()
             begun = [number for number, word in enumerate(self._lowered) if start and word.startswith(start)]
             if len(begun) == 1:
-                mass[begun[0]] += math.exp(min(0.0, float(logprob)))
+                mass[begun[0]] += math.exp(log)
         if not any(mass):
             raise BadAnswer("no label word starts with any of the most likely tokens")
         logs = [math.log(weight) if weight > 0 else least for weight in mass]
@@ -273,6 +306,17 @@ class RemoteClassifier:
     def _certain(self, label: int) -> list[float]:
         others = max(1, len(self._lowered) - 1)
         return [math.log(CERTAINTY if n == label else (1 - CERTAINTY) / others) for n in range(len(self._lowered))]
+
+
+def known_tops(tops: Sequence[tuple[Any, Any]]) -> Iterator[tuple[str, float]]:
+    """The tokens of a server's answer with their log-probabilities, between -100 and 0; what is neither is left out."""
+    for token, log in tops:
+        if isinstance(token, str) and isinstance(log, int | float) and not math.isnan(log):
+            yield token, min(0.0, max(float(log), LEAST_LOG))
+
+
+def _is_log(value: Any) -> bool:
+    return isinstance(value, float) and math.isfinite(value)
 
 
 class _NoLabel(BadAnswer):

@@ -116,7 +116,9 @@ def learning(result: Mapping[str, Any]) -> list[tuple[str, str]]:
 def scores(record: RunRecord) -> Part | None:
     """Every metric of the prompt found and of the hand-written ones, on every split, with intervals."""
     prompts = [("found", record.result.get("prompt"), record.result)]
-    for label, baseline in list(mapping(record.result.get("baselines")).items())[:12]:
+    for label, baseline in list(
+        (mapping(record.result.get("baselines")) | mapping(record.result.get("combined"))).items()
+    )[:12]:
         about = inside(baseline, "prompt") or inside(baseline, "about")
         prompts.append((text(label, 40), about, mapping(baseline)))
     splits = [split for split in SPLITS if any(mapping(one.get(split)) for _, _, one in prompts)]
@@ -363,8 +365,10 @@ def confusion(record: RunRecord) -> Part | None:
 
 
 def remarks(record: RunRecord) -> list[str]:
-    """The task's remarks on the evaluation."""
-    return [text(note, 400) for note in sequence(inside(record.result, "tables", "notes"))[:MAX_EXAMPLES]]
+    """The task's remarks on the evaluation, and what was expected of the search after its first calls."""
+    expected = inside(record.result, "headroom", "sentence")
+    notes = [f"After the first calls: {expected}."] if isinstance(expected, str) else []
+    return [text(note, 400) for note in (*notes, *sequence(inside(record.result, "tables", "notes")))[:MAX_EXAMPLES]]
 
 
 def judges(record: RunRecord) -> list[tuple[str, str]]:

@@ -30,15 +30,23 @@ def use(run: Path | str, text: str = "some text") -> dict[str, Any]:
     }
 
 
-def export(run: Path | str, to: str, output: Path | str | None = None) -> Path:
-    """Export a run's prompt to a file for another tool: promptfoo, openai or json."""
-    from pinprompt.files import write_atomically
-    from pinprompt.reports.usage import export as exported
-    from pinprompt.reports.usage import sent_of
+def export(
+    run: Path | str, to: str, output: Path | str | None = None, *, notes: Callable[[str], None] = silent
+) -> Path:
+    """Export a run's prompt to a file for another tool: promptfoo, dspy, langchain, openai or json.
 
-    name, content = exported(sent_of(running.result_of(Path(run)).data, run), to)
+    `notes` is called with what the tool's file cannot hold, such as the weights of learnt words.
+    """
+    from pinprompt.files import write_atomically
+    from pinprompt.reports import usage
+
+    result = running.result_of(Path(run)).data
+    sent = usage.sent_of(result, run)
+    name, content = usage.export(sent, to)
     path = Path(name) if output is None else Path(output)
     write_atomically(path, content)
+    for note in usage.left_out(result, sent, to):
+        notes(note)
     return path
 
 

@@ -13,8 +13,10 @@ from typing import Any
 
 from pinprompt import wording
 from pinprompt.errors import RunError, SettingError, did_you_mean
-from pinprompt.folder.reading import RunRecord, mapping, number, sequence
+from pinprompt.folder.reading import RunRecord, inside, mapping, number, sequence
 from pinprompt.maths.readout import unpack
+from pinprompt.run.verdict import reported_split
+from pinprompt.tasks.protocol import ENSEMBLE
 
 TOOLS = ("promptfoo", "dspy", "langchain", "openai", "json")
 TEXT = "{text}"
@@ -40,6 +42,8 @@ class Sent:
     offsets: Mapping[str, float] = field(default_factory=dict)
     readout: Mapping[str, Any] = field(default_factory=dict)
     """How labels are read from label words and learnt words, if labels are learnt (`maths.readout.pack`)."""
+    ensemble: list[dict[str, Any]] = field(default_factory=list)
+    """The prompts whose mean output is used, if there are several, with the text around an input and the readout."""
     messages: list[dict[str, str]] = field(default_factory=list)
     metric: str = ""
     """How free answers are valued."""
@@ -113,6 +117,7 @@ def sent_of(result: Mapping[str, Any], where: object = "result.json") -> Sent:
         word_ids=ids,
         offsets={label: value for label, value in offsets.items() if value is not None},
         readout=readout,
+        ensemble=[mapping(one) for one in sequence(inside(result, "combined", ENSEMBLE, "members"))],
         messages=messages,
         max_tokens=int(number(sent.get("max_tokens")) or 0),
     )
@@ -165,6 +170,21 @@ def export(sent: Sent, tool: str) -> tuple[str, str]:
     made = makers[tool](sent)
     name = {"promptfoo": "promptfooconfig.json", "openai": "request.json"}.get(tool, f"{tool}.json")
     return name, json.dumps(made, indent=2, ensure_ascii=False) + "\n"
+
+
+def left_out(result: Mapping[str, Any], sent: Sent, tool: str) -> list[str]:
+    """What a file for another tool cannot hold of a run's answer, one sentence each."""
+    found = []
+    if sent.ensemble and tool != "json":
+        found.append(f"{tool} holds one prompt: the found one, not the ensemble of {len(sent.ensemble)}")
+    if sent.readout and tool not in ("json", "langchain"):
+        split = reported_split(result, "accuracy") or "test"
+        raw, ours = (number(inside(result, split, name)) for name in ("raw_accuracy", "accuracy"))
+        known = "" if raw is None or ours is None else f": accuracy on {split} {raw:.1%} instead of {ours:.1%}"
+        found.append(
+            f"{tool} holds no weights of learnt words, so labels are read by the label words as they are{known}"
+        )
+    return found
 
 
 def _constants(sent: Sent) -> list[str]:
@@ -308,7 +328,7 @@ def _request(sent: Sent, text: str | None = None) -> dict[str, Any]:
 
 def _plain(sent: Sent) -> dict[str, Any]:
     """Everything, for your own tools."""
-    names = ("before", "after", "messages", "words", "offsets", "readout", "model", "revision", "kind")
+    names = ("before", "after", "messages", "words", "offsets", "readout", "ensemble", "model", "revision", "kind")
     parts = {name: getattr(sent, name) for name in names}
     return {"task": sent.task, "prompt": sent.prompt, "text": sent.open_text, **parts}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
@@ -56,9 +56,16 @@ def is_remote(recipe: Recipe) -> bool:
 
 
 def build_labeller(
-    recipe: Recipe, device: str, data: LabelledData | None = None, readout: Readout | None = None
+    recipe: Recipe,
+    device: str,
+    data: LabelledData | None = None,
+    readout: Readout | None = None,
+    words: Sequence[str] = (),
 ) -> Any:
-    """The task of a classification recipe with other data or none, for a prompt whose readout is known."""
+    """The task of a classification recipe with other data or none, for a prompt whose readout is known.
+
+    `words` are words of the readouts of further prompts.
+    """
     from pinprompt.tasks.classification import ClassificationTask
     from pinprompt.tasks.labelled_data import without_rows
 
@@ -71,6 +78,7 @@ def build_labeller(
         remote=recipe.remote,
         models=recipe.models,
         readout=readout,
+        words=words,
     )
 
 
@@ -100,13 +108,14 @@ def build_task(
     device: str,
     contact: bool = True,
     readout: Readout | None = None,
+    words: Sequence[str] = (),
     model: Callable[..., Any] | None = None,
     metric: Callable[..., Any] | None = None,
 ) -> Task:
     """The task of a recipe; without `contact`, a remote model's server is not asked anything (for estimates).
 
-    `readout` is the known one of the only prompt that it will be asked about; `model` and `metric` are the user's own
-    callables.
+    `readout` is the known one of the only prompt that it will be asked about, `words` are those of further readouts;
+    `model` and `metric` are the user's own callables.
     """
     settings: Any = recipe.task
     if model is not None and settings.kind not in ("classification", "answers"):
@@ -132,6 +141,7 @@ def build_task(
             contact=contact,
             models=recipe.models,
             readout=readout,
+            words=words,
             model=model,
         )
     if settings.kind == "style-transfer":

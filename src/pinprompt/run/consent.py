@@ -35,7 +35,7 @@ from pinprompt.wording import text
 
 ENTRY_POINTS = "pinprompt.functions"
 """Functions that an installed package provides in this entry-point group need no consent: the user installed it."""
-FILES = ("data", "train", "dev", "test", "source", "target", "references", "images")
+FILES = ("data", "train", "dev", "test", "keep_right", "source", "target", "references", "images")
 """Settings of a task that name files or folders."""
 MAX_REMEMBERED = 2000
 """Maximum number of remembered answers; the oldest are dropped first."""

@@ -19,6 +19,7 @@ from pinprompt.run import build
 from pinprompt.tasks.function import FunctionTask
 from pinprompt.tasks.protocol import (
     Billed,
+    Combining,
     Task,
     billed,
     calls,
@@ -303,7 +304,8 @@ def report_plan(recipe: Recipe, task: Task, found: Prompt, parts: int, cost: Cos
     """
     hand = [Prompt(text) for text in rivals(recipe, task).values()]
     held_out = [split for split in splits(task) if split != "train"] or ["train"]
-    asked = [(prompt, split, True) for prompt in (found, *hand) for split in held_out]
+    members = [found] * (recipe.scoring.ensemble if isinstance(task, Combining) else 1)
+    asked = [(prompt, split, True) for prompt in (*members, *hand) for split in held_out]
     shorter = [found] * parts + (hand if fit_rows(task) else [])
     # It may have been chosen by a part of the rows.
     whole = [found] if (parts or fit_rows(task)) and not cost.asked_on_train else []

@@ -18,7 +18,7 @@ from pinprompt.folder.folder import RunFolder
 from pinprompt.folder.identity import changed_files
 from pinprompt.folder.reading import WITH_TEXTS, changed_since, read_environment, read_run, sequence
 from pinprompt.methods.protocol import Candidate, Finalist, Outcome, Search
-from pinprompt.methods.selection import announce, ask_blocks, facts_of, row_means, select
+from pinprompt.methods.selection import announce, ask_blocks, ensemble, facts_of, row_means, select
 from pinprompt.methods.table import METHODS, row_of
 from pinprompt.methods.variations import NEUTRAL, without
 from pinprompt.recipe import recipe as recipes
@@ -28,12 +28,23 @@ from pinprompt.run import build, consent
 from pinprompt.run.estimating import PARTS, check_budget, cost_of, hold_for_report, parts_of, rivals, with_report_inside
 from pinprompt.run.readability import readability
 from pinprompt.run.verdict import judge_result
-from pinprompt.tasks.protocol import EMBEDDINGS, IN_CONTEXT, Judged, Rivalled, Shown, Task, Windowed, hand_written
+from pinprompt.tasks.protocol import (
+    EMBEDDINGS,
+    ENSEMBLE,
+    IN_CONTEXT,
+    WITH_EMBEDDINGS,
+    Judged,
+    Rivalled,
+    Shown,
+    Task,
+    Windowed,
+    hand_written,
+)
 from pinprompt.values import Evaluation, Event, Listener, Prompt
 
 MAY_CHANGE = ("budget", "scoring", "private")
 """Sections that a resumed run may change: budget, where scores are computed, what is shown; never what is computed."""
-DATA = ("train", "dev", "test", "data", "source", "target", "references")
+DATA = ("train", "dev", "test", "keep_right", "data", "source", "target", "references")
 """Settings of tasks that name a file or a folder with data."""
 
 RESULT: dict[str, tuple[type, ...]] = {
@@ -385,6 +396,7 @@ def conclude(
                 else {}
             ),
         },
+        "combined": _combined(recipe, search, finalists, splits, report),
         "tables": tables,
         "private": recipe.private,
         "judges": task.judges() if isinstance(task, Judged) else {},
@@ -467,6 +479,35 @@ def readout_in(evaluation: Evaluation | None) -> dict[str, Any]:
     """How labels are read from a prompt's answers, as in result.json; empty if there is nothing to say."""
     known = None if evaluation is None else evaluation.tables.get("readout")
     return {} if known is None else {"readout": known}
+
+
+def _combined(
+    recipe: Recipe, search: Search, finalists: Sequence[Finalist], splits: Sequence[str], report: bool
+) -> dict[str, Any]:
+    """What the found prompt does together with others, as `combined` in result.json."""
+    evaluator, task = search.evaluator, search.task
+    found: dict[str, Any] = {}
+    prompts = ensemble(search, finalists, recipe.scoring.ensemble)
+    if len(prompts) > 1:
+        members = []
+        for prompt, evaluation in zip(prompts, evaluator.evaluate(prompts, splits[-1]), strict=True):
+            sent: dict[str, Any] = task.sent(prompt, evaluation) if isinstance(task, Shown) else {}
+            sides = {name: sent[name] for name in ("before", "after") if name in sent}
+            members.append({"prompt": prompt.text} | sides | readout_in(evaluation))
+        about = f"mean output of {len(prompts)} prompts, {len(prompts)} calls per text: "
+        about += " | ".join(prompt.text for prompt in prompts)
+        found[ENSEMBLE] = {"about": about, "members": members, **_together(search, prompts, splits)}
+    if report and prompts and (both := _together(search, prompts[:1], splits, embeddings=True)):
+        about = "the found prompt and the regression on embeddings, mean of both outputs"
+        found[WITH_EMBEDDINGS] = {"about": about, **both}
+    return found
+
+
+def _together(
+    search: Search, prompts: Sequence[Prompt], splits: Sequence[str], embeddings: bool = False
+) -> dict[str, Any]:
+    found = {split: search.evaluator.evaluate_together(prompts, split, embeddings=embeddings) for split in splits}
+    return {split: one.facts() for split, one in found.items() if one is not None}
 
 
 def _evaluate(

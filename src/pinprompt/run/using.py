@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pinprompt import wording
 from pinprompt.answers.budget import Budget
@@ -19,7 +19,7 @@ from pinprompt.recipe.sections import BudgetSettings
 from pinprompt.run import build, consent, running
 from pinprompt.run.running import recipe_of
 from pinprompt.run.verdict import outcomes_of
-from pinprompt.tasks.protocol import EMBEDDINGS, Task
+from pinprompt.tasks.protocol import EMBEDDINGS, ENSEMBLE, Task
 from pinprompt.values import Evaluation, Prompt
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def evaluate(
     test: Any = None, text_column: str | None = None, label_column: str | None = None,
     device: str | None = None, threads: int | None = None, notes: Callable[[str], None] = silent,
 ) -> dict[str, Evaluation]:  # fmt: skip
-    """Evaluate a run's prompt (or another one) on a split, with the run's own task model or with others.
+    """Evaluate a run's prompt or ensemble (or another prompt) on a split, with the run's task model or with others.
 
     `test` is a file of labelled examples (or a data frame) to evaluate a classification run on instead; the run's own
     data are then only read if another model or prompt needs them for calibration. If the run's data are read and have
@@ -66,7 +66,10 @@ def evaluate(
     recipe, found = running.with_found_files(recipe_of(run), Path(run)), running.result_of(Path(run)).data
     asked = Prompt(found["prompt"] if prompt is None else prompt)
     # A readout is valid for one prompt and one model: others are measured on the same training rows.
-    readout = None if prompt is not None or task_models else readout_of(run)
+    members = [] if prompt is not None or task_models else members_of(run)
+    readout = members[0].readout if members else None
+    readouts = [one.readout for one in members if one.readout is not None]
+    words = words_of(members)
     evaluations = {}
     for model in task_models or (getattr(recipe.task, "model", recipe.task.kind),):
         changed = recipe
@@ -77,10 +80,10 @@ def evaluate(
         measures = getattr(changed.task, "labels", "words") != "words" and readout is None
         consent.agree(changed, run, reads=test is None or measures)
         if test is not None:
-            task = _with_notes(_task_on(changed, test, text_column, label_column, readout, device))
+            task = _with_notes(_task_on(changed, test, text_column, label_column, readout, words, device))
         else:
             try:
-                task = _with_notes(build.build_task(changed, device, readout=readout))
+                task = _with_notes(build.build_task(changed, device, readout=readout, words=words))
             except DataError as error:
                 if recipe.task.kind != "classification":
                     raise
@@ -93,7 +96,11 @@ def evaluate(
                     "the data or the model has changed since the run: these numbers are not those of its report "
                     f"({data_of(recipe)})"
                 )
-        [evaluations[str(model)]] = Evaluator(task, Budget(BudgetSettings())).evaluate([asked], split)
+        evaluator = Evaluator(task, Budget(BudgetSettings()))
+        together = None
+        if len(members) > 1:
+            together = evaluator.evaluate_together([one.prompt for one in members], split, readouts=readouts)
+        evaluations[str(model)] = together or evaluator.evaluate([asked], split)[0]
     return evaluations
 
 
@@ -102,53 +109,84 @@ LOW = 0.7
 
 
 def predict(
-    run: Path | str, texts: Sequence[str], *, unsure: bool = False, device: str | None = None,
-    threads: int | None = None, notes: Callable[[str], None] = silent,
+    run: Path | str, texts: Sequence[str], *, unsure: bool = False, with_embeddings: bool = False,
+    device: str | None = None, threads: int | None = None, notes: Callable[[str], None] = silent,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Label or answer new texts with the prompt that a run found.
+    """Label or answer new texts with the prompt that a run found, or with its ensemble.
 
     One dictionary per text, as in `pinprompt predict --json`: `text`, `label` and `probabilities` of all labels for a
     classification run; `text` and `answer` for a run with free answers (with `failure` if there is none). A blank text
     has the label None.
 
+    With `with_embeddings` probabilities are the mean of those and of the run's regression on embeddings of the texts.
     With `unsure` also whether a label is `unsure`: its probability is below 0.7, or the run's regression on embeddings
     of the texts gives another one. `notes` is then called with the accuracy of the other labels on dev.
     """
     texts = _texts_of(texts, "predict_table")
     build.set_threads(threads)
-    recipe, found, readout = recipe_of(run), found_prompt(run), readout_of(run)
+    recipe, members = recipe_of(run), members_of(run)
+    found = members[0].prompt
     if recipe.task.kind not in ("classification", "answers"):
         raise SettingError(
             f"{run} is a {recipe.task.kind} run; predict works with a classification run or one with free answers"
         )
     consent.agree(recipe, run, reads=False)
     if recipe.task.kind == "answers":
-        if unsure:
-            raise SettingError(f"{run} is a run with free answers; only labels can be unsure: remove --unsure")
+        if unsure or with_embeddings:
+            option = "--unsure" if unsure else "--with-embeddings"
+            raise SettingError(f"{run} is a run with free answers; {option} is for labels: remove it")
         asked: Any = _with_notes(build.build_answerer(recipe, build.choose_device(device)))
         replies = zip(texts, asked.answer(found, texts), strict=True)
         return [
             {"text": text, "answer": reply.text, **({"failure": reply.failure} if reply.failure else {})}
             for text, reply in replies
         ]
-    task: Any = _with_notes(build.build_labeller(recipe, build.choose_device(device), readout=readout))
     filled = [text for text in texts if text.strip()]
-    said = iter(task.predict(found, filled))
-    rows: list[dict[str, Any]] = []
-    for text in texts:
-        label, probabilities = next(said) if text.strip() else (None, {})
-        rows.append({"text": text, "label": label, "probabilities": probabilities})
+    chances = labeller(run, build.choose_device(device))(filled)
+    result, others = running.result_of(Path(run)).data, list[dict[str, float]]()
+    if filled and (unsure or with_embeddings):
+        others = _second_opinion(result, str(recipe.task.embeddings), filled)
+    if with_embeddings:
+        chances = [_mean(pair) for pair in zip(chances, others, strict=True)]
+    labels = [_likeliest(own) for own in chances]
+    sure = all(set(own.values()) <= {0.0, 1.0} for own in chances)  # labels only: the model gives no probabilities
+    known = iter(
+        [{"label": label, "probabilities": {} if sure else own} for label, own in zip(labels, chances, strict=True)]
+    )
+    blank: dict[str, Any] = {"label": None, "probabilities": {}}
+    rows: list[dict[str, Any]] = [{"text": text, **(next(known) if text.strip() else blank)} for text in texts]
     if unsure and filled:
-        result = running.result_of(Path(run)).data
-        known = [row for row in rows if row["label"] is not None]
-        for row, other in zip(known, _second_opinion(result, str(recipe.task.embeddings), filled), strict=True):
-            row["unsure"] = other != row["label"] or max(row["probabilities"].values(), default=1.0) < LOW
+        labelled = [row for row in rows if row["label"] is not None]
+        for row, own, other in zip(labelled, chances, others, strict=True):
+            row["unsure"] = _likeliest(other) != row["label"] or max(own.values()) < LOW
         notes(_on_dev(result))
     return rows
 
 
-def _second_opinion(result: Mapping[str, Any], encoder: str, texts: Sequence[str]) -> list[str]:
-    """The labels that a run's regression on embeddings gives to texts."""
+def labeller(run: Path | str, device: str) -> Callable[[Sequence[str]], list[dict[str, float]]]:
+    """A function from texts to label probabilities, by the prompt or the ensemble of a classification run."""
+    members = members_of(run)
+    words, first = words_of(members), members[0].readout
+    task: Any = _with_notes(build.build_labeller(recipe_of(run), device, readout=first, words=words))
+
+    def label(texts: Sequence[str]) -> list[dict[str, float]]:
+        each = [task.predict(one.prompt, texts, one.readout) for one in members]
+        return [_mean([said[place][1] for said in each]) for place in range(len(texts))]
+
+    return label
+
+
+def _likeliest(chances: Mapping[str, float]) -> str:
+    return max(chances, key=lambda label: chances[label])
+
+
+def _mean(chances: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean probability of each label."""
+    return {label: sum(one[label] for one in chances) / len(chances) for label in chances[0]}
+
+
+def _second_opinion(result: Mapping[str, Any], encoder: str, texts: Sequence[str]) -> list[dict[str, float]]:
+    """The probabilities of the labels by a run's regression on embeddings."""
     kept = reading.mapping(reading.inside(result, "baselines", EMBEDDINGS))
     bias, weights = reading.mapping(kept.get("bias")), reading.mapping(kept.get("weights"))
     if not bias:
@@ -160,14 +198,15 @@ def _second_opinion(result: Mapping[str, Any], encoder: str, texts: Sequence[str
     import numpy as np
 
     from pinprompt.judges.frozen import embed
+    from pinprompt.maths.readout import Readout, Said
 
     vectors = embed(encoder, texts)
     try:
         slopes = np.array([weights[label] for label in bias], dtype=np.float64)
-        scores = vectors @ slopes.T + np.array(list(bias.values()), dtype=np.float64)
+        found = Readout(slopes, np.array(list(bias.values()), dtype=np.float64)).probabilities(Said(vectors))
     except (KeyError, TypeError, ValueError) as error:
         raise RunError(f"result.json has no valid regression on embeddings ({error}); run it again") from error
-    return [list(bias)[place] for place in scores.argmax(axis=1)]
+    return [dict(zip(bias, map(float, row), strict=True)) for row in found]
 
 
 def _on_dev(result: Mapping[str, Any]) -> str:
@@ -197,6 +236,7 @@ def predict_table(
     text_column: str | None = None,
     output: Path | str | None = None,
     unsure: bool = False,
+    with_embeddings: bool = False,
     device: str | None = None,
     threads: int | None = None,
     notes: Callable[[str], None] = silent,
@@ -206,7 +246,7 @@ def predict_table(
     `source` is a CSV, TSV, JSONL or text file, a folder of .txt files, '-' for stdin, or a data frame. `text_column` is
     by default the column of the run's own data. `output` (.csv, .tsv or .jsonl) gets the table with the columns
     `label` and `probability_<label>`, or `answer`; a name that the table already has gets the prefix `predicted_`. With
-    `unsure` there is also a column `unsure`, as in `predict`.
+    `unsure` there is also a column `unsure`; `with_embeddings` is as in `predict`.
     """
     from pinprompt.data import tables
 
@@ -222,7 +262,10 @@ def predict_table(
     blank = [place for place, text in zip(table.places, texts, strict=True) if not text]
     if not filled:
         raise SettingError(f"no row has a text in the column '{table.text_column}'")
-    found = predict(run, [texts[place] for place in filled], unsure=unsure, device=device, threads=threads, notes=notes)
+    found = predict(
+        run, [texts[place] for place in filled], unsure=unsure, with_embeddings=with_embeddings, device=device,
+        threads=threads, notes=notes,
+    )  # fmt: skip
     said = dict(zip(filled, found, strict=True))
     key, marks = "answer" if recipe.task.kind == "answers" else "label", ["unsure"] * unsure
     labels = list(said[filled[0]].get("probabilities", ()))  # none if the model gives no probabilities
@@ -269,17 +312,37 @@ def found_prompt(run: Path | str) -> Prompt:
     return Prompt(running.result_of(Path(run)).prompt)
 
 
-def readout_of(run: Path | str) -> Readout | None:
-    """How labels are read from the answers to the prompt that a run found; None if by the label words as they are."""
-    found = running.result_of(Path(run)).data.get("readout")
-    if found is None:
-        return None
+class Member(NamedTuple):
+    """A prompt of a run, and how labels are read from its answers; None if by the label words as they are."""
+
+    prompt: Prompt
+    readout: Readout | None
+
+
+def members_of(run: Path | str) -> list[Member]:
+    """The prompt that a run found, or those of its ensemble."""
+    result = running.result_of(Path(run))
+    kept = reading.sequence(reading.inside(result.data, "combined", ENSEMBLE, "members"))
+    given = [reading.mapping(one) for one in kept] or [{"prompt": result.prompt, "readout": result.data.get("readout")}]
     from pinprompt.maths.readout import unpack
 
     try:
-        return unpack(reading.mapping(found))
-    except ValueError as error:
+        return [
+            Member(Prompt(str(one["prompt"])), None if (own := one.get("readout")) is None else unpack(own))
+            for one in given
+        ]
+    except (KeyError, ValueError) as error:
         raise RunError(f"{Path(run) / 'result.json'} cannot be used: {error}") from error
+
+
+def readout_of(run: Path | str) -> Readout | None:
+    """How labels are read from the answers to the prompt that a run found; None if by the label words as they are."""
+    return members_of(run)[0].readout
+
+
+def words_of(members: Sequence[Member]) -> tuple[str, ...]:
+    """The words of all readouts."""
+    return tuple(dict.fromkeys(word for one in members if one.readout is not None for word in one.readout.words))
 
 
 def data_of(recipe: Recipe) -> str:
@@ -290,7 +353,13 @@ def data_of(recipe: Recipe) -> str:
 
 
 def _task_on(
-    recipe: Recipe, test: Any, text_column: str | None, label_column: str | None, readout: Readout | None, device: str
+    recipe: Recipe,
+    test: Any,
+    text_column: str | None,
+    label_column: str | None,
+    readout: Readout | None,
+    words: Sequence[str],
+    device: str,
 ) -> Task:
     """The task of a classification recipe with a file or a data frame as its test split."""
     from pinprompt.data import tables
@@ -303,7 +372,7 @@ def _task_on(
     data = load_data(settings) if measures else without_rows(settings)
     path = str(tables.plain_settings({"test": test})["test"])
     data = with_test(data, path, text_column or settings.text_column, label_column or settings.label_column)
-    found: Task = build.build_labeller(recipe, device, data, readout)
+    found: Task = build.build_labeller(recipe, device, data, readout, words)
     return found
 
 

@@ -409,20 +409,20 @@ class ScoredPrompts:
             return
         asked = [row for row in known.rows if row < len(rows.rows)]
         train = [row for row in asked if rows.splits[row] == "train"] or asked
-        logs = np.array([_log_probs(content) for content in known.on(asked)], dtype=np.float64)
-        width = len(rows.labels) + len(rows.words)
+        given = readout.said(_contents(known.on(asked)), len(rows.labels), rows.words)
+        logs = given.own if given.others is None else np.concatenate([given.own, given.others], axis=1)
+        width = len(rows.labels) + (0 if given.others is None else len(rows.words))
         if not asked or logs.shape != (len(asked), width) or not np.isfinite(logs).all():
             return
         at = {row: place for place, row in enumerate(asked)}
         chosen = [at[row] for row in train]
         targets = np.array([rows.targets[row] for row in asked], dtype=np.int64)
-        own, others = logs[:, : len(rows.labels)], logs[:, len(rows.labels) :]
-        chances = np.exp(own)
+        chances = np.exp(given.own)
         if rows.measured:  # as `ClassificationTask` does on the rows of train
-            words = rows.words if len(train) == rows.splits.count("train") else ()
-            found = readout.fit(own[chosen], others[chosen], words, targets[chosen], np.array(rows.prior))
-            kept = [words.index(word) for word in found.readout.words]
-            chances = found.readout.probabilities(own, others[:, kept])
+            whole = len(train) == rows.splits.count("train")
+            taught = readout.said(_contents(known.on(train)), len(rows.labels), rows.words)
+            found = readout.fit(taught, targets[chosen], np.array(rows.prior), None if whole or not rows.words else ())
+            chances = found.readout.probabilities(given)
             chances[chosen] = found.left_out
         values = labels.reward_of(chances, targets, *rows.reward)
         right = labels.correct(chances, targets)
@@ -441,12 +441,12 @@ class ScoredPrompts:
             column.cells = "".join(parts)
 
 
-def _log_probs(content: Any) -> Any:
-    """Log-probabilities of labels; for a free answer those of wrong and right that have its value."""
-    if not isinstance(content, dict):
-        return content
-    right = min(max(float(content["value"]), 0.0), 1.0)
-    return np.log(np.maximum([1 - right, right], 1e-9))
+def _contents(contents: Any) -> Any:
+    """Answers with log-probabilities of labels; for a free answer those of wrong and right that have its value."""
+    if not len(contents) or not isinstance(contents[0], dict) or "value" not in contents[0]:
+        return contents
+    right = np.clip([float(content["value"]) for content in contents], 0.0, 1.0)
+    return np.log(np.maximum(np.stack([1 - right, right], axis=1), 1e-9))
 
 
 def plain_value(content: Any) -> float:

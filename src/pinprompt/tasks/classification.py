@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pinprompt.errors import ModelError, SettingError
 from pinprompt.maths import labels as maths
@@ -40,6 +41,8 @@ CHUNK = 16
 """Number of prompts asked about together: they share passes and prefixes."""
 _CUT_SHOWN = 5  # maximum number of truncated texts named in a note
 _METRICS = {"accuracy": maths.accuracy, "macro_f1": maths.macro_f1}
+MISTAKES = 100
+"""How many mistakes a wrong label counts for on a row that must stay right."""
 
 
 class ClassificationTask(Shown):
@@ -76,7 +79,7 @@ class ClassificationTask(Shown):
         self.info = TaskInfo(
             name="classification",
             fingerprint=self._fingerprint(data=True),
-            primary="accuracy",
+            primary=settings.metric.replace("-", "_"),
             score_is=self._score_is(),
             answered_by=self._fingerprint(data=False),
             # The same however prompts are read (`models.read`), which is not the same for all methods.
@@ -86,7 +89,7 @@ class ClassificationTask(Shown):
             chunk=CHUNK if self._fallible is None else 1,
             language=data.language,
             notes=(*data.notes, *self._notes_on_texts(), *self._notes_on_labels(), *model.notes),
-            learns=bool(self._others) and self.readout is None,
+            learns=self.reading == "learnt" and self.readout is None,
             opening_calls=opening_calls,
         )
 
@@ -102,19 +105,22 @@ class ClassificationTask(Shown):
         contact: bool = True,
         models: ModelSettings | None = None,
         readout: Readout | None = None,
+        words: Sequence[str] = (),
         model: Callable[..., Any] | None = None,
     ) -> ClassificationTask:
         """The task of the settings; data and template are checked before a model is opened.
 
         `remote` has the settings of a remote model. Without `contact` no request is sent and no words are chosen: such
-        a task can only count calls and tokens. `model` is the user's own callable, which replaces the model that the
-        settings name.
+        a task can only count calls and tokens. `readout` is the known one of the only prompt that this task will be
+        asked about, `words` are words of further prompts' readouts. `model` is the user's own callable, which replaces
+        the model that the settings name.
         """
         models = models or ModelSettings()
         data, opened, template, revision = open_label_model(
             settings, data or load_data(settings), device, remote or RemoteSettings(), contact, models, model
         )
-        spent = label_models.add_words(settings, data, opened, template, readout, contact)
+        known = None if readout is None else dict.fromkeys((*readout.words, *words))
+        spent = label_models.add_words(settings, data, opened, template, known, contact)
         return cls(settings, data, template, opened, revision, seed, models, readout, spent)
 
     # What costs calls.
@@ -140,7 +146,9 @@ class ClassificationTask(Shown):
             return [Answers(rows, logs) for logs in self._log_probs(prompts, inputs)]
         found = []
         for prompt in prompts:
-            logs, failures, usage = self._fallible.answers(self.framed(prompt.text)[0], inputs)
+            logs, failures, usage = self._fallible.answers(
+                self.framed(prompt.text)[0], inputs, self.reading == "learnt"
+            )
             found.append(Answers(rows, logs, {rows[at]: reason for at, reason in failures.items()}, usage))
         return found
 
@@ -166,19 +174,41 @@ class ClassificationTask(Shown):
 
     def values(self, answers: Answers, rows: Sequence[int], fit: Sequence[int] = ()) -> Floats:
         """The reward of every row."""
-        if np.isnan(self._own(answers, rows)).any():  # the prompt left no room for the texts
+        if np.isnan(self._said(answers, rows).own).any():  # the prompt left no room for the texts
             return np.full(len(rows), np.nan)
-        return maths.reward_of(self.probabilities(answers, rows, fit), self._targets[list(rows)], *self.reward)
+        chances, targets = self.probabilities(answers, rows, fit), self._targets[list(rows)]
+        found = maths.reward_of(chances, targets, *self.reward)
+        if self.settings.metric == "macro-f1":
+            found = found * self._balance[targets]
+        wrong = self._must_stay[list(rows)] & ~maths.correct(chances, targets)
+        return np.where(wrong, found - MISTAKES * self._mistake, found)
+
+    @cached_property
+    def _balance(self) -> Floats:
+        """The weight of each class [C] with which every class counts alike among the rows of train and dev."""
+        searched = [number for number, row in enumerate(self.rows) if row.split != "test"]
+        counts = np.bincount(self._targets[searched], minlength=len(self.labels))
+        return np.asarray(len(searched) / (np.count_nonzero(counts) * np.maximum(1, counts)))
+
+    @cached_property
+    def _must_stay(self) -> NDArray[np.bool_]:
+        """Which rows must stay right."""
+        return np.array([row.split == "train" and row.input in self.data.keep_right for row in self.rows], dtype=bool)
+
+    @property
+    def _mistake(self) -> float:
+        """What a typical mistake costs."""
+        return self.settings.weight_wrong if self.settings.reward == "gap" else 1.0
 
     def probabilities(self, answers: Answers, rows: Sequence[int], fit: Sequence[int] = ()) -> Floats:
         """Label probabilities [N, C]; a row of `fit` is read without what the row itself has taught."""
-        own = self._own(answers, rows)
+        given = self._said(answers, rows)
         if self.reading == "words" or (self.readout is None and not fit):
-            return np.exp(own)
+            return np.exp(given.own)
         if self.readout is not None:
-            return self.readout.probabilities(own, self._spoken(answers, rows, self.readout.words))
+            return self.readout.probabilities(given)
         learnt = self._fitted(answers, fit)
-        found = learnt.readout.probabilities(own, self._spoken(answers, rows, learnt.readout.words))
+        found = learnt.readout.probabilities(given)
         place = {row: number for number, row in enumerate(fit)}
         inside = [at for at, row in enumerate(rows) if row in place]
         found[inside] = learnt.left_out[[place[rows[at]] for at in inside]]
@@ -195,7 +225,7 @@ class ClassificationTask(Shown):
         The same for simpler readings of the labels: `raw_accuracy` by the label words as they are, and, if labels are
         learnt, `calibrated_accuracy`.
         """
-        own = self._own(answers, rows)
+        own = self._said(answers, rows).own
         found = self._evaluation(self.probabilities(answers, rows, fit), rows, seed)
         simpler: dict[str, Floats] = {}
         if self.reading != "words" and (fit or self.readout is not None):
@@ -210,33 +240,98 @@ class ClassificationTask(Shown):
                 metrics={**found.metrics, **{f"{name}_{key}": value for key, value in other.metrics.items()}},
                 intervals={**found.intervals, **{f"{name}_{key}": ends for key, ends in other.intervals.items()}},
             )
+        if lines := self._broken(answers, fit):
+            note = f"{len(lines)} of {int(self._must_stay.sum())} examples that must stay right are wrong (line "
+            notes = [*found.tables["notes"], f"{note}{', '.join(map(str, lines))})"]
+            found = replace(found, tables={**found.tables, "notes": notes})
         if self._fallible is None:
             return found
         usage = {"tokens_in": answers.tokens[0], "tokens_out": answers.tokens[1]}
         return replace(found, tables={**found.tables, "usage": usage, "failures": list(answers.failed(rows))[:20]})
 
-    def without_prompt(self, seed: int = 0) -> dict[str, Any]:
-        """A regression on embeddings of the texts, learnt from train and dev; a row of dev is read without itself."""
-        name = self.settings.embeddings
-        if name is None:
-            return {}
+    def with_half(self, answers: Answers, rows: Sequence[int]) -> float:
+        """The share of these rows that is right if each half is read by what the other half teaches."""
+        order = sorted(rows, key=lambda row: (self._targets[row], row))  # each half has its share of every class
+        halves, right = (order[::2], order[1::2]), 0
+        for taught, read in (halves, halves[::-1]):
+            found = readouts.fit(self._said(answers, taught), self._targets[taught], self.prior)
+            chances = found.readout.probabilities(self._said(answers, read))
+            right += int(maths.correct(chances, self._targets[read]).sum())
+        return right / len(order)
+
+    def _broken(self, answers: Answers, fit: Sequence[int]) -> list[int]:
+        """The lines of examples that must stay right and are wrong."""
+        rows = [int(row) for row in np.flatnonzero(self._must_stay) if not answers.missing([int(row)])]
+        if not rows:
+            return []
+        right = maths.correct(self.probabilities(answers, rows, fit), self._targets[rows])
+        examples = self.data.splits["train"]
+        return [examples[self.rows[row].index].line for row, good in zip(rows, right, strict=True) if not good]
+
+    def combined(self, answers: Sequence[Answers], rows: Sequence[int], fit: Sequence[int] = ()) -> Floats:
+        """The log-likelihood of each row's label under the mean of several prompts' probabilities."""
+        return maths.log_likelihood(self._mean(answers, rows, fit, ()), self._targets[list(rows)])
+
+    def combined_metrics(
+        self,
+        answers: Sequence[Answers],
+        rows: Sequence[int],
+        fit: Sequence[int] = (),
+        seed: int = 0,
+        *,
+        readouts: Sequence[Readout] = (),
+        embeddings: bool = False,
+    ) -> Evaluation | None:
+        """The metrics of the mean of several prompts' probabilities, or of its mean with those of embeddings."""
+        if embeddings and (self.settings.embeddings is None or isinstance(self._embedded, str)):
+            return None
+        found = self._mean(answers, rows, fit, readouts)
+        if embeddings:
+            found = (found + self._embedded[1][list(rows)]) / 2
+        return self._evaluation(found, rows, seed)
+
+    def _mean(
+        self, answers: Sequence[Answers], rows: Sequence[int], fit: Sequence[int], known: Sequence[Readout]
+    ) -> Floats:
+        if known:
+            each = [own.probabilities(self._said(one, rows)) for own, one in zip(known, answers, strict=True)]
+        else:
+            each = [self.probabilities(one, rows, fit) for one in answers]
+        return np.asarray(np.mean(each, axis=0))
+
+    @cached_property
+    def _embedded(self) -> Any:
+        """A regression on embeddings of the texts and its probabilities for all rows, or why there is none.
+
+        It is learnt from train and dev; a row of these is read without what the row itself has taught.
+        """
         fit = [number for number, row in enumerate(self.rows) if row.split != "test"]
         if np.bincount(self._targets[fit], minlength=len(self.labels)).min() < 2:
-            return {"prompt": "", "missing": "a label has fewer than two rows"}
+            return "a label has fewer than two rows"
         from pinprompt.judges.frozen import embed
 
         try:
-            vectors = embed(name, [row.input for row in self.rows])
+            vectors = embed(str(self.settings.embeddings), [row.input for row in self.rows])
         except ModelError as error:
-            return {"prompt": "", "missing": str(error).rstrip(".")}
+            return str(error).rstrip(".")
         learnt = readouts.regression(vectors[fit], self._targets[fit], self.prior)
-        chances = learnt.readout.probabilities(vectors)
+        chances = learnt.readout.probabilities(readouts.Said(vectors))
         chances[fit] = learnt.left_out
+        return learnt.readout, chances, len(fit)
+
+    def without_prompt(self, seed: int = 0) -> dict[str, Any]:
+        """A regression on embeddings of the texts."""
+        name = self.settings.embeddings
+        if name is None:
+            return {}
+        if isinstance(self._embedded, str):
+            return {"prompt": "", "missing": self._embedded}
+        learnt, chances, count = self._embedded
         found: dict[str, Any] = {
             "prompt": "",
-            "about": f"no prompt: regression on embeddings ({name}) of {len(fit)} labelled rows",
-            "weights": dict(zip(self.labels, learnt.readout.weights.tolist(), strict=True)),
-            "bias": dict(zip(self.labels, learnt.readout.bias.tolist(), strict=True)),
+            "about": f"no prompt: regression on embeddings ({name}) of {count} labelled rows",
+            "weights": dict(zip(self.labels, learnt.weights.tolist(), strict=True)),
+            "bias": dict(zip(self.labels, learnt.bias.tolist(), strict=True)),
         }
         for split in ("dev", "test"):
             rows = [number for number, row in enumerate(self.rows) if row.split == split]
@@ -269,35 +364,42 @@ class ClassificationTask(Shown):
                 "examples": label_models.examples(self, probabilities, predicted, rows),
                 "notes": list(self.info.notes),
             },
-            outcomes={"accuracy": tuple((predicted == targets).astype(float).tolist()), **said},
+            outcomes={
+                "accuracy": tuple((predicted == targets).astype(float).tolist()),
+                **self._balanced(predicted, targets),
+                **said,
+            },
         )
+
+    def _balanced(self, predicted: Ints, targets: Ints) -> dict[str, tuple[float, ...]]:
+        """Values of macro-F1 per row, if that is the metric, so that prompts can be tested by it."""
+        if self.info.primary != "macro_f1":
+            return {}
+        found = maths.pseudo_values(targets, predicted, len(self.labels), maths.macro_f1)
+        return {"macro_f1": tuple(found.round(6).tolist())}
 
     @property
     def _others(self) -> tuple[str, ...]:
         """The words besides the label words whose log-probabilities are in every answer."""
         return tuple(getattr(self.model.words, "others", ()))
 
-    def _own(self, answers: Answers, rows: Sequence[int]) -> Floats:
-        """The log-probabilities of the label words [N, C]."""
-        return np.asarray(answers.on(rows), dtype=np.float64)[:, : len(self.labels)]
-
-    def _spoken(self, answers: Answers, rows: Sequence[int], words: Sequence[str]) -> Floats:
-        """The log-probabilities of other words [N, W]."""
-        place = {word: len(self.labels) + number for number, word in enumerate(self._others)}
-        return np.asarray(answers.on(rows), dtype=np.float64)[:, [place[word] for word in words]]
+    def _said(self, answers: Answers, rows: Sequence[int]) -> readouts.Said:
+        """What the model said on rows."""
+        return readouts.said(answers.on(rows), len(self.labels), self._others)
 
     def _offsets(self, answers: Answers, fit: Sequence[int]) -> tuple[float, ...]:
-        return tuple(map(float, maths.batch_offsets(self._own(answers, fit), self._targets[list(fit)], self.prior)))
+        own = self._said(answers, fit).own
+        return tuple(map(float, maths.batch_offsets(own, self._targets[list(fit)], self.prior)))
 
     def _fitted(self, answers: Answers, fit: Sequence[int]) -> readouts.Fit:
         """The readout that a prompt's answers on the rows of `fit` teach.
 
-        Other words are learnt once all training rows are answered: from a few rows, a readout says more about the rows
-        than about the prompt.
+        The words of a local model are learnt once all training rows are answered: from a few rows, a readout says more
+        about the rows than about the prompt. A server often gives no label word, so its words are learnt at once.
         """
-        words = self._others if set(self.fit_rows) <= set(fit) else ()
-        others = self._spoken(answers, fit, words)
-        return readouts.fit(self._own(answers, fit), others, words, self._targets[list(fit)], self.prior)
+        learns = self.reading == "learnt" and (self._fallible is not None or set(self.fit_rows) <= set(fit))
+        words = None if learns else ()
+        return readouts.fit(self._said(answers, fit), self._targets[list(fit)], self.prior, words)
 
     def _readout_facts(self, answers: Answers, fit: Sequence[int]) -> dict[str, Any]:
         """How labels are read from a prompt's answers, as in result.json."""
@@ -321,11 +423,11 @@ class ClassificationTask(Shown):
     def predict(
         self, prompt: Prompt, texts: Sequence[str], readout: Readout | None = None
     ) -> list[tuple[str, dict[str, float]]]:
-        """The most likely label of each text, and the probability of every label if the model gives probabilities.
+        """The most likely label of each text, and the probability of every label.
 
         `readout` is the prompt's own, if the task was not made with it. A text without a usable answer is an error.
         """
-        readout = self.readout or self._checked(readout)
+        readout = self._checked(readout) or self.readout
         for number, text in enumerate(texts, 1):
             if not text.strip():
                 raise SettingError(f"text {number} is empty")
@@ -342,12 +444,11 @@ class ClassificationTask(Shown):
                 f"{self.settings.model} gave no usable answer for {len(answers.failures)} of {len(texts)} texts; the "
                 f"first: {first}"
             )
-        own = self._own(answers, places)
-        found = np.exp(own)
-        if readout is not None:
-            found = readout.probabilities(own, self._spoken(answers, places, readout.words))
-        shares = [dict(zip(self.labels, map(float, row), strict=True)) if self.model.graded else {} for row in found]
-        return [(self.labels[int(row.argmax())], share) for row, share in zip(found, shares, strict=True)]
+        given = self._said(answers, places)
+        found = np.exp(given.own) if readout is None else readout.probabilities(given)
+        if not self.model.graded:  # a label counts as certain
+            found = (found == found.max(axis=1, keepdims=True)).astype(np.float64)
+        return [(self.labels[int(row.argmax())], dict(zip(self.labels, map(float, row), strict=True))) for row in found]
 
     # What it tells the writer and the report.
 
@@ -505,9 +606,7 @@ class ClassificationTask(Shown):
                 raise SettingError("task.prior needs task.labels: set it to calibrated or learnt")
             return []
         if self.reading == "words":
-            return ["the task model returns no log-probabilities, so labels are read as they are"]
-        if self.reading == "learnt" and self._fallible is not None:
-            return ["words are learnt from the answers of local models only, so labels are calibrated"]
+            return ["the task model gives no log-probabilities, so labels are neither calibrated nor learnt"]
         few = maths.few_rows(self._targets[list(self.fit_rows)], len(self.labels)) if self.fit_rows else None
         return [few] if few else []
 
@@ -521,6 +620,7 @@ class ClassificationTask(Shown):
             "kind": self.model.kind,
             "template": self.template.source,
             "words": [list(self.data.words.items()), self.model.words.ids, *([self._others] if self._others else [])],
+            **({"answers": "learnt"} if self._fallible is not None and self.reading == "learnt" else {}),
             "computed": {} if self._fallible is not None else self._computed.model_dump(mode="json", include=computed),
         }
         if data:
@@ -528,6 +628,8 @@ class ClassificationTask(Shown):
                 **parts,
                 "data": [[row.split, row.input, row.target] for row in self.rows],
                 "reward": list(self.reward),
+                **({"metric": self.settings.metric} if self.settings.metric != "accuracy" else {}),
+                **({"keep_right": np.flatnonzero(self._must_stay).tolist()} if self._must_stay.any() else {}),
                 "labels": [self.reading, *(map(float, self.prior) if self.reading != "words" else ())],
             }
         return hashlib.sha256(json.dumps(parts, sort_keys=True, ensure_ascii=True).encode()).hexdigest()

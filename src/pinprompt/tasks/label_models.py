@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,6 @@ from pinprompt.values import Evaluation, Prompt, derive
 
 if TYPE_CHECKING:  # the models import torch and transformers, which are only needed when a task is built
     from pinprompt.maths.labels import Floats, Ints
-    from pinprompt.maths.readout import Readout
     from pinprompt.models.labels import CausalLabels, MaskedLabels
     from pinprompt.tasks.classification import ClassificationTask
 
@@ -102,18 +101,19 @@ OPENING_TOKENS = 256
 
 
 def add_words(
-    settings: ClassificationSettings, data: LabelledData, model: Any, template: Template, readout: Readout | None,
+    settings: ClassificationSettings, data: LabelledData, model: Any, template: Template, known: Iterable[str] | None,
     contact: bool = True,
 ) -> int:  # fmt: skip
     """Let a local model read other words than the label words; returns the number of calls that this took.
 
-    These are the words of a known readout or, if one is to be learnt, the words that the model is most likely to say
-    after some training texts and the hand-written prompt. For an estimate (without `contact`) one text is enough.
+    These are the words of a known readout or, if one is to be learnt (`known` is None), the words that the model is
+    most likely to say after some training texts and the hand-written prompt. For an estimate (without `contact`) one
+    text is enough.
     """
     if hasattr(model, "answers") or settings.labels != "learnt":
         return 0
-    if readout is not None:
-        model.words = replace(model.words, others=model.tokens_of(readout.words))
+    if known is not None:
+        model.words = replace(model.words, others=model.tokens_of(list(known)))
         return 0
     rows = sorted(data.splits.get("train", []), key=lambda row: derive(settings.split, "words", row.text))[
         :OPENING_ROWS

@@ -11,14 +11,15 @@ import random
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 
 from pinprompt.data import datasets
 from pinprompt.data.datasets import DatasetCard, lookup
-from pinprompt.data.examples import Example, check_labels, distinct, divide, read_examples
+from pinprompt.data.examples import TABLES, Example, check_labels, distinct, divide, read_columns, read_examples
 from pinprompt.data.language import LANGUAGES, guess
 from pinprompt.errors import DataError, SettingError, did_you_mean
 from pinprompt.maths import labels as maths
@@ -35,6 +36,8 @@ class LabelledData:
     words: Mapping[str, str]
     card: DatasetCard | None
     notes: tuple[str, ...]
+    keep_right: frozenset[str] = frozenset()
+    """Training texts whose labels must stay right."""
     proposed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """If no label words were given: candidates for each label, to be tried on the training rows."""
 
@@ -66,6 +69,12 @@ def load_data(settings: ClassificationSettings) -> LabelledData:
             "no data: name a built-in dataset (dataset = 'sst-2', with data = 'FOLDER'), or give a file of "
             "labelled examples (train = 'reviews.csv', text_column, label_column, words)."
         )
+    must_stay = _must_stay(settings)
+    if must_stay:  # asked with every prompt, and nowhere else
+        texts = {example.text for example in must_stay}
+        splits = {name: [one for one in rows if one.text not in texts] for name, rows in splits.items()}
+        splits["train"] = [*splits["train"], *must_stay]
+        notes.append(f"{len(must_stay)} examples must stay right; they are in train")
     check_labels(splits["train"], list(words), paths["train"])
     for name in ("dev", "test"):
         _check_known(splits[name], list(words), paths[name])
@@ -80,7 +89,30 @@ def load_data(settings: ClassificationSettings) -> LabelledData:
         for name, rows in splits.items()
         if rows
     }
-    return LabelledData(stripped, words, card, tuple(notes), proposed)
+    keep_right = frozenset(example.text.strip() for example in must_stay)
+    return LabelledData(stripped, words, card, tuple(notes), keep_right, proposed)
+
+
+YES = ("1", "yes", "true", "x")
+"""What marks an example that must stay right."""
+
+
+def _must_stay(settings: ClassificationSettings) -> list[Example]:
+    """The examples that must stay right: those of a file, or those that a column of the training file marks."""
+    given = settings.keep_right
+    if given is None:
+        return []
+    if settings.train is None or Path(given).suffix.lower() in TABLES:
+        return read_examples(given, settings.text_column, settings.label_column)
+    columns = (settings.text_column, settings.label_column, given)
+    marked = [
+        Example(text, label.strip(), line)
+        for line, (text, label, mark) in read_columns(Path(settings.train), columns)
+        if mark.strip().lower() in YES and text.strip()
+    ]
+    if not marked:
+        raise DataError(f"no row has {', '.join(YES[:-1])} or {YES[-1]} in the column '{given}'", path=settings.train)
+    return marked
 
 
 def with_test(data: LabelledData, path: str, text_column: str, label_column: str) -> LabelledData:
@@ -88,7 +120,7 @@ def with_test(data: LabelledData, path: str, text_column: str, label_column: str
     rows = read_examples(path, text_column, label_column, blanks=[])
     _check_known(rows, list(data.words), path)
     test = [Example(row.text.strip(), row.label, row.line) for row in rows]
-    return LabelledData({**data.splits, "test": test}, data.words, data.card, data.notes)
+    return replace(data, splits={**data.splits, "test": test}, proposed={})
 
 
 def without_rows(settings: ClassificationSettings) -> LabelledData:

@@ -24,6 +24,8 @@ IN_CONTEXT = "in-context"
 """The name of the draft that consists of labelled examples; it is a method of its own, not a rival of every search."""
 EMBEDDINGS = "embeddings"
 """The name of a regression on embeddings of the texts among the baselines of a result; it has no prompt."""
+ENSEMBLE, WITH_EMBEDDINGS = "ensemble", "with-embeddings"
+"""The found prompt with others, and with that regression: names in `combined` of a result."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,14 @@ class Shown(Protocol):
 
 
 @runtime_checkable
+class Taught(Protocol):
+    """A task that learns from labelled rows how a prompt's answers are read."""
+
+    def with_half(self, answers: Answers, rows: Sequence[int]) -> float:
+        """The share of these rows that is right if each half is read by what the other half teaches."""
+
+
+@runtime_checkable
 class Rivalled(Protocol):
     """A task that people would also solve without a prompt."""
 
@@ -165,6 +175,29 @@ class Rivalled(Protocol):
         """The metrics of what they would use instead, as `baselines.embeddings` in result.json; {} if not asked for.
 
         No call is made. `missing` is the reason if it cannot be computed here.
+        """
+
+
+@runtime_checkable
+class Combining(Protocol):
+    """A task that combines its answers to several prompts, and what is known without a prompt."""
+
+    def combined(self, answers: Sequence[Answers], rows: Sequence[int], fit: Sequence[int] = ()) -> Floats:
+        """The log-likelihood of each row under the mean output of several prompts."""
+
+    def combined_metrics(
+        self,
+        answers: Sequence[Answers],
+        rows: Sequence[int],
+        fit: Sequence[int] = (),
+        seed: int = 0,
+        *,
+        readouts: Sequence[Any] = (),
+        embeddings: bool = False,
+    ) -> Evaluation | None:
+        """The metrics of the mean output, with `embeddings` also of the regression on embeddings; None without one.
+
+        `readouts` are those of the prompts, if they are known.
         """
 
 
