@@ -16,7 +16,7 @@ from pinprompt.errors import MissingExtra, SettingError
 from pinprompt.folder.reading import read_judges
 from pinprompt.models.cache import home
 from pinprompt.run import build, running
-from pinprompt.run.using import labeller
+from pinprompt.run.using import Labels, labeller
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
@@ -130,17 +130,25 @@ class PromptClassifier(ClassifierMixin, _PromptEstimator):  # type: ignore[misc]
 
     def predict_proba(self, X: Any) -> Any:
         """The probability of each class [N, C], in the order of `classes_`."""
-        check_is_fitted(self, "files_")
-        texts = _texts(X)
-        if not texts:
-            return np.zeros((0, len(self.classes_)))
-        said = self._loaded()(texts)
-        return np.array([[found[str(place)] for place in range(len(self.classes_))] for found in said])
+        said = self._said(X)
+        if not all(found for _, found in said):
+            raise ValueError("the model gives labels without probabilities; use predict")
+        shares = [[found[str(place)] for place in range(len(self.classes_))] for _, found in said]
+        return np.array(shares).reshape(-1, len(self.classes_))
 
     def predict(self, X: Any) -> Any:
         """The most likely class of each text."""
-        shares = self.predict_proba(X)
-        return self.classes_[shares.argmax(axis=1)]
+        said = self._said(X)
+        return self.classes_[np.array([int(label) for label, _ in said], dtype=int)]
+
+    def _said(self, X: Any) -> Labels:
+        """The label of each text and the probabilities of all."""
+        check_is_fitted(self, "files_")
+        texts = _texts(X)
+        if not texts:
+            return []
+        said: Labels = self._loaded()(texts)
+        return said
 
     def _word(self, name: Any) -> str:
         if self.words is None:

@@ -313,3 +313,38 @@ def test_an_export_says_what_it_cannot_hold(several: Path, tmp_path: Path) -> No
     assert not said
     assert [one["readout"]["words"] != [] for one in whole["ensemble"]]
     assert all({"before", "after", "readout"} <= set(one) for one in whole["ensemble"])
+
+
+TEMPLATE = (
+    "{% for one in messages %}[{{ one['role'] }}] {{ one['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]\n{% endif %}"
+)
+
+
+def test_a_model_with_a_chat_template_is_also_asked_in_its_chat_format(folder: Path, tmp_path: Path) -> None:
+    """The instruction is tried as a system message and before the text; words begin without a space there."""
+    model = shutil.copytree(folder / "llama", tmp_path / "chat")
+    (model / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
+    task = build(tmp_path, "chat", train=str(folder / "train.csv"), shots=8, instruction="Is it good?")
+    chats = [draft.text for draft in task.drafts() if draft.name == "chat"]
+    asked = f"Is it good? Answer with one word: {WORDS['neg']} or {WORDS['pos']}."
+    assert chats == [f"[system] {asked}\n[user] {{text}}\n[assistant]\n", f"[user] {asked}\n\n{{text}}\n[assistant]\n"]
+    assert not [draft for draft in build(folder, shots=8).drafts() if draft.name == "chat"], "no template, no chat"
+    [answers] = task.ask([Prompt(chats[0])], range(4))
+    text = chats[0].replace("{text}", task.rows[0].input)
+    start = task.model.tokenizer(text)["input_ids"]
+    logs = torch.log_softmax(task.model.model(torch.tensor([start])).logits[0, -1].double(), -1)
+    spelled = [task.model.tokenizer(word, add_special_tokens=False)["input_ids"] for word in WORDS.values()]
+    if all(len(ids) == 1 for ids in spelled):
+        own = torch.log_softmax(torch.stack([logs[ids[0]] for ids in spelled]), 0)
+        assert answers.contents[0][:2] == pytest.approx(own.tolist(), abs=1e-4)
+    settings = {"policy": {"model": str(model), "k": None, "constraints": {"dictionary": False}},
+                "race": {"max_perplexity": None, "early_stop": False}}  # fmt: skip
+    given = {"train": str(folder / "train.csv"), "words": WORDS, "model": str(model), "shots": 8, "embeddings": None}
+    result = tune({**given, "instruction": "Is it good?"}, calls=400, settings=settings, out=tmp_path / "run")
+    tried = (result.folder / "prompts.csv").read_text("utf-8")
+    assert "[system] Is it good?" in tried
+    banned = {"constraints": {"dictionary": False, "banned": ["good"]}, "model": str(model), "k": None}
+    result = tune({**given, "instruction": "Is it good?"}, calls=400, out=tmp_path / "banned",
+                  settings={**settings, "policy": banned})  # fmt: skip
+    assert "[system]" not in (result.folder / "prompts.csv").read_text("utf-8")

@@ -10,10 +10,11 @@
 4. The best mean over all rows wins. A bootstrap over the rows gives the probability of each finalist to be the best.
 5. Words are removed from the winner, one at a time, as long as its score on all rows improves.
 
-If the texts are not in English, there are no stock phrases: the LM continues examples of the texts. For a task with
-drafts (style transfer: common instructions), the pool has the drafts and the LM's variations of them and of the
-hand-written prompts. Variations of the best prompts so far join it for the second half of the first block, and what
-the task itself proposes (free answers: with examples, or by a model that sees wrong answers).
+A model with a chat template is also asked in its chat format, with a plain instruction. If the texts are not in
+English, there are no stock phrases: the LM continues examples of the texts. For a task with drafts (style transfer:
+common instructions), the pool has the drafts and the LM's variations of them and of the hand-written prompts.
+Variations of the best prompts so far join it for the second half of the first block, and what the task itself proposes
+(free answers: with examples, or by a model that sees wrong answers).
 
 The method needs no checkpoint: pool and order depend only on the seed, and a resumed run finds its answers in the
 table.
@@ -41,6 +42,7 @@ from pinprompt.methods.variations import NEUTRAL, allowed, as_prompt, variations
 from pinprompt.policy.writer import Writer
 from pinprompt.recipe.sections import RaceSettings
 from pinprompt.tasks.protocol import (
+    CHAT,
     DrawsRows,
     LabelWords,
     Proposing,
@@ -130,7 +132,7 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
             _tell(search, steps, block, runners)
             steps += 1
         if task.info.learns and "headroom" not in extras and len(runners) >= LEAST_TIED:
-            extras["headroom"] = _headroom(search, runners, blocks, count, rounds).facts()
+            extras["headroom"] = _headroom(search, runners, blocks, count).facts()
             search.emit(Event("headroom", steps, extras["headroom"]))
 
     try:
@@ -138,14 +140,15 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
         for number in range(1, (rounds if task.info.learns else 1) + 1 if runners else 1):
             _ask(search, runners, blocks[:number])
         if _perfect(search, runners) and settings.early_stop:
-            extras["headroom"] = _headroom(search, runners, blocks[:1], count, rounds).facts()
+            extras["headroom"] = _headroom(search, runners, blocks, count).facts()
             return _outcome(search, made, settings, runners, blocks, "nothing to gain", steps, extras)
         if runners and task.info.learns:
             _ask(search, runners, blocks[:1])  # answers are known: values on the first block only, as for all others
         with on_the_clock(search.evaluator.stop):
             pool = _filled(search, made, settings, [runner.prompt.text for runner in runners], count)
         vary = partial(variations, made, count=count, seed=search.seed)
-        _first_block(search, settings, blocks, runners, pool, count, tell, vary if pool.drafts else None)
+        varied = any(not draft.name for draft in task.drafts())
+        _first_block(search, settings, blocks, runners, pool, count, tell, vary if varied else None)
         if tied := _tied(search, runners, steps):
             stopped, rounds, extras["problem"] = "tied", 1, tied
         for number in range(1, rounds):
@@ -153,7 +156,7 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
             _ask(search, runners, blocks[: number + 1])
             tell(blocks[number])
         best = max(runners, key=lambda runner: runner.mean, default=None)
-        if best is not None and settings.prune and best.source == "pool" and not tied:
+        if best is not None and settings.prune and best.source == "pool" and best.prompt.ids and not tied:
             shorter = prune(search, made, settings.max_perplexity, blocks[:rounds], best)
             if shorter is not best:
                 runners = [shorter, *runners]
@@ -186,7 +189,16 @@ def _filled(search: Search, writer: Writer, settings: RaceSettings, hand: Sequen
         stated = stating(writer, words) if words else []
         pool.add(stated, drafts=True)
         pool.plain = {prompt.text for prompt in (*stock(writer), *stated)}
+    pool.add(_chats(task, writer), drafts=True)
     return pool
+
+
+def _chats(task: Task, writer: Writer) -> list[Prompt]:
+    """The task's drafts in a chat format that keep the user's bans and limits; they are not made of the LM's tokens."""
+    if writer.vocabulary.constraints.charset != "any":
+        return []
+    texts = [draft.text for draft in task.drafts() if draft.name == CHAT]
+    return [Prompt(text) for text in texts if writer.vocabulary.accepts(text)]
 
 
 def blocks_of(task: Task, first: int) -> list[Block]:
@@ -480,7 +492,7 @@ def _perfect(search: Search, runners: Sequence[Runner]) -> bool:
     return search.task.info.learns and any(_outcomes(search, runner, rows).mean() >= 1.0 for runner in known)
 
 
-def _headroom(search: Search, runners: Sequence[Runner], blocks: Sequence[Block], count: int, rounds: int) -> Headroom:
+def _headroom(search: Search, runners: Sequence[Runner], blocks: Sequence[Block], count: int) -> Headroom:
     """What the search is expected to add to the best hand-written prompt, by the prompts asked so far."""
     task, first = search.task, blocks[0].rows
     hand = [runner for runner in runners if runner.source not in ("pool", "pruned")] or runners[:1]

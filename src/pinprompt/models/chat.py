@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -53,6 +53,21 @@ def as_text(messages: Messages) -> str:
     """Messages as plain text that an answer completes."""
     text = "\n\n".join(one["content"] for one in messages)
     return text if text.endswith(":") else f"{text}\n\nAnswer:"
+
+
+def rendered(tokenizer: Any, messages: Messages) -> str:
+    """A chat in the format of a tokenizer's chat template, up to where the answer begins."""
+    from jinja2 import TemplateError
+
+    plain = [dict(one) for one in messages]
+    try:
+        return str(tokenizer.apply_chat_template(plain, tokenize=False, add_generation_prompt=True))
+    except TemplateError as error:
+        # Some templates know no system role: its content then stands before the first message of the user.
+        if plain[0]["role"] != "system" or len(plain) < 2:
+            raise ModelError(f"the chat template of the model cannot be used: {error}") from error
+        first, second, *rest = plain
+        return rendered(tokenizer, [{**second, "content": f"{first['content']}\n\n{second['content']}"}, *rest])
 
 
 @dataclass
@@ -105,17 +120,7 @@ class Chat(Sampler):
 
     def rendered(self, messages: Messages) -> str:
         """A chat in the model's own format."""
-        from jinja2 import TemplateError
-
-        plain = [dict(one) for one in messages]
-        try:
-            return str(self.tokenizer.apply_chat_template(plain, tokenize=False, add_generation_prompt=True))
-        except TemplateError as error:
-            # Some templates know no system role: its content then stands before the first message of the user.
-            if plain[0]["role"] != "system" or len(plain) < 2:
-                raise ModelError(f"the chat template of the model cannot be used: {error}") from error
-            first, second, *rest = plain
-            return self.rendered([{**second, "content": f"{first['content']}\n\n{second['content']}"}, *rest])
+        return rendered(self.tokenizer, messages)
 
     def finished(self, tokens: list[int]) -> str:
         """The answer without spaces around it; without a chat template its first line."""

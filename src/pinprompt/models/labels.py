@@ -20,6 +20,7 @@ from torch import nn
 from transformers import DynamicCache
 
 from pinprompt.errors import ModelError
+from pinprompt.models.chat import rendered
 from pinprompt.models.continuations import (
     CHUNK,
     ROWS,
@@ -95,6 +96,10 @@ class LocalLabels:
                 inputs.cut[row] = len(ids)
         return inputs
 
+    def chats(self, instruction: str) -> list[str]:
+        """Prompts in the model's chat format with the text left open; none if it has no chat template."""
+        return []
+
     def likely_words(self, frame: Frame, inputs: Inputs, count: int) -> dict[str, int]:
         """The whole words that the model is most likely to say, by the mean over texts, with their tokens.
 
@@ -158,8 +163,27 @@ class CausalLabels(LocalLabels):
 
     def words_for(self, frame: Frame, words: Mapping[str, str] | None = None) -> LabelWords:
         """The ids of the label words, or of other words, after another template."""
-        found = words_after(self.encoder, words or self.words.words, frame.around("it")[0])
-        return found if words else replace(found, others=self.words.others)
+        context = frame.around("it")[0]
+        found = words_after(self.encoder, words or self.words.words, context)
+        if words:
+            return found
+        others = self.words.others
+        if context[-1:].isspace():  # as after the format of a chat: words begin without a space there
+            spelled = zip(others, self.encoder.pieces(list(others)), strict=True)
+            others = {word: ids[0] if len(ids) == 1 else others[word] for word, ids in spelled}
+        return replace(found, others=others)
+
+    def chats(self, instruction: str) -> list[str]:
+        """Prompts in the model's chat format with the text left open: the instruction as system message, or before."""
+        if not getattr(self.tokenizer, "chat_template", None):
+            return []
+        ways = (
+            [{"role": "system", "content": instruction}, {"role": "user", "content": "{text}"}],
+            [{"role": "user", "content": f"{instruction}\n\n{{text}}"}],
+        )
+        begin = self.tokenizer.bos_token or ""
+        texts = [rendered(self.tokenizer, messages) for messages in ways]
+        return [text.removeprefix(begin) if self.encoder.lead else text for text in texts]
 
     @torch.no_grad()
     def log_probs(self, frames: Sequence[Frame], inputs: Inputs, words: LabelWords | None = None) -> list[torch.Tensor]:

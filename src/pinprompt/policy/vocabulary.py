@@ -112,15 +112,18 @@ class Vocabulary:
 
     def obeys(self, ids: Prefix) -> bool:
         """True if a whole prompt meets every constraint; checked on its text, not through the masks."""
-        text, c = self.text(ids), self.constraints
+        c = self.constraints
         return (
-            bool(text)
-            and self._phrases.found(text) is None
-            and not self.required.missing(text)
-            and (c.max_chars is None or len(text) <= c.max_chars)
+            self.accepts(self.text(ids))
             and (not c.no_repeats or len(set(ids)) == len(ids))
             and not (c.no_repeated_words and self._repeats_a_word(ids))
         )
+
+    def accepts(self, text: str) -> bool:
+        """True if a text has no banned word, every required one, and is not too long; for prompts of other tokens."""
+        most = self.constraints.max_chars
+        clean = bool(text) and self._phrases.found(text) is None and not self.required.missing(text)
+        return clean and (most is None or len(text) <= most)
 
     def allowed(self, prefix: Prefix) -> Tensor:
         """The tokens that may follow a prefix, bool [V] on the CPU; empty only at a dead end."""

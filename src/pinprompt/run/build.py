@@ -14,7 +14,7 @@ from pinprompt.folder.folder import ANSWERS, REQUESTS
 from pinprompt.methods.protocol import Outcome, Search, outcome_of
 from pinprompt.methods.table import METHODS, row_of
 from pinprompt.recipe.recipe import Recipe
-from pinprompt.tasks.protocol import Task, billed, calls, split_rows, splits
+from pinprompt.tasks.protocol import CHAT, Task, billed, calls, split_rows, splits
 
 if TYPE_CHECKING:
     from pinprompt.answers.budget import Budget, Reservation
@@ -297,7 +297,8 @@ def hold_for_dev(recipe: Recipe, task: Task, budget: Budget) -> Reservation | No
     train, dev = (calls(task, split_rows(task, split)) for split in ("train", "dev"))
     finalists = recipe.scoring.finalists if row_of(recipe.method).finalists else 0
     wanted = finalists * dev
-    by_hand = sum(bool(one.name) for one in task.drafts()) if finalists and recipe.scoring.choose == "rows" else 0
+    named = len({one.name for one in task.drafts()} - {"", CHAT})
+    by_hand = named if finalists and recipe.scoring.choose == "rows" else 0
     greedy = row_of(recipe.method).kind == "rl"
     wanted += (by_hand + greedy) * (train + dev)
     # If the budget is too small for that, most of it still goes to the search.

@@ -142,36 +142,44 @@ def predict(
             for text, reply in replies
         ]
     filled = [text for text in texts if text.strip()]
-    chances = labeller(run, build.choose_device(device))(filled)
+    said = labeller(run, build.choose_device(device))(filled)
     result, others = running.result_of(Path(run)).data, list[dict[str, float]]()
     if filled and (unsure or with_embeddings):
         others = _second_opinion(result, str(recipe.task.embeddings), filled)
     if with_embeddings:
-        chances = [_mean(pair) for pair in zip(chances, others, strict=True)]
-    labels = [_likeliest(own) for own in chances]
-    sure = all(set(own.values()) <= {0.0, 1.0} for own in chances)  # labels only: the model gives no probabilities
-    known = iter(
-        [{"label": label, "probabilities": {} if sure else own} for label, own in zip(labels, chances, strict=True)]
-    )
-    blank: dict[str, Any] = {"label": None, "probabilities": {}}
-    rows: list[dict[str, Any]] = [{"text": text, **(next(known) if text.strip() else blank)} for text in texts]
+        both = [_mean([own, other]) if own else other for (_, own), other in zip(said, others, strict=True)]
+        said = [(_likeliest(own), own) for own in both]
+    labelled = iter(said)
+    rows: list[dict[str, Any]] = []
+    for text in texts:
+        label, probabilities = next(labelled) if text.strip() else (None, {})
+        rows.append({"text": text, "label": label, "probabilities": probabilities})
     if unsure and filled:
-        labelled = [row for row in rows if row["label"] is not None]
-        for row, own, other in zip(labelled, chances, others, strict=True):
-            row["unsure"] = _likeliest(other) != row["label"] or max(own.values()) < LOW
+        known = [row for row in rows if row["label"] is not None]
+        for row, other in zip(known, others, strict=True):
+            low = max(row["probabilities"].values(), default=1.0) < LOW
+            row["unsure"] = low or _likeliest(other) != row["label"]
         notes(_on_dev(result))
     return rows
 
 
-def labeller(run: Path | str, device: str) -> Callable[[Sequence[str]], list[dict[str, float]]]:
-    """A function from texts to label probabilities, by the prompt or the ensemble of a classification run."""
+Labels = list[tuple[str, dict[str, float]]]
+"""The label of each text with the probabilities of all labels, {} if the model gives none."""
+
+
+def labeller(run: Path | str, device: str) -> Callable[[Sequence[str]], Labels]:
+    """A function that labels texts by the prompt or the ensemble of a classification run."""
     members = members_of(run)
     words, first = words_of(members), members[0].readout
     task: Any = _with_notes(build.build_labeller(recipe_of(run), device, readout=first, words=words))
 
-    def label(texts: Sequence[str]) -> list[dict[str, float]]:
-        each = [task.predict(one.prompt, texts, one.readout) for one in members]
-        return [_mean([said[place][1] for said in each]) for place in range(len(texts))]
+    def label(texts: Sequence[str]) -> Labels:
+        said: Labels
+        said, *more = [task.predict(one.prompt, texts, one.readout) for one in members]
+        if not more or not all(own for _, own in said):
+            return said
+        means = [_mean([own[place][1] for own in (said, *more)]) for place in range(len(texts))]
+        return [(_likeliest(own), own) for own in means]
 
     return label
 

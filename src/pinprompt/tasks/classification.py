@@ -29,7 +29,7 @@ from pinprompt.tasks import label_models, prompts
 from pinprompt.tasks.label_models import manual_of, open_label_model
 from pinprompt.tasks.labelled_data import LabelledData, load_data
 from pinprompt.tasks.prompts import Template, whole
-from pinprompt.tasks.protocol import IN_CONTEXT, SPLITS, Draft, Shown, TaskInfo, report_fit_rows
+from pinprompt.tasks.protocol import CHAT, IN_CONTEXT, SPLITS, Draft, Shown, TaskInfo, report_fit_rows
 from pinprompt.values import Answers, Draw, Evaluation, Meter, Prompt, Row, derive
 
 if TYPE_CHECKING:  # the models import torch and transformers, which are only needed when a task is built
@@ -446,9 +446,8 @@ class ClassificationTask(Shown):
             )
         given = self._said(answers, places)
         found = np.exp(given.own) if readout is None else readout.probabilities(given)
-        if not self.model.graded:  # a label counts as certain
-            found = (found == found.max(axis=1, keepdims=True)).astype(np.float64)
-        return [(self.labels[int(row.argmax())], dict(zip(self.labels, map(float, row), strict=True))) for row in found]
+        shares = [dict(zip(self.labels, map(float, row), strict=True)) if self.model.graded else {} for row in found]
+        return [(self.labels[int(row.argmax())], share) for row, share in zip(found, shares, strict=True)]
 
     # What it tells the writer and the report.
 
@@ -461,7 +460,8 @@ class ClassificationTask(Shown):
     def drafts(self) -> list[Draft]:
         """Prompts to compare with: 'manual' (the user's or the dataset's own) and 'default' (from the names of labels).
 
-        Besides these 'instructions' if there are any, and 'in-context' if an example fits.
+        Besides these 'instructions' if there are any, 'in-context' if an example fits, and for a model with a chat
+        template 'chat': the instruction in its chat format.
         """
         prompt, manual = self._manual()
         text, own = prompts.manual_text(prompt, manual, self.template), self.settings.manual is not None
@@ -482,6 +482,9 @@ class ClassificationTask(Shown):
 
         examples, seed = self.data.splits["train"], derive(self.seed, IN_CONTEXT)
         shown = prompts.in_context_text(examples, self.data.words, prompt, manual, seed, fits)
+        if self._fallible is None:
+            asked = prompts.chat_instruction(instruction, self.data.words)
+            found += [Draft(text, CHAT) for text in self.model.chats(asked) if whole(text, "causal")]
         return found if shown is None else [*found, Draft(shown, IN_CONTEXT)]
 
     @cached_property

@@ -194,6 +194,13 @@ def instructions_text(instruction: str, prompt: str, manual: Template, kind: str
     return opened(manual, prompt, instruction + " ")
 
 
+def chat_instruction(instruction: str | None, words: Mapping[str, str]) -> str:
+    """What a chat model is told to do: the instruction, or a plain one, and the words to answer with."""
+    *most, last = words.values()
+    asked = f"Answer with one word: {', '.join(most)} or {last}."
+    return f"{instruction or 'Say which word fits the text best.'} {asked}"
+
+
 def in_context_text(
     examples: Sequence[Example],
     words: Mapping[str, str],
