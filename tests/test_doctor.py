@@ -125,3 +125,10 @@ def test_install_lines_work_from_a_clone(
 
     monkeypatch.setattr(importlib.metadata, "distribution", lambda name: Installed())
     assert MissingExtra("ray", "this").args[0].endswith(line.replace("FOLDER", str(clone)))
+
+
+def test_a_model_that_is_not_there_yet_is_called_so() -> None:
+    from pinprompt.cli.about import _shown
+
+    facts = _shown({"aliases": {"smollm2": True, "gemma-270m": False}, "extras": [], "problems": []})[0]
+    assert [cell.plain for cell in facts.columns[1].cells] == ["yes", "not downloaded yet"]

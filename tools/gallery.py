@@ -36,17 +36,17 @@ class Entry:
 LABELS = "--word billing=billing --word delivery=delivery --word account=account"
 ENTRIES = (
     Entry(
+        "products",
+        "Product reviews",
+        "Sentences from product reviews (from the package index), 16 labelled examples per class.",
+        "pinprompt classify vader-products --split 13 --calls 400 --test-rows 500 --out runs/products",
+    ),
+    Entry(
         "tickets",
         "Support tickets",
         "Three queues, with eight labelled training tickets each. [How to do it](howto/tickets.md).",
         "pinprompt classify --train tickets.csv --text-column body --label-column queue \\\n"
-        f"    {LABELS} \\\n    --set task.shots=8 --calls 400 --out runs/tickets",
-    ),
-    Entry(
-        "products",
-        "Product reviews",
-        "Sentences from product reviews (from the package index), 16 labelled examples per class.",
-        "pinprompt classify vader-products --split 13 --calls 400 --test-rows 100 --out runs/products",
+        f"    {LABELS} \\\n    --calls 400 --out runs/tickets",
     ),
     Entry(
         "sun",

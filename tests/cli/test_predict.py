@@ -154,3 +154,13 @@ def test_a_runs_own_files_are_not_written_over(run: Path, tmp_path: Path) -> Non
         assert "is a file of a run" in done.stderr
     assert (run / "prompts.csv").read_bytes() == before
     assert call("predict", run, "--input", tmp_path / "x.csv", "--output", run / "mine.csv").exit_code == 0
+
+
+def test_a_blank_text_gets_no_label_from_python_and_from_the_command_line(run: Path) -> None:
+    text = ROWS[0][0]
+    blank, one = pinprompt.predict(run, [" ", text])
+    assert (blank["label"], blank["probabilities"]) == (None, {})
+    assert one == pinprompt.predict(run, [text])[0]
+    done = call("predict", run, "", text, "--json", "--quiet")
+    assert done.exit_code == 0, done.output
+    assert [row["label"] for row in json.loads(done.stdout)["predictions"]] == [None, one["label"]]

@@ -12,6 +12,7 @@ import torch
 from baseline_toys import WordTask, assert_resumes, run, writer
 
 from pinprompt.errors import SettingError
+from pinprompt.methods import guided as guided_module
 from pinprompt.methods.guided import guided
 from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.policy.writer import Writer
@@ -232,3 +233,11 @@ def test_it_resumes_while_it_revises(tmp_path: Path, die_at: int) -> None:
     made = writer(length=4)
     asked = method(made, beams=2, tokens=6, revisions=4, weight=0.01)
     assert_resumes(asked, lambda: WordTask(lambda text: length_of_words(text) + len(text) % 3), tmp_path, die_at)
+
+
+def test_an_answer_needs_evidence_for_each_of_its_words() -> None:
+    hints = {"sun": 0.4, "rays": 0.3, "birth": 0.1}
+    assert guided_module._supported("A sun with rays", hints, 0.28)
+    assert not guided_module._supported("A sun with birth", hints, 0.28)
+    assert not guided_module._supported("A sun with unheard words", hints, 0.28)
+    assert not guided_module._supported("with the", hints, 0.28)  # it says nothing

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -459,3 +460,32 @@ def test_blocks_of_a_classification_task_are_its_splits(kind: str, labels: str) 
         assert one is not None
         assert one.value == pytest.approx(other.value, abs=1e-3)
         assert one.values == pytest.approx(other.values, abs=1e-3)
+
+
+def test_phrases_that_state_the_task_are_in_every_race(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Labelling(Noisy):
+        def label_words(self) -> tuple[str, ...]:
+            return ("w1", "w2")
+
+    monkeypatch.setattr(race_module, "STATED", ("w6 {words}",))
+    monkeypatch.setattr(race_module, "stating", lambda writer, words: race_module._spelled(writer, [" ".join(words)]))
+    task = Labelling({"manual": "w3 w4"})
+    run(task, tmp_path / "run", calls=300)
+    assert "W1 w2" in {text for text, _ in task.asked}
+
+
+def test_among_equals_the_phrase_that_people_wrote_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.array([[1.0, 1.0, 1.0, 1.0], [1.0, 0.9, 1.0, 1.1], [0.0, 0.0, 0.0, 0.0]])
+    reads = {"odd": 5.0, "plain": 50.0, "bad": 1.0}
+    finalists = [
+        Runner(Prompt(text), "pool", plain, 1, own)
+        for text, plain, own in zip(reads, (False, True, True), values, strict=True)
+    ]
+    writes: Any = SimpleNamespace(
+        backbone=SimpleNamespace(perplexities=lambda texts, after: [reads[text] for text in texts])
+    )
+    search: Any = None
+    assert race_module._chosen(search, writes, "readable", finalists, values) == 1
+    assert race_module._chosen(search, writes, "score", finalists, values) == 0
+    finalists[1].plain = False
+    assert race_module._chosen(search, writes, "readable", finalists, values) == 0

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
 from pinprompt.tasks.rewriting import (
+    Rewriter,
     best_of_blocks,
     corpus,
     corpus_intervals,
@@ -102,3 +106,26 @@ def test_bleu_is_a_hundred_for_the_reference_itself() -> None:
     same, other = sentence_bleu(["the food was good .", "x"], ["the food was good .", "the food was good ."]) or (0, 0)
     assert same == pytest.approx(100)
     assert other < 5
+
+
+def test_meaning_counts_before_style() -> None:
+    text = "Please ensure that your seat belt is fastened."
+    outputs = {
+        "You may not wear a seat belt.": (0.8, 1.0),
+        "I regret": (0.2, 1.0),
+        "Buckle up!": (0.7, 0.6),
+        text: (1.0, 0.0),
+    }
+
+    class Writes:
+        def sample(self, requests: Any) -> Any:
+            return [SimpleNamespace(texts=list(outputs), failure=None)]
+
+    rewriter = Rewriter(
+        cast(Any, Writes()),
+        lambda sources, rewrites: [outputs[one][0] for one in rewrites],
+        lambda rewrites: [outputs[one][1] for one in rewrites],
+        4,
+    )
+    assert [one.text for one in rewriter.rewrite("", text, 4)][:1] == ["Buckle up!"]
+    assert rewriter.rewrite("", text, 4)[-1].text == text

@@ -228,7 +228,8 @@ def _card(place: Place, busy: bool) -> Card:
         **common,
         prompt=text(result.get("prompt") or "", 300).strip(),
         figure=metric(name if split else "score", value),
-        figure_name=f"{title(text(name, 40))} on {split}" if split else "score",
+        figure_name=(f"{title(text(name, 40))} on {split}" if split else "score")
+        + (", not recognised" if result.get("recognised") is False else ""),
         interval=f"{shown[0]} to {shown[1]}" if shown else "",
         value=value,
         rival="" if judged is None or judged.rival is None else f"{judged.against} {metric(name, judged.rival)}",

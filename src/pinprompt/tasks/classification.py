@@ -113,8 +113,7 @@ class ClassificationTask(Shown):
         `remote` has the settings of a remote model. Without `contact` no request is sent and no words are chosen: such
         a task can only count calls and tokens. `readout` is the known one of the only prompt that this task will be
         asked about, `words` are words of further prompts' readouts. `model` is the user's own callable, which replaces
-        the model that the
-        settings name.
+        the model that the settings name.
         """
         models = models or ModelSettings()
         data, opened, template, revision = open_label_model(
@@ -424,7 +423,7 @@ class ClassificationTask(Shown):
     def predict(
         self, prompt: Prompt, texts: Sequence[str], readout: Readout | None = None
     ) -> list[tuple[str, dict[str, float]]]:
-        """The most likely label of each text, and the probability of every label if the model gives probabilities.
+        """The most likely label of each text, and the probability of every label.
 
         `readout` is the prompt's own, if the task was not made with it. A text without a usable answer is an error.
         """

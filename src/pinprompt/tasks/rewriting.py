@@ -71,7 +71,8 @@ class Rewriter:
     def rewrite(self, prompt: str, text: str, n: int = 1, seed: int = 0) -> list[Rewrite]:
         """The n best distinct rewrites of a text, out of `samples` (or n) outputs; fewer if there are fewer.
 
-        An unchanged copy of the text comes last.
+        Meaning counts first: a rewrite with a negation more or less, or with little of the content, comes after others,
+        and an unchanged copy of the text last.
         """
         if not text.strip():
             raise SettingError("the text to rewrite is empty")
@@ -85,7 +86,16 @@ class Rewriter:
             Rewrite(one, 100 * c, 100 * s, joint(c, s) if before is None else gain(c, s, before))
             for one, c, s in zip(distinct, contents, styles, strict=True)
         ]
-        return sorted(rewrites, key=lambda one: (unchanged(text, one.text), -one.score))[:n]
+        lost = {one.text: _negations(one.text) != _negations(text) or one.content < CONTENT for one in rewrites}
+        return sorted(rewrites, key=lambda one: (unchanged(text, one.text), lost[one.text], -one.score))[:n]
+
+
+CONTENT = 60.0
+"""Percent of content below which a rewrite says something else."""
+
+
+def _negations(text: str) -> int:
+    return len(re.findall(r"\b(?:not|no|never|nobody|nothing|none|cannot|without)\b|n['\u2019]t\b", text.lower()))
 
 
 def unchanged(text: str, rewrite: str) -> bool:
