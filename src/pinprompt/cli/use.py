@@ -140,7 +140,7 @@ def _texts(given: list[str] | None, console: Console, option: str | None = "--in
 def _named_file(text: str) -> str:
     """Why a text looks like a file name; '' if it does not."""
     try:
-        if Path(text).exists():
+        if text.strip() and Path(text).exists():
             return "is the name of a folder here" if Path(text).is_dir() else "is the name of a file here"
     except (OSError, ValueError):  # longer than a name can be
         return ""
