@@ -76,9 +76,9 @@ bench: .venv/dev.done
 	$(BIN)/python -m benchmarks.run
 
 # Prompt optimisers beside each other (docs/arena.md): hours, but a cell at a time; starting it again continues. Each peer
-# has its own environment. `.venv/bin/python -m benchmarks.arena --list` shows what is left.
+# has its own environment. ARENA="--list" shows what is left, ARENA="--splits 13 --test-rows 50" runs a part of it.
 arena: .venv/dev.done $(foreach peer,gepa promptolution dspy,build/arena/$(peer)/done)
-	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m benchmarks.arena
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m benchmarks.arena $(ARENA)
 
 build/arena/gepa/done: PEER := gepa>=0.1,<0.2
 build/arena/promptolution/done: PEER := promptolution>=2,<3

@@ -21,6 +21,7 @@ import torch
 
 from benchmarks.arena.meter import Meter, Spent
 from pinprompt.models.chat import Chat, Messages, Reply
+from pinprompt.models.packed import PackedLayers
 from pinprompt.models.passes import read
 
 WAIT = 0.05
@@ -139,7 +140,7 @@ class Host:
     def next_words(self, chats: Sequence[Messages], prefix: str) -> np.ndarray:
         """Log-probabilities [N, V] of the token after each chat and the beginning of the model's answer."""
         rows = []
-        with self._model_lock:
+        with self._model_lock, PackedLayers(self.chat.model):
             for messages in chats:
                 text = self.chat.rendered(messages) + prefix
                 ids = self.chat.tokenizer(text, add_special_tokens=False)["input_ids"]
