@@ -12,7 +12,7 @@ TEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -
 # Instruction sets of other processors; ignored on processors without this choice (ARM).
 CPUS := avx2 default
 
-.PHONY: demo test test-cpus test-exports soak soak-short check format lint types security bandit audit bench notebook docs dist lock coverage mutation clean
+.PHONY: demo test test-cpus test-exports soak soak-short check format lint types security bandit audit bench arena notebook docs dist lock coverage mutation clean
 
 demo: .venv/core.done
 	$(BIN)/pinprompt demo
@@ -74,6 +74,19 @@ audit: .venv/dev.done
 # Runs every benchmark in its own process and writes the tables of docs/benchmarks.md; 15 minutes on two idle cores.
 bench: .venv/dev.done
 	$(BIN)/python -m benchmarks.run
+
+# Prompt optimisers beside each other (docs/arena.md): hours, but a cell at a time; starting it again continues. Each peer
+# has its own environment. ARENA="--list" shows what is left, ARENA="--splits 13 --test-rows 50" runs a part of it.
+arena: .venv/dev.done $(foreach peer,gepa promptolution dspy,build/arena/$(peer)/done)
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m benchmarks.arena $(ARENA)
+
+build/arena/gepa/done: PEER := gepa>=0.1,<0.2
+build/arena/promptolution/done: PEER := promptolution>=2,<3
+build/arena/dspy/done: PEER := dspy[optuna]>=3,<4
+build/arena/%/done:
+	test -x build/arena/$*/bin/python || $(PYTHON) -m venv build/arena/$*
+	build/arena/$*/bin/pip install --quiet --disable-pip-version-check '$(PEER)'
+	@touch $@
 
 # Executes the notebook of examples/ with the real model and stores its outputs; takes a few minutes.
 notebook: .venv/dev.done

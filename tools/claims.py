@@ -83,10 +83,10 @@ def row_of(cell: Cell) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def run(recipe: Path, out: Path) -> None:
-    """Run the cells that have no row yet, in the order of the sweep."""
+def run(recipe: Path, out: Path, methods: Sequence[str] = ()) -> None:
+    """Run the cells that have no row yet, in the order of the sweep; only those of `methods`, if given."""
     known = {(row["row"], row["unit"], row["seed"]) for row in read(out)} if out.exists() else set()
-    sweep = read_sweep(recipe)
+    sweep = read_sweep(recipe, only={"method": methods} if methods else None)
     for place, cell in enumerate(sweep.cells, 1):
         if (label(cell), unit(cell), str(cell.recipe.seed)) in known:
             continue
@@ -158,12 +158,13 @@ def main() -> None:
     runs = verbs.add_parser("run", help="run the cells that have no row yet")
     runs.add_argument("recipe", type=Path)
     runs.add_argument("csv", type=Path)
+    runs.add_argument("--methods", nargs="*", default=(), help="only the cells of these methods")
     shown = verbs.add_parser("table", help="print the table of a CSV file")
     shown.add_argument("csv", type=Path)
     shown.add_argument("--first", help="the row that the others are compared with; default: the first one")
     given = parser.parse_args()
     if given.verb == "run":
-        run(given.recipe, given.csv)
+        run(given.recipe, given.csv, given.methods)
     else:
         sys.stdout.write(table(read(given.csv), given.first) + "\n")
 

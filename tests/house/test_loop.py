@@ -44,6 +44,17 @@ def test_the_cut_to_the_largest_q_begins_after_as_many_prompts_as_asked(lm_folde
     assert all(max(step["support"]) <= 2 for step in steps)
 
 
+def test_the_filter_of_what_is_sampled_begins_after_as_many_prompts_as_asked(lm_folder: Path, tmp_path: Path) -> None:
+    found = {}
+    for start in (0, 16):
+        learning = {"prompts": 8, "steps": 4, "entropy": "shannon", "filter_from": start}
+        settings = recipe(lm_folder, policy={"k": 3}, q_learning=learning)
+        running.run(settings, tmp_path / str(start), task=FindTheWords(), device="cpu", threads=1)
+        steps = [row for row in read_lines(tmp_path / str(start) / "events.jsonl") if row["event"] == "step"]
+        found[start] = [max(step["support"]) > 3 for step in steps]
+    assert found == {0: [False] * 4, 16: [True, True, False, False]}
+
+
 def test_the_control_writes_as_pin_does_until_its_first_update_and_never_learns(
     lm_folder: Path, tmp_path: Path
 ) -> None:

@@ -12,7 +12,6 @@ at column 0. A row's result is therefore bit-identical whatever else is in the p
 from __future__ import annotations
 
 import contextlib
-import inspect
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -271,9 +270,9 @@ def read(model: Any, ids: Sequence[int], before: torch.Tensor | None = None) -> 
         cache.update(keys[None], values[None], layer)
     whole = len(ids) + (0 if before is None else before.shape[3])
     tokens = torch.tensor([list(ids)], device=model.device)
-    last = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
-    with torch.no_grad():
-        answer = model(input_ids=tokens, past_key_values=cache, use_cache=True, **last)
+    # Not `logits_to_keep`: it slices the states, and torch copies the whole head to multiply it with such a slice.
+    with torch.no_grad(), at_positions(model, torch.tensor([[len(ids) - 1]])):
+        answer = model(input_ids=tokens, past_key_values=cache, use_cache=True)
     try:
         past = torch.stack([torch.stack([layer.keys[0], layer.values[0]]) for layer in cache.layers])
     except (AttributeError, TypeError, RuntimeError) as error:

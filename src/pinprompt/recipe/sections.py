@@ -96,6 +96,13 @@ class QLearningSettings(Section):
         "values",
         description="Where unlikely tokens are filtered out: in policy and values, in sampling only, or nowhere.",
     )
+    filter_from: int = Field(
+        0,
+        ge=0,
+        le=100_000_000,
+        description="Number of prompts before the filter applies to sampling; until then tokens are drawn from all "
+        "that the constraints allow.",
+    )
     top_q: int | None = Field(
         None, ge=1, le=1_000_000, description="Sample only from this many tokens with the largest Q; none: all."
     )

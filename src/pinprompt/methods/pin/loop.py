@@ -25,6 +25,7 @@ def search_prompts(search: Search, settings: QLearningSettings) -> Outcome:
     run = _Learning(search, settings)
     trials, writer, stopped = run.trials, run.writer, "finished"
     for step in range(run.begin(), settings.steps):
+        before = step * settings.prompts
         try:
             if step and step % settings.eval_every == 0:
                 run.try_greedy(step)
@@ -34,9 +35,9 @@ def search_prompts(search: Search, settings: QLearningSettings) -> Outcome:
                     settings.prompts,
                     trials.streams["policy"],
                     settings.entropy,
-                    top_q=settings.top_q if step * settings.prompts >= settings.top_q_from else None,
+                    top_q=settings.top_q if before >= settings.top_q_from else None,
                     logit_bias=settings.logit_bias,
-                    filtered=settings.filter != "off",
+                    filtered=settings.filter != "off" and before >= settings.filter_from,
                     explore=settings.explore,
                 )
             # Observe R(y(z, x)) from the task model.

@@ -1,0 +1,1 @@
+"""Prompt optimisers beside each other on one model, the same rows and one meter: `make arena`, docs/arena.md."""
