@@ -122,6 +122,7 @@ def on(server: Any) -> list[object]:
     return ["--task-model", "remote:m", "--set", address, "--set", 'remote.key_env=""', "--set", prices]
 
 
+CALIBRATED = ("--set", "task.labels=calibrated")
 SEARCH_ALONE = ("--set", "budget.total_calls=5000")
 """With a limit on everything that is sent, --calls limits the search alone."""
 
@@ -134,7 +135,7 @@ def test_labels_by_a_model_on_this_machine(method: str) -> None:
 
 def test_labels_by_a_model_behind_an_api() -> None:
     with serving(labeller) as server:
-        compare(tickets("--calls", 600, *on(server)))
+        compare(tickets("--calls", 600, "--set", "race.early_stop=false", *on(server)))
 
 
 def test_rewrites_by_a_model_on_this_machine() -> None:
@@ -148,7 +149,7 @@ def test_rewrites_by_a_model_behind_an_api() -> None:
 
 def test_a_race_with_few_calls_asks_for_the_other_rows_in_its_report() -> None:
     with serving(labeller) as server:
-        asked = tickets("--calls", 100, *SEARCH_ALONE, "--set", "scoring.word_values=on", *on(server))
+        asked = tickets("--calls", 100, *SEARCH_ALONE, *CALIBRATED, "--set", "scoring.word_values=on", *on(server))
         figures, run = call(*asked, "--estimate"), call(*asked, "--out", "run")
         words = run["prompt"].split()
         shorter = " ".join(words[1:])
@@ -190,7 +191,8 @@ def test_calls_to_a_model_behind_an_api_include_the_report() -> None:
 
 def train_score(text: str, server: Any, out: str) -> float:
     """The score of a prompt on all rows of train, by a run of its own that does nothing else."""
-    asked = tickets("--method", "manual", "--set", f"task.manual={json.dumps(text)}", "--no-report", *on(server))
+    asked = tickets("--method", "manual", "--set", f"task.manual={json.dumps(text)}", *CALIBRATED, "--no-report")
+    asked += on(server)
     return float(call(*asked, "--out", out)["score"])
 
 
