@@ -115,10 +115,10 @@ def test_the_default_search_fills_the_matrix_block_by_block(
 def test_problems_in_a_table_are_named_with_their_line(tab: Any, studio: Studio) -> None:
     tab.goto(studio.url + "new")
     tab.click("text=Paste a table")
-    tab.fill("#pasted", "text,label\nfine,1\n,0\nbad,0\n")
+    tab.fill("#pasted", "text,label\nfine,1\ngood,\nbad,0\n")
     tab.click("#use-pasted")
     tab.wait_for_selector("#table-problems li")
-    assert tab.locator("#table-problems li").all_inner_texts()[0] == "Line 3:The text is empty."
+    assert tab.locator("#table-problems li").all_inner_texts()[0] == "Line 3:The label is empty."
     assert tab.is_disabled("#go")
     tab.fill("#pasted", "text,label\nfine,1\ngood,1\nbad,0\nworse,0\n")
     tab.click("#use-pasted")
