@@ -164,7 +164,7 @@ class InversionTask(Shown):
     def recognised(self) -> bool:
         """Whether the model knows what it sees: its nearest words are near, and agree with each other.
 
-        The threshold was set for `emoji-clip` on drawings that it knows; other models are not asked.
+        The threshold was picked by eye for `emoji-clip` (docs/notebook.md); other models are not asked.
         """
         if self.clip.name != EMOJI_CLIP:
             return True
