@@ -286,3 +286,15 @@ def test_the_context_follows_the_style(files: list[str]) -> None:
     assert set(said) == {"caption", "tags", "words"}
     assert said["tags"].count(",") > 10
     assert not said["words"].count(",")
+
+
+def test_emoji_clip_says_whether_it_recognises_a_picture(tmp_path: Path) -> None:
+    """A drawing of its kind, and noise."""
+    noise = np.random.default_rng(0).integers(0, 256, size=(128, 128, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / "noise.png")
+    known = Path(__file__).parents[2] / "recipes/small/noto/fish.png"
+    seen = [
+        InversionTask.build(InversionSettings(images=(str(path),), model="emoji-clip")).exhibits()["recognised"]
+        for path in (known, tmp_path / "noise.png")
+    ]
+    assert seen == [True, False]
