@@ -50,6 +50,7 @@ def search(task: Task, method: str, model: str, meter: Meter, seed: int, folder:
         }
     )
     opened: Any = build.build_task(recipe, "cpu")
+    meter.take(opened.info.opening_calls)  # spent on finding the words that a readout may use
     asked = opened.ask
 
     def ask(prompts: Sequence[Prompt], rows: Sequence[int], draws: Sequence[Any] = ()) -> Any:
