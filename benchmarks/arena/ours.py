@@ -92,7 +92,7 @@ def embeddings(task: Task) -> list[str]:
     targets = np.array([task.labels.index(row["target"]) for row in labelled])
     prior = np.full(len(task.labels), 1 / len(task.labels))
     learnt = readout.regression(vectors[: len(labelled)], targets, prior).readout
-    return [task.labels[place] for place in learnt.probabilities(vectors[len(labelled) :]).argmax(1)]
+    return [task.labels[place] for place in learnt.probabilities(readout.Said(vectors[len(labelled) :])).argmax(1)]
 
 
 def learnt_labels(logs: np.ndarray, labelled: int, targets: Sequence[int], own: Sequence[int]) -> list[int]:
@@ -104,7 +104,7 @@ def learnt_labels(logs: np.ndarray, labelled: int, targets: Sequence[int], own: 
     mean = np.exp(logs[:labelled]).mean(0)
     others = [token for token in np.argsort(-mean)[:500].tolist() if token not in own]
     prior = np.full(len(own), 1 / len(own))
-    words = [str(token) for token in others]
-    learnt = readout.fit(logs[:labelled, own], logs[:labelled][:, others], words, np.array(targets), prior).readout
-    spoken = logs[labelled:][:, [int(word) for word in learnt.words]]
-    return learnt.probabilities(logs[labelled:, own], spoken).argmax(1).tolist()
+    words = tuple(str(token) for token in others)
+    taught, read = (readout.Said(part[:, own], words, part[:, others]) for part in (logs[:labelled], logs[labelled:]))
+    learnt = readout.fit(taught, np.array(targets), prior).readout
+    return learnt.probabilities(read).argmax(1).tolist()

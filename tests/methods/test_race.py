@@ -465,13 +465,15 @@ def test_blocks_of_a_classification_task_are_its_splits(kind: str, labels: str) 
 def test_phrases_that_state_the_task_are_in_every_race(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     class Labelling(Noisy):
         def label_words(self) -> tuple[str, ...]:
-            return ("w1", "w2")
+            return ("w5", "w6")
 
-    monkeypatch.setattr(race_module, "STATED", ("w6 {words}",))
-    monkeypatch.setattr(race_module, "stating", lambda writer, words: race_module._spelled(writer, [" ".join(words)]))
+    def stating(writer: Any, words: Sequence[str]) -> list[Prompt]:
+        return [writer.prompt(writer.vocabulary.tokens.encode(" " + " ".join(words)))]
+
+    monkeypatch.setattr(race_module, "stating", stating)
     task = Labelling({"manual": "w3 w4"})
     run(task, tmp_path / "run", calls=300)
-    assert "W1 w2" in {text for text, _ in task.asked}
+    assert "w5 w6" in {text.strip() for text, _ in task.asked}
 
 
 def test_among_equals_the_phrase_that_people_wrote_wins(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,7 +143,7 @@ def _divide(
     lower: bool,
     notes: tuple[str, ...] = (),
 ) -> StyleData:
-    """Draw the parts: first the texts to rewrite, then two halves of the others for the judges."""
+    """Draw the parts: first the texts to rewrite, then two halves of the rest for the judges."""
     taken = set(test or ())
     lines = _drawn([line for line in dict.fromkeys(source) if line not in taken], settings.split, "source")
     wanted = _drawn(list(dict.fromkeys(target)), settings.split, "target")
@@ -164,8 +164,6 @@ def _divide(
     if tested:
         split["test"] = tested
     rest, most = lines[cuts[2] :], settings.judge_lines
-    if len(rest) < 2 * most:  # too few for the judges: they also learn from texts that are rewritten, except for test
-        rest = lines[: cuts[1]] + rest
     halves = tuple((rest[side::2][:most], wanted[side::2][:most]) for side in (0, 1))
     return StyleData(
         sources={name: tuple(texts) for name, texts in split.items()},
