@@ -46,7 +46,7 @@ class Headroom:
 
     def sentence(self) -> str:
         """What a person should know."""
-        found = f"the hand-written prompt is right on {self.manual:.1%} of the {self.rows} labelled rows"
+        found = f"the prompt to beat is right on {self.manual:.1%} of the {self.rows} labelled rows"
         if self.half is not None and self.half < self.manual:
             found += f" ({self.half:.1%} with half of them as examples, so more labelled rows should help)"
         if self.nothing:
