@@ -130,11 +130,11 @@ def cases(base: Path, url: str) -> list[Case]:
     for method in ("pin", "random", "race"):
         found.append(Case(f"{method}, memo", tree(method, 60, scoring={"memo": True}), memo=True))
         found.append(Case(f"{method}, force", tree(method, 60), force=True))
-        found.append(Case(f"{method}, remote", tree(method, 60, **remote)))
-        found.append(Case(f"{method}, remote, memo", tree(method, 60, **remote, scoring={"memo": True}), memo=True))
+        found.append(Case(f"{method}, remote", tree(method, 150, **remote)))
+        found.append(Case(f"{method}, remote, memo", tree(method, 150, **remote, scoring={"memo": True}), memo=True))
         found.append(Case(f"{method}, sweep", tree(method, 60), sweep=True))
     useless = {**remote, "task": {**remote["task"], "model": "remote:useless"}}
-    found.append(Case("random, remote, useless answers", tree("random", 60, **useless)))
+    found.append(Case("random, remote, useless answers", tree("random", 150, **useless)))
     sets = remote_runs.styled(base)  # writes the files of its data and its judge
     settings = {word.split("=")[0]: word.split("=")[1] for word in sets if word.startswith("task.")}
     style = {
@@ -144,7 +144,7 @@ def cases(base: Path, url: str) -> list[Case]:
            for name, value in settings.items()},
     }  # fmt: skip
     for method in ("pin", "race"):
-        styled = {**tree(method, 60), "task": style, "remote": remote["remote"]}
+        styled = {**tree(method, 300), "task": style, "remote": remote["remote"]}
         found.append(Case(f"{method}, restyle, remote", styled))
     return found
 
