@@ -25,9 +25,6 @@ from benchmarks import BENCHES
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"
 KEPT = ROOT / "build" / "benchmarks.json"
-FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "asimd", "sve")
-"""Instruction sets that determine the speed of matrix products."""
-
 # The rows of each benchmark's table: a label, and the path of its figure in the results.
 ROWS: dict[str, tuple[tuple[str, str], ...]] = {
     "update": (
@@ -126,11 +123,9 @@ def machine() -> dict[str, Any]:
     said = Path("/proc/cpuinfo").read_text("utf-8") if Path("/proc/cpuinfo").exists() else ""
     lines = [line.split(":", 1) for line in said.splitlines() if ":" in line]
     fields = {name.strip(): value.strip() for name, value in lines}
-    has = (fields.get("flags") or fields.get("Features") or "").split()
     return {
         "cpu": fields.get("model name") or platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
-        "flags": [flag for flag in FLAGS if flag in has],
         "torch": f"{torch.__version__}, {torch.backends.cpu.get_cpu_capability()}",
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -188,7 +183,7 @@ def table(name: str, found: Mapping[str, Any]) -> str:
     on = found["machine"]
     gpu = f", {on['gpu']}" if on["gpu"] else ", no GPU"
     told = (
-        f"{on['date']}; {on['cpu']}, {on['cores']} cores ({', '.join(on['flags']) or 'no flags known'}){gpu}, torch "
+        f"{on['date']}; {on['cpu']}, {on['cores']} cores{gpu}, torch "
         f"{on['torch']}, {found['threads']} threads; load {found['load_before']} before and {found['load_after']} "
         f"after; {found['took']} s."
     )

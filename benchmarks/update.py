@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pinprompt.methods.pin.learner import Learner, distinct_prefixes
+from pinprompt.methods.pin.learner import GAMMA, MAX_NORM, Learner, distinct_prefixes
 from pinprompt.models.packed import packable
 from pinprompt.policy.adapter import Adapter, follow
 from pinprompt.policy.backbone import Backbone
@@ -202,7 +202,7 @@ def released_loss(batch: Batch) -> Tensor:
     learner, settings = batch.learner, batch.learner.settings
     psi, head = learner.writer.psi, learner.writer.backbone.head
     return released_update_loss(
-        psi, learner.slow, batch.states, batch.ids, batch.rewards, head, batch.k, settings.gamma, settings.target
+        psi, learner.slow, batch.states, batch.ids, batch.rewards, head, batch.k, GAMMA, settings.target
     )
 
 
@@ -211,7 +211,7 @@ def released_update(batch: Batch) -> None:
     learner = batch.learner
     learner.optimiser.zero_grad()
     released_loss(batch).backward()
-    nn.utils.clip_grad_norm_(learner.writer.psi.parameters(), learner.settings.clip)
+    nn.utils.clip_grad_norm_(learner.writer.psi.parameters(), MAX_NORM)
     learner.optimiser.step()
     follow(learner.slow, learner.writer.psi, learner.settings.rho)
 

@@ -36,7 +36,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def fresh(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A fresh folder with the example data, and the addresses that a browser was asked to open."""
     for path in DATA.iterdir():
-        shutil.copy(path, tmp_path)
+        if path.is_file():
+            shutil.copy(path, tmp_path)
     monkeypatch.setenv("PINPROMPT_HOME", str(home))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.chdir(tmp_path)
@@ -80,6 +81,45 @@ def test_tickets(fresh: list[str]) -> None:
     assert "I was charged twice" not in Path("runs/tickets/report.html").read_text("utf-8")
     assert any("finished" in words or "accuracy" in words for command, words in said.items() if command == "ls runs")
     assert json.loads(Path("promptfooconfig.json").read_text("utf-8"))["prompts"]
+
+
+GERMAN = {
+    "Rechnung": "Ich habe die Rechnung {} doppelt bezahlt und möchte mein Geld zurück.",
+    "Lieferung": "Das Paket {} ist seit zwei Wochen unterwegs und noch immer nicht da.",
+    "Konto löschen": "Bitte löschen Sie mein Konto {} und alle meine Daten sofort.",
+}
+
+
+def test_german_labels_with_spaces(fresh: list[str]) -> None:
+    """The rows decide how labels are read, and both the terminal and the report say what they decided."""
+    rows = [[text.format(number), label] for number in range(24) for label, text in GERMAN.items()]
+    with open("anfragen.csv", "w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([["Text", "Art"], *rows])
+    command = "classify --train anfragen.csv --text-column Text --label-column Art --calls 300 --out runs/de"
+    assert "forward passes, as label words" in CliRunner().invoke(app, shlex.split(command + " --estimate")).stdout
+    done = CliRunner().invoke(app, shlex.split(command))
+    assert done.exit_code == 0, done.output
+    result = json.loads(Path("runs/de/result.json").read_text("utf-8"))
+    learnt, bias = result["readout"]["words"], result["readout"]["bias"]
+    assert list(bias) == sorted(GERMAN)
+    way = f"from the label words and {len(learnt)} other words of the same answers"
+    if not learnt:
+        way = "by calibrated label words, " if any(bias.values()) else "by the label words as they are"
+    said = f"Labels are read {way}"
+    why = f": of learnt, calibrated and raw label words, the most likely on the {result['readout']['rows']} labelled"
+    for shown in (" ".join(done.stdout.split()), Path("runs/de/report.html").read_text("utf-8")):
+        assert said in shown
+        assert why in shown
+
+
+def test_messages_that_misled_are_gone() -> None:
+    """What users quoted; the notebook and the gallery are records of earlier runs."""
+    quoted = ("Which word comes next", "none of 18 prompts", "0.000 [0.000, 0.000]", "p = 0.500", "601 seconds")
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.*")]
+    shown = [path for path in pages if path.suffix in (".md", ".py", ".js", ".j2", ".toml") and path.stem != "notebook"]
+    assert len(shown) > 150
+    said = {path: path.read_text("utf-8") for path in shown}
+    assert [(path.name, one) for path, text in said.items() for one in quoted if one in text] == []
 
 
 def test_answers(fresh: list[str]) -> None:

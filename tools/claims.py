@@ -68,7 +68,7 @@ def curves(record: RunRecord) -> dict[str, str]:
 
 def row_of(cell: Cell) -> dict[str, Any]:
     """A finished cell as a row of the CSV file."""
-    record = read_run(cell.folder, prompts=False)
+    record = read_run(cell.folder)
     result = record.result
     plain = ("prompts", "calls", "updates", "share_after_update", "enough_calls", "prompt")
     return {

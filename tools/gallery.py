@@ -39,7 +39,7 @@ ENTRIES = (
         "products",
         "Product reviews",
         "Sentences from product reviews (from the package index), 16 labelled examples per class.",
-        "pinprompt classify vader-products --split 13 --calls 400 --test-rows 500 --out runs/products",
+        "pinprompt classify vader-products --split 13 --calls 1000 --test-rows 500 --out runs/products",
     ),
     Entry(
         "tickets",
@@ -99,11 +99,7 @@ def page(entries: list[Entry]) -> str:
         result = json.loads((Path("runs") / entry.name / "result.json").read_text("utf-8"))
         lines += ["", f"## {entry.heading}", "", entry.text, "", "```sh", entry.command, "```", ""]
         lines += [f"Found: **{result['prompt'].strip()}**", "", *facts(result), ""]
-        lines += [
-            f"[![The report of this run](gallery/{entry.name}.png)](gallery/{entry.name}.html)",
-            "",
-            f"[The full report](gallery/{entry.name}.html)",
-        ]
+        lines.append(f"[![The report of this run](gallery/{entry.name}.png)](gallery/{entry.name}.html)")
     return "\n".join(lines) + "\n"
 
 

@@ -103,7 +103,7 @@ def _rewrites(table: ScoreTable) -> str:
     rows = []
     for (row, column), runs in sorted(table.runs.items(), key=lambda item: (item[0][1], table.rows.index(item[0][0]))):
         middle = _median(list(runs))
-        shown = mapping(read_run(middle.folder, prompts=False, events=False).result.get("tables"))
+        shown = mapping(read_run(middle.folder, events=False).result.get("tables"))
         made = [mapping(one) for one in shown.get("rewrites") or []]
         ranked = sorted(made, key=_worth, reverse=True)
         for one in [*ranked[:EXAMPLES], *ranked[EXAMPLES:][-EXAMPLES:]]:

@@ -73,12 +73,11 @@ def trees(models: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     fewer: dict[str, Any] = {
         "race": {"first_block": 2, "max_perplexity": None, "batch": 3},
         "q_learning": {"prompts": 4, "steps": 12, "eval_every": 3, "batch": 8, "updates": 2},
-        "random": {"prompts": 24},
-        "beam": {"prompts": 24},
+        "untrained": {"prompts": 24},
         "guided": {"beams": 2, "tokens": 4, "rounds": 1},
-        "grips": {"steps": 3, "candidates": 3},
-        "soft_prompt": {"epochs": 4, "eval_every": 2},
-        "autoprompt": {"steps": 4, "candidates": 3},
+        "grips": {"steps": 3},
+        "soft_prompt": {"epochs": 4},
+        "autoprompt": {"steps": 4},
         "pez": {"steps": 6, "eval_every": 2},
     }
     for row in METHODS.values():

@@ -82,7 +82,7 @@ def open_task(name: str, split: int, test_rows: int = TEST_ROWS) -> Task:
         for part, examples in parts.items()
     }
     words = {names[label]: word for label, word in card.words.items()}
-    hand_written = {"manual": card.hand_written, "instruction": card.instruction}
+    hand_written = {"manual": card.hand_written, "instruction": instruction}
     return Task(name, instruction, labels, rows, {"words": words, **hand_written})
 
 

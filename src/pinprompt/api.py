@@ -18,6 +18,7 @@ from pinprompt.reports.trackers import Bar, in_notebook
 from pinprompt.run import build, consent, running
 from pinprompt.run.running import Result, recipe_of
 from pinprompt.run.using import Labelled, evaluate, found_prompt, predict, predict_table, readout_of, rewrite, silent
+from pinprompt.run.verdict import reported_split
 from pinprompt.tasks.protocol import Task
 from pinprompt.values import Listener
 from pinprompt.wording import where
@@ -113,19 +114,21 @@ def ls(folder: Path | str = "runs") -> list[dict[str, Any]]:
 
 def _listed(path: Path) -> dict[str, Any]:
     try:
-        record = reading.read_run(path, prompts=False, events=False)
+        record = reading.read_run(path, events=False)
     except RunError as error:
         return {"folder": str(path), "state": str(error), "method": None, "task": None, "prompt": None, "score": None}
     result, metric = record.result, str(record.result.get("primary"))
-    split = next((split for split in ("test", "dev", "train") if result.get(split)), "dev")
-    value = reading.number(reading.inside(result, split, metric))
+    score = None
+    if split := reported_split(result, metric):
+        value = reading.number(result[split][metric]) or 0.0
+        score = f"{metric} {where(split, result.get('task'))}: {value:.3f}"
     return {
         "folder": str(path),
         "state": "finished" if result else "not finished",
         "method": record.recipe.get("method"),
         "task": record.setting("task", "dataset") or record.setting("task", "kind"),
         "prompt": result.get("prompt"),
-        "score": None if value is None else f"{metric} {where(split, result.get('task'))}: {value:.3f}",
+        "score": score,
     }
 
 

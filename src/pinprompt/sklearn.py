@@ -13,7 +13,7 @@ import numpy as np
 from pinprompt import api
 from pinprompt.data.tables import keep_lines, keep_rows
 from pinprompt.errors import MissingExtra, SettingError
-from pinprompt.folder.reading import read_judges
+from pinprompt.folder.reading import read_json
 from pinprompt.models.cache import home
 from pinprompt.run import build, running
 from pinprompt.run.using import Labels, labeller
@@ -72,7 +72,7 @@ class _PromptEstimator(BaseEstimator):  # type: ignore[misc]
                 if recipe.task.kind == "classification":
                     self._tool = labeller(place, device)
                 else:
-                    self._tool = build.build_rewriter(recipe, device, read_judges(Path(place)))
+                    self._tool = build.build_rewriter(recipe, device, read_json(Path(place), "judges.json"))
         return self._tool
 
     def __getstate__(self) -> dict[str, Any]:

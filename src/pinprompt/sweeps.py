@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import math
 import os
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,9 +17,8 @@ from pinprompt.recipe.recipe import Recipe
 from pinprompt.reports.report import write_report
 from pinprompt.run import running
 from pinprompt.run.estimating import prompts_planned
-from pinprompt.values import derive
 
-SECTIONS = ("name", "out", "base", "grid", "zip", "random", "where", "threads")
+SECTIONS = ("name", "out", "base", "grid", "zip", "where", "threads")
 MAX_CELLS = 10_000
 
 
@@ -64,9 +61,9 @@ def read_sweep(
     """The sweep in a TOML file.
 
     `[base]` has the settings that all cells share; `[grid]` lists values, of which all combinations are run; the lists
-    of `[zip]` are combined element by element; `[random]` draws `samples` settings; each `[[where]]` applies `set` to
-    the cells that match `when`. `settings` override `[base]` and `[[where]]`; a setting that varies is refused. `only`
-    lists values for some of the varied settings and leaves out every cell with another value.
+    of `[zip]` are combined element by element; each `[[where]]` applies `set` to the cells that match `when`.
+    `settings` override `[base]` and `[[where]]`; a setting that varies is refused. `only` lists values for some of the
+    varied settings and leaves out every cell with another value.
     """
     tree = recipes.read_toml(path)
     for name in tree:
@@ -151,10 +148,9 @@ def _combinations(tree: Mapping[str, Any], path: Path | str) -> Iterator[dict[st
         told = ", ".join(f"{name} has {len(values)}" for name, values in zipped.items())
         raise SettingError(f"{path}: the lists of [zip] must be equally long; {told}")
     pairs = [dict(zip(zipped, row, strict=True)) for row in zip(*zipped.values(), strict=True)] or [{}]
-    draws = list(_draws(_tree(tree, "random", path), path)) or [{}]
     for row in itertools.product(*grid.values()):
-        for pair, draw in itertools.product(pairs, draws):
-            yield dict(zip(grid, row, strict=True)) | pair | draw
+        for pair in pairs:
+            yield dict(zip(grid, row, strict=True)) | pair
 
 
 def _chosen(
@@ -179,40 +175,10 @@ def _chosen(
     return chosen
 
 
-def _draws(section: Mapping[str, Any], path: Path | str) -> Iterator[dict[str, Any]]:
-    if not section:
-        return
-    seed, samples = section.get("seed", 0), section.get("samples", 1)
-    if not isinstance(seed, int) or not isinstance(samples, int) or not 1 <= samples <= MAX_CELLS:
-        raise SettingError(f"{path}: random.samples must be from 1 to {MAX_CELLS:,}, and random.seed a whole number")
-    source = random.Random(derive(seed, "sweep"))  # nosec B311
-    ranges = {name: value for name, value in section.items() if name not in ("samples", "seed")}
-    for _ in range(samples):
-        yield {name: _draw(value, source, f"{path}: random.{name}") for name, value in _flat(ranges)}
-
-
-def _draw(value: Any, source: random.Random, where: str) -> Any:
-    if isinstance(value, list) and value:
-        return source.choice(value)
-    if isinstance(value, Mapping) and {"low", "high"} <= set(value):
-        try:
-            low, high = float(value["low"]), float(value["high"])
-        except (TypeError, ValueError, OverflowError):
-            raise SettingError(f"{where}: low and high must be numbers; given: {value!r}") from None
-        if not -math.inf < low < high < math.inf or (value.get("log") and low <= 0):
-            raise SettingError(f"{where}: low must be below high (and above 0 with log); given {low} and {high}")
-        if value.get("log"):
-            drawn = math.exp(source.uniform(math.log(low), math.log(high)))
-        else:
-            drawn = source.uniform(low, high)
-        return round(drawn) if value.get("whole") else drawn
-    raise SettingError(f"{where}: give a list of choices, or {{low = ..., high = ..., log = true}}")
-
-
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """`{"policy": {"k": [..]}}` and `{"policy.k": [..]}` mean the same."""
     for name, value in tree.items():
-        if isinstance(value, Mapping) and not {"low", "high"} & set(value):
+        if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value

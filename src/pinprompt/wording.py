@@ -8,26 +8,16 @@ from typing import Any
 from pinprompt.folder.reading import inside, mapping, number
 
 SHARES = {
-    *(
-        "accuracy",
-        "correct",
-        "balanced_accuracy",
-        "macro_f1",
-        "f1",
-        "precision",
-        "recall",
-        "dictionary_words",
-        "stable",
-    ),
-    *("raw_accuracy", "raw_macro_f1", "calibrated_accuracy", "calibrated_macro_f1"),
-}
+    "accuracy", "raw_accuracy", "calibrated_accuracy", "macro_f1", "raw_macro_f1", "calibrated_macro_f1", "correct",
+    "dictionary_words", "stable",
+}  # fmt: skip
 COUNTS = {"repeated_tokens", "rows", "calls"}
 NONE = "\N{EN DASH}"
 JOINED = "\N{NO-BREAK SPACE}"
-LOWER_IS_BETTER = {"perplexity", "in_text", "loss", "error", "repeated_tokens", "copies"}
+LOWER_IS_BETTER = {"perplexity", "in_text", "repeated_tokens", "copies"}
 TITLES = {
     "macro_f1": "macro F1", "raw_macro_f1": "raw macro F1", "calibrated_macro_f1": "calibrated macro F1",
-    "f1": "F1", "dictionary_words": "dictionary words",
+    "dictionary_words": "dictionary words",
     "repeated_tokens": "repeated tokens", "stable": "decode-encode stable", "joint": "J",
     "copies": "unchanged outputs (%)", "gm": "GM", "in_text": "perplexity in a text",
 }  # fmt: skip

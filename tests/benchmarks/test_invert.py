@@ -10,7 +10,7 @@ from benchmarks.invert import measure
 
 
 def test_every_search_is_counted_from_its_first_step_to_its_answer(tmp_path: Path) -> None:
-    short = {"policy": {"length": 3, "k": 20, "context": "none", "hidden": 16, "constraints": {"no_repeats": False}}}
+    short = {"policy": {"length": 3, "k": 20, "context": "none", "hidden": 16, "constraints": {"no_repeats": "off"}}}
     searches = {
         "guided": {**short, "method": "guided", "guided": {"rounds": 1, "revisions": 0, "beams": 2, "tokens": 5}},
         "pin": {**short, "method": "pin", "q_learning": {"steps": 3, "prompts": 8, "batch": 8}},

@@ -24,7 +24,7 @@ def test_a_rough_estimate_counts_calls_and_multiplications() -> None:
         "bootstraps": 2,
         "dev_sources": 5,
     }
-    short = {"random": {"prompts": 10}, "scoring": {"finalists": 2}}
+    short = {"untrained": {"prompts": 10}, "scoring": {"finalists": 2}}
     figures = rough(resolve({"method": "random", "task": style, **short, "policy": {"model": "?"}}), speed=1e9)
     assert figures["calls"] == 10 * 3 * 4 * 2 + 2 * 5 * 4 * 2
     assert figures["minutes"] is None, "the size of the model is not known"

@@ -27,7 +27,7 @@ def test_the_phases_of_a_search_are_the_whole_search(tmp_path: Path) -> None:
         "method": "random",
         "task": task,
         "policy": policy,
-        "random": {"prompts": 8},
+        "untrained": {"prompts": 8},
     }
     before = (CausalLabels.log_probs, WholePrompts._pass)
     found = search.measure(resolve(tree))

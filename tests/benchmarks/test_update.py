@@ -20,10 +20,11 @@ SMALL = update.Shape(batch=6, length=4, vocabulary=301, dim=16, hidden=24, k=60,
 @pytest.mark.parametrize("spread", [1.0, 1e-3])
 @pytest.mark.parametrize("target", ["bootstrap", "monte-carlo"])
 def test_the_learner_is_equal_in_loss_and_gradient(
-    target: Literal["bootstrap", "monte-carlo"], spread: float, distinct: float
+    target: Literal["bootstrap", "monte-carlo"], spread: float, distinct: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("pinprompt.methods.pin.learner.MAX_NORM", 1e9)
     shape = update.Shape(batch=6, length=4, vocabulary=301, dim=16, hidden=24, k=60, distinct=distinct, spread=spread)
-    batch = update.make(shape, target, clip=1e9)
+    batch = update.make(shape, target)
     weights = list(batch.learner.writer.psi.parameters())
     reference = update.released_loss(batch)
     gradients = torch.autograd.grad(reference, weights)

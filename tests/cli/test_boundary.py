@@ -124,7 +124,7 @@ def test_few_file_descriptors(most: int, tmp_path: Path) -> None:
     import resource
 
     recipe = tmp_path / "recipe.toml"
-    raw = label_runs.settings_of(tmp_path, method="random", budget={"calls": 60}, random={"prompts": 4})
+    raw = label_runs.settings_of(tmp_path, method="random", budget={"calls": 60}, untrained={"prompts": 4})
     recipe.write_text(recipes.to_toml(recipes.resolve(raw)), "utf-8")
     command = [sys.executable, "-m", "pinprompt", "tune", str(recipe), "--out", str(tmp_path / "run"), "--trust"]
     limit = functools.partial(resource.setrlimit, resource.RLIMIT_NOFILE, (most, most))

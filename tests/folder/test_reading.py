@@ -26,7 +26,6 @@ def test_reads_every_file(tmp_path: Path) -> None:
     assert len(record.of("step")) == 40
     assert len(record.costs) == 40
     assert record.result["seed"] == 3
-    assert len(record.prompts) == 60
     assert record.environment["device"] == "cpu"
     assert record.notes == ()
 
@@ -47,7 +46,7 @@ def test_broken_line_in_the_middle_is_told(tmp_path: Path) -> None:
 
 def test_missing_parts_are_empty(tmp_path: Path) -> None:
     record = read_run(sample.write(tmp_path / "run", {"recipe.toml": "seed = 1\n"}))
-    assert (record.events, record.costs, record.result, record.prompts) == ([], [], {}, [])
+    assert (record.events, record.costs, record.result) == ([], [], {})
 
 
 def test_not_a_run_folder(tmp_path: Path) -> None:
@@ -57,7 +56,7 @@ def test_not_a_run_folder(tmp_path: Path) -> None:
         read_run(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["recipe.toml", "result.json", "events.jsonl", "costs.jsonl", "prompts.csv"])
+@pytest.mark.parametrize("name", ["recipe.toml", "result.json", "events.jsonl", "costs.jsonl"])
 def test_links_are_not_followed(tmp_path: Path, name: str) -> None:
     folder = sample.classification(tmp_path / "run")
     secret = tmp_path / "secret"
@@ -101,7 +100,7 @@ def test_hostile_files_are_refused(tmp_path: Path, name: str, content: str) -> N
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.sampled_from(["recipe.toml", "result.json", "events.jsonl", "costs.jsonl", "prompts.csv"]), st.binary())
+@given(st.sampled_from(["recipe.toml", "result.json", "events.jsonl", "costs.jsonl"]), st.binary())
 def test_any_bytes_give_a_record_or_a_run_error(name: str, content: bytes) -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = sample.write(Path(place), {"recipe.toml": "seed = 1\n"})
@@ -137,14 +136,6 @@ def test_what_cannot_be_opened_is_a_sentence(tmp_path: Path) -> None:
         planted.bind(str(folder / "result.json"))
         with pytest.raises(RunError, match=r"result\.json cannot be read"):
             read_run(folder)
-
-
-def test_a_table_with_a_monstrous_field_is_read_up_to_it(tmp_path: Path) -> None:
-    folder = sample.classification(tmp_path / "run")
-    (folder / "prompts.csv").write_text("prompt,score\ngood,1\n" + "x" * 200_000 + ",2\n", encoding="utf-8")
-    record = read_run(folder)
-    assert record.prompts == [{"prompt": "good", "score": "1"}]
-    assert "only be read up to row 1" in record.notes[0]
 
 
 def test_the_checksums_of_a_newer_version_are_not_compared(tmp_path: Path) -> None:

@@ -9,10 +9,12 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from answer_toys import Toy
 
@@ -25,7 +27,7 @@ from pinprompt.methods.variations import without
 from pinprompt.recipe.sections import BudgetSettings
 from pinprompt.run import running
 from pinprompt.tasks.classification import ClassificationTask
-from pinprompt.values import Prompt
+from pinprompt.values import Answers, Prompt
 from tests.house.race_child import note_asked, raced, searched
 
 ROOT = Path(__file__).parents[2]
@@ -106,6 +108,38 @@ def test_a_hand_written_answer_of_a_method_that_learns_has_words_and_no_q(lm_fol
     ]
     assert [text for text, _, _ in task.asked] == ["It was", "Was", "It"]
     assert (evaluator.charged_calls, evaluator.report_calls) == (4, 8)
+
+
+class Uneven(Toy):
+    """The prompt is worth 0 on every row; without its first word what `gains` says of each row."""
+
+    def __init__(self, gains: Sequence[float], dev: Sequence[float]) -> None:
+        super().__init__(rows={"train": len(gains), "dev": len(dev)})
+        self.gains = np.array([*gains, *dev])
+
+    def _answers(self, text: str, rows: tuple[int, ...], draw: Any) -> Answers:
+        return Answers(rows, self.gains[list(rows)] if text == "Was" else np.zeros(len(rows)))
+
+
+@pytest.mark.parametrize(
+    ("gains", "dev", "tried", "said"),
+    [
+        ((-1.0, -1.0, 1.0, 1.0), (5.0,), False, ""),  # removing it raises nothing
+        ((-9.0, 11.0, -9.0, 11.0), (5.0,), False, "on 4 training rows its removal gains 1.0, less than the standard"),
+        ((3.0, 4.0, 3.0, 4.0), (5.0,), False, "did not try the prompt without it on the rows of dev"),
+        ((3.0, 4.0), (-4.0, -3.0), True, "on the 4 rows that choose its removal gains 0.0"),
+        ((3.0, 4.0), (3.0, 4.0), True, "although its removal gains 3.5 on the 4 rows that choose"),
+    ],
+)
+def test_a_word_whose_removal_raises_the_score_stays_for_a_reason(
+    gains: Sequence[float], dev: Sequence[float], tried: bool, said: str
+) -> None:
+    evaluator = Evaluator(Uneven(gains, dev), Budget(BudgetSettings()))
+    for split in ("train", "dev") if tried else ("train",):
+        evaluator.score([Prompt("It was"), Prompt("Was")], split)
+    search: Any = SimpleNamespace(evaluator=evaluator, task=evaluator.task)
+    why = running._why_it_stays(search, Prompt("It was"), Prompt("Was"))
+    assert (said in why) if said else why == ""
 
 
 @pytest.mark.parametrize(("method", "memo"), [("race", False), ("race", True), ("random", False), ("pin", True)])

@@ -71,6 +71,21 @@ def test_it_learns_the_words_that_speak_for_a_label(seed: int) -> None:
     assert len(found.readout.words) <= 3 * readout.SIZES[-1]
 
 
+def test_label_words_are_read_as_they_are_where_calibration_would_harm() -> None:
+    """All rows are right as they are; one extreme row moves the mean so far that calibration turns three around."""
+    margins = np.array([1.0, 1.0, 1.0, 1.0, -1.0, -1.0, -1.0, -40.0])
+    labels = (margins < 0).astype(np.int64)
+    own = _logs(np.stack([margins / 2, -margins / 2], axis=1))
+    noise = _logs(np.random.default_rng(0).normal(size=(8, 5)))
+    given = Said(own, tuple("abcde"), noise)
+    found = readout.fit(given, labels, np.full(2, 0.5))
+    assert found.readout.words == ()
+    assert found.readout.bias == pytest.approx(np.zeros(2))
+    assert (found.readout.probabilities(given).argmax(axis=1) == labels).all()
+    moved = readout.fit(given, labels, np.full(2, 0.5), ())  # calibrated, as asked for
+    assert (moved.readout.probabilities(given).argmax(axis=1) == labels).sum() == 5
+
+
 def test_probabilities_of_a_row_do_not_know_its_label() -> None:
     """Labels that have nothing to do with the answers are not learnt by heart."""
     given, labels = made(4, rows=60, signal=0.0)

@@ -115,7 +115,7 @@ def test_a_further_round_has_twice_as_many_beams_and_asks_for_nothing_again(tmp_
 
 
 def test_every_prompt_that_is_sent_keeps_the_constraints(tmp_path: Path) -> None:
-    rules = {"banned": ["w30", "w31", "w59"], "required": ["w20"], "no_repeats": True}
+    rules = {"banned": ["w30", "w31", "w59"], "required": ["w20"], "no_repeats": "tokens"}
     made = writer(length=4, constraints=rules)
     task = WordTask(length_of_words)
     outcome, _, _ = run(method(made, beams=4, tokens=ALL), task, tmp_path / "run")

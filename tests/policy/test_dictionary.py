@@ -31,7 +31,7 @@ def test_only_whole_words_of_the_dictionary(tokenizer: Any) -> None:
 
 
 def test_every_prompt_reads_as_dictionary_words(tokenizer: Any) -> None:
-    vocabulary = vocabulary_of(tokenizer, dictionary=True, no_repeats=True)
+    vocabulary = vocabulary_of(tokenizer, dictionary=True, no_repeats="tokens")
     vocabulary.check()
     draw = torch.Generator().manual_seed(0)
     for _ in range(50):

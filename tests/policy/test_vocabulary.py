@@ -61,11 +61,11 @@ def broken(text: str, ids: tuple[int, ...], c: Constraints) -> list[str]:
         rules.append("tags")
     if c.max_chars and len(text) > c.max_chars:
         rules.append("max_chars")
-    if c.no_repeats and len(set(ids)) < len(ids):
+    if c.no_repeats == "tokens" and len(set(ids)) < len(ids):
         rules.append("no_repeats")
-    if c.no_repeated_words and c.whole_words:
+    if c.no_repeats == "words" and c.whole_words:
         told = [word for word in text.lower().split() if word not in FUNCTION_WORDS]
-        rules += ["no_repeated_words"] * (len(set(told)) < len(told))
+        rules += ["no_repeats"] * (len(set(told)) < len(told))
     return rules + ([] if text else ["empty"])
 
 
@@ -90,8 +90,7 @@ def test_every_prompt_obeys(
         required=tuple(required),
         charset=charset,
         whole_words=whole,
-        no_repeats=no_repeats,
-        no_repeated_words=not no_repeats,
+        no_repeats="tokens" if no_repeats else "words",
         stable=stable,
         max_chars=max_chars,
     )
@@ -114,7 +113,7 @@ def test_every_prompt_obeys(
     "constraints",
     [
         {"required": ("wonderful", "New York")},
-        {"required": ("great", "mat"), "max_chars": 18, "no_repeats": True},
+        {"required": ("great", "mat"), "max_chars": 18, "no_repeats": "tokens"},
         {"max_chars": 6},
         {"banned": ("the", "a", "cat", "great film"), "whole_words": True},
         {"required": ("great",), "banned": ("film great", "was great")},
@@ -234,7 +233,7 @@ def test_impossible_sets_are_refused(tokenizer: Any, constraints: Any, says: str
 
 def test_no_repeats_needs_enough_tokens(tokenizer: Any) -> None:
     with pytest.raises(SettingError, match="no_repeats"):
-        vocabulary_of(tokenizer, length=500, no_repeats=True).check()
+        vocabulary_of(tokenizer, length=500, no_repeats="tokens").check()
 
 
 def test_ban_lists_are_merged(tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,7 +299,7 @@ def test_a_tokenizer_that_marks_the_beginnings_of_words() -> None:
 
 
 def test_words_are_not_repeated_but_function_words_are(tokenizer: Any) -> None:
-    vocabulary = vocabulary_of(tokenizer, no_repeated_words=True, whole_words=True)
+    vocabulary = vocabulary_of(tokenizer, no_repeats="words", whole_words=True)
     encode = vocabulary.tokens.encode
     [cat], [the] = encode(" cat"), encode(" the")
     assert vocabulary.allowed(())[[cat, the]].all()
@@ -334,7 +333,7 @@ def test_a_required_word_that_was_begun_is_finished_where_nothing_may_repeat(tok
     first = tuple(tokenizer("zebra", add_special_tokens=False)["input_ids"])  # at the beginning it has no space
     assert len(word) > 2, "a word of one token cannot be left unfinished"
     assert len(first) > 2
-    vocabulary = vocabulary_of(tokenizer, length=len(word) + 4, required=("zebra",), no_repeats=True)
+    vocabulary = vocabulary_of(tokenizer, length=len(word) + 4, required=("zebra",), no_repeats="tokens")
     other = tokenizer("film", add_special_tokens=False)["input_ids"][0]
     for done in range(1, len(word)):
         assert vocabulary.allowed((other, *word[:done])).nonzero()[:, 0].tolist() == [word[done]]

@@ -13,7 +13,7 @@ import pytest
 from pinprompt.recipe import recipe as recipes
 
 SHARED = {
-    "learning_rate": 5e-5, "batch": 256, "capacity": 64_000, "rho": 0.999, "clip": 5.0, "gamma": 1.0, "updates": 1,
+    "learning_rate": 5e-5, "batch": 256, "capacity": 64_000, "rho": 0.999, "updates": 1,
     "explore": 0.0, "keep_best": 0, "renormalise": False, "rewards": "prompt", "on_collapse": "ignore",
 }  # fmt: skip
 PIN = {"entropy": "tsallis", "target": "monte-carlo", "replay": True, "top_q": None}

@@ -178,11 +178,11 @@ def test_the_style_sets_constraints_that_the_user_can_override() -> None:
     assert recipes.resolve({"profile": "quick", "task": picture}).method == "guided"
     assert recipes.resolve({"task": picture}).method == "pin"
     caption = rules(task=picture)
-    assert (caption.whole_words, caption.no_repeats, caption.no_repeated_words) == (True, False, True)
+    assert (caption.whole_words, caption.no_repeats) == (True, "words")
     listed = rules(task=picture, method="pin")
-    assert (listed.whole_words, listed.no_repeats, listed.no_repeated_words) == (True, True, False)
+    assert (listed.whole_words, listed.no_repeats) == (True, "tokens")
     tags = rules(task={**picture, "style": "tags"}, method="pin")
-    assert (tags.whole_words, tags.no_repeats) == (False, False)
+    assert (tags.whole_words, tags.no_repeats) == (False, "words")
     assert tags.charset == "tags"
     assert rules(task=picture, policy={"constraints": {"whole_words": False}}).whole_words is False
     assert recipes.resolve({"task": {**picture, "style": "caption"}}).policy.context == "task"

@@ -17,6 +17,7 @@ from pinprompt.models.label_text import Frame
 from pinprompt.recipe.task_sections import RemoteSettings
 from pinprompt.remote.client import RemoteClient, is_remote, open_client
 from pinprompt.remote.labels import CERTAINTY, RemoteClassifier, dig, open_classifier
+from pinprompt.tasks.prompts import parse
 
 WORDS = {"0": "terrible", "1": "great"}
 FRAME = Frame("", " It was", None)
@@ -88,8 +89,28 @@ def test_chats_with_log_probabilities() -> None:
         logs, _, _ = model.answers(FRAME, model.prepare(["x"]))
         assert np.exp(logs[0]) == pytest.approx([0.25 / 0.875, 0.625 / 0.875])
         (message,) = server.seen[-1][1]["messages"]
-        assert message["content"].startswith("x It was ...")
-        assert "terrible or great?" in message["content"]
+        question = "Which of these labels fits the text: terrible or great? Answer with the label only."
+        assert message == {"role": "user", "content": f"x It was\n\n{question}"}
+
+
+def test_in_a_chat_the_prompt_is_the_system_message_or_stands_where_its_template_says() -> None:
+    def script(n: int, path: str, body: dict[str, Any]) -> Action:
+        return refuse(404, "not here") if path.endswith("/v1/completions") else reply(said("Pricey"))
+
+    names = {"0": "cheap", "1": "pricey"}
+    with serving(script) as server:
+        client = RemoteClient(RemoteSettings(base_url=server.url, retries=0), "small", sleep=lambda _: None)
+        model = RemoteClassifier(client, WORDS, names=names)
+        default = parse(model.template or "", "causal")
+        for template in (default, parse("{prompt} {text}", "causal"), parse("{text} {prompt}", "causal")):
+            logs, _, _ = model.answers(template.frame("Judge the price."), model.prepare(["9 euros"]))
+            assert logs[0].argmax() == 1  # a chat is asked for the names of the labels, not for the label words
+    question = "\n\nWhich of these labels fits the text: cheap or pricey? Answer with the label only."
+    assert [body["messages"] for _, body, _ in server.seen[-3:]] == [
+        [{"role": "system", "content": "Judge the price."}, {"role": "user", "content": "9 euros" + question}],
+        [{"role": "user", "content": "Judge the price. 9 euros" + question}],
+        [{"role": "user", "content": "9 euros Judge the price." + question}],
+    ]
 
 
 def constrained(n: int, path: str, body: dict[str, Any]) -> Action:

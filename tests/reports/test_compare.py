@@ -236,7 +236,7 @@ def test_same_task_with_other_data_under_its_name_is_refused(tmp_path: Path) -> 
 
 def test_methods_that_compute_differently_stand_in_one_table(tmp_path: Path) -> None:
     """Real runs: `pin` reads prompts by prefix, `random` and `manual` read them whole."""
-    small = {"q_learning": {"steps": 1, "prompts": 4, "batch": 4}, "random": {"prompts": 4}}
+    small = {"q_learning": {"steps": 1, "prompts": 4, "batch": 4}, "untrained": {"prompts": 4}}
     for method in ("manual", "random", "pin"):
         recipe = resolve(settings_of(tmp_path, method=method, **small))
         assert recipe.models.read == ("prefixes" if method == "pin" else "prompts")

@@ -242,7 +242,7 @@ FIELDS = [
 )
 def test_any_shape_gives_a_page(result: dict[str, Any], tables: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     whole = {"tables": tables, **result}
-    html = render(RunRecord(Path("run"), {"task": result}, rows, rows, whole, rows, {"a": result}))
+    html = render(RunRecord(Path("run"), {"task": result}, rows, rows, whole, {"a": result}))
     Page(html)
     html.encode("utf-8")
 
@@ -257,7 +257,7 @@ def test_extreme_numbers_are_drawn_or_left_out(pair: tuple[float, float]) -> Non
     ]
     costs = [{"event": "step", "step": n, "elapsed": value, "write": value} for n, value in enumerate(pair)]
     metrics = {"score": pair[1], "intervals": {"score": list(pair)}}
-    top = [{"prompt": "a", "score": a, "perplexity": b} for a, b in (pair, pair[::-1])]
+    top = [{"prompt": "a", "score": a, "in_text": b} for a, b in (pair, pair[::-1])]
     result = {"prompt": "a", "score": pair[0], "test": metrics, "top": top, "baselines": {"manual": {"test": metrics}}}
     html = render(RunRecord(Path("run"), {}, rows, costs, result))
     assert "nan" not in re.findall(r'(?:points|cx|cy|x|y|width)="([^"]*)"', html)
@@ -314,6 +314,7 @@ def test_words_without_q_are_words_and_their_worth_is_of_the_same_rows(record: R
     assert "Contribution of each word" in text
     assert "Bars" not in text
     assert "+2.00" in text  # not 90.8 less 103.5: the race chose by other rows than those of train
+    assert "; kept: for a reason" in changed(record, tokens=[{**tokens[0], "stays": "kept: for a reason"}])
     old = changed(record, method="race", score=90.8, tokens=[{"token": "It", "score_without": 103.5}])
     assert "Contribution of" not in old
 

@@ -110,7 +110,7 @@ def hostile(folder: Path, url: str) -> Path:
         "method": attacks[0], "task": attacks[1], "seed": attacks[2], "prompt": every, "score": 1.0,
         "primary": "accuracy",
         "test": metrics, "dev": metrics, "stopped": attacks[3], "calls": 3, "seconds": 2.0, "fingerprint": every,
-        "top": [{"prompt": a, "source": a, "score": 1.0, "perplexity": 5.0 + n} for n, a in enumerate(attacks)],
+        "top": [{"prompt": a, "source": a, "score": 1.0, "in_text": 5.0 + n} for n, a in enumerate(attacks)],
         "baselines": {attack: {"prompt": attack, "test": metrics} for attack in attacks},
         "tokens": [{"token": a, "rank": a, "q": 1.0, "runners_up": [[a, 0.5]], "score_without": 0.5} for a in attacks],
         "readability": dict.fromkeys(attacks, 1.0),

@@ -13,11 +13,15 @@ from pinprompt.reports.report import write_report
 PATIENCE = 900_000
 CUT = """Array.from(document.querySelectorAll(".scroll"))
     .filter((one) => one.offsetParent && one.scrollWidth > one.clientWidth + 1)
-    .map((one) => one.innerText.trim().slice(0, 80)).filter((text) => text)"""
+    .map((one) => one.innerText.trim().slice(0, 80)).filter((text) => text)
+    .concat(Array.from(document.querySelectorAll("svg text")).filter((one) => {
+      const [ours, frame] = [one, one.closest("svg")].map((part) => part.getBoundingClientRect());
+      return ours.width && (ours.left < frame.left - 1 || ours.right > frame.right + 1);
+    }).map((one) => one.textContent))"""
 SENT = {"before": "", "after": " It was", "model": "m", "words": {"neg": "bad", "pos": "good"}}
 
 
-@pytest.mark.parametrize("width", [1200, 390])
+@pytest.mark.parametrize("width", [1200, 1100, 390])
 @pytest.mark.parametrize("kind", ["classification", "style", "inversion"])
 def test_nothing_is_cut_off(browser: Any, tmp_path: Path, kind: str, width: int) -> None:
     page = write_report(getattr(sample, kind)(tmp_path / "run"))
@@ -58,7 +62,8 @@ def real(folder: Path) -> Path:
     labels = ["billing", "delivery", "account"]
     result = {
         "task": "style-transfer", "method": "race", "primary": "j", "prompt": long, "score": 1.0, "test": split,
-        "baselines": {"manual": {"prompt": long, "test": split}, "instructions": {"prompt": long, "test": split}},
+        "baselines": {"manual": {"prompt": long, "test": split}, "instructions": {"prompt": long, "test": split},
+                      "with-embeddings": {"prompt": "no prompt", "test": split}},
         "top": [
             {"prompt": "Star", "source": "guided", "score": 0.3, "perplexity": 19457198.0 * place, "in_text": -5.23}
             for place in (1, 2, 3)
@@ -68,7 +73,7 @@ def real(folder: Path) -> Path:
     return sample.write(folder, {"recipe.toml": 'method = "race"\n', "result.json": result})
 
 
-@pytest.mark.parametrize("width", [1200, 390])
+@pytest.mark.parametrize("width", [1200, 1100, 390])
 def test_a_real_run_is_not_cut_off(browser: Any, tmp_path: Path, width: int) -> None:
     context = browser.new_context(viewport={"width": width, "height": 900})
     context.set_default_timeout(PATIENCE)

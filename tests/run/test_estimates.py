@@ -82,7 +82,7 @@ def rewriter(number: int, path: str, body: dict[str, Any]) -> Action:
 @pytest.fixture(autouse=True)
 def _here(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fresh folder with the example data."""
-    for path in DATA.iterdir():
+    for path in DATA.glob("*.*"):
         shutil.copy(path, tmp_path)
     monkeypatch.setenv("PINPROMPT_HOME", str(home))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

@@ -12,8 +12,6 @@ import pytest
 
 from pinprompt.errors import ModelError
 from pinprompt.models import wheels
-from pinprompt.recipe import recipe as recipes
-from pinprompt.run import consent
 from pinprompt.studio import forms
 from tests.toys.children import wait_until
 
@@ -51,15 +49,6 @@ def test_try_it_does_not_import_modules_of_its_folder(trap: Path) -> None:
     command = [sys.executable, "-P", "-m", "pinprompt.studio.trying", str(trap / "no-run")]
     subprocess.run(command, cwd=trap, capture_output=True, input=b"", check=False)
     assert not (trap / "ran").exists()
-
-
-def test_models_of_grips_that_load_code_or_files_are_shown_first(tmp_path: Path) -> None:
-    def asked(**grips: str) -> consent.ConsentRequest:
-        task = {"kind": "classification", "dataset": "rotten-tomatoes", "model": "smollm2"}
-        return consent.request_of(recipes.resolve({"method": "grips", "task": task, "grips": grips}))
-
-    assert ("grips.paraphraser", f"{tmp_path}/model") in asked(paraphraser=f"seq2seq:{tmp_path}/model").files
-    assert asked(paraphraser="pegasus").files == ()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes are inherited on POSIX systems only")

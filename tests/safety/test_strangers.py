@@ -414,6 +414,3 @@ def test_a_grid_without_end_is_refused(tmp_path: Path) -> None:
     path.write_text("[grid]\n" + "\n".join(f'"a{n}" = [1, 1, 1, 1]' for n in range(40)), "utf-8")
     with pytest.raises(SettingError):
         read_sweep(path)
-    path.write_text("[base.task]\nkind = 'custom'\n[random]\nsamples = 1000000000000\nseed = 1\n", "utf-8")
-    with pytest.raises(SettingError, match="samples"):
-        read_sweep(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import csv
 import json
 import os
 import re
@@ -136,6 +137,7 @@ def test_a_search_grows_stops_and_goes_on(tab: Any, studio: Studio, tiny: Path, 
     before = tab.evaluate("parseInt(document.querySelector('#matrix-count').textContent)")
     until(tab, "before => parseInt(document.querySelector('#matrix-count').textContent) > before", before)
     until(tab, "document.querySelectorAll('.charts svg').length > 0")
+    until(tab, "/^(Step|Searching).*; last tried: “.+”$/.test(document.querySelector('#ticker').textContent)")
     tab.click("#stop")
     tab.wait_for_selector("#state.stopped")
     steps = len(read_run(studio.folder / "long").of("step"))
@@ -165,7 +167,8 @@ def test_a_word_is_banned_and_the_search_goes_on(tab: Any, studio: Studio, earli
     tab.wait_for_selector("#state.finished")
     [other] = [path for path in studio.folder.iterdir() if path.name.startswith("seed-1-without-")]
     assert read_run(other).setting("policy", "constraints", "banned") == [word]
-    prompts = [row["prompt"] for row in read_run(other).prompts]
+    with (other / "prompts.csv").open(newline="", encoding="utf-8") as file:
+        prompts = [row["prompt"] for row in csv.DictReader(file)]
     assert prompts
     assert not any(word in prompt.split() for prompt in prompts)
 
@@ -437,6 +440,27 @@ def test_runs_are_compared_side_by_side(tab: Any, studio: Studio, earlier: dict[
     with tab.expect_download() as download:
         tab.click("text=Markdown")
     assert "| method |" in Path(download.value.path()).read_text("utf-8")
+
+
+CUT = """() => [...document.querySelectorAll('.scroll')].filter((one) => one.scrollWidth > one.clientWidth + 1)
+    .map((one) => one.innerText.slice(0, 60)).concat([...document.querySelectorAll('svg text')].filter((one) => {
+      const [ours, frame] = [one, one.closest('svg')].map((part) => part.getBoundingClientRect());
+      return ours.width && (ours.left < frame.left - 1 || ours.right > frame.right + 1);
+    }).map((one) => one.textContent))"""
+
+
+@pytest.mark.parametrize("width", [390, 1100, 1200])
+def test_a_run_and_its_comparison_are_not_cut_off(
+    browser: Any, studio: Studio, earlier: dict[int, Path], width: int
+) -> None:
+    for seed in earlier:
+        placed(studio, earlier, seed)
+    page = browser.new_page(viewport={"width": width, "height": 800})
+    for path in ("", "run/seed-1", "compare", "compare?run=seed-1&run=seed-2"):
+        page.goto(studio.url + path)
+        page.wait_for_load_state("load")
+        assert page.evaluate(CUT) == [], path
+    page.close()
 
 
 @pytest.mark.parametrize("width", [390, 1200])

@@ -109,8 +109,8 @@ def test_the_first_page_of_five_hundred_runs_reads_one_page_of_results(
         (folder / "result.json").write_text(json.dumps({"prompt": f"words {number}", "score": number}))
         os.utime(folder / "result.json", (1000 + number, 1000 + number))
     read = []
-    real = runs.read_result
-    monkeypatch.setattr(runs, "read_result", lambda folder: read.append(folder) or real(folder))
+    real = runs.read_json
+    monkeypatch.setattr(runs, "read_json", lambda folder, name: read.append(folder) or real(folder, name))
     found = RunList(tmp_path)
     page = pages.runs_page(found, "/x", {})
     assert "1 to 60 of 500" in page

@@ -26,7 +26,7 @@ def short_cell(folder: Path) -> Cell:
             "method": "random",
             "task": {"kind": "custom", "function": "tests.sweeps.slow_task:slow_vowels"},
             "policy": {"model": str(make_lm(folder)), "length": 2, "k": "none"},
-            "random": {"prompts": 4},
+            "untrained": {"prompts": 4},
         }
     )
     cell = Cell(recipe, folder / "cell", {})

@@ -65,7 +65,7 @@ def test_the_length_recipe_gives_means_over_pictures_and_figures(
         path = tmp_path / "recipes" / "small" / "noto" / f"{name}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (32, 32), ("red", "blue", "lime", "gold", "grey")[place]).save(path)
-    over = [f"policy.model={make_lm(tmp_path)}", "policy.constraints.no_repeats=false", *SHORT]
+    over = [f"policy.model={make_lm(tmp_path)}", "policy.constraints.no_repeats=off", *SHORT]
     sweep = read_sweep(RECIPES / "inversion-length.toml", settings=recipes.parse_overrides([*over, "policy.k=50"]))
 
     def wanted(cell: Cell) -> bool:

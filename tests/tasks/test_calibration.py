@@ -311,7 +311,7 @@ def test_offsets_belong_to_the_answer(folder: Path, tmp_path: Path) -> None:
     for facts in (result.data["test"], other["test"], other["dev"]):
         assert {"accuracy", "raw_accuracy"} <= set(facts)
     page = result.report.read_text(encoding="utf-8")
-    assert "Labels are calibrated" in page
+    assert "Labels are read by calibrated label words" in page
     assert f"pos {expected[1]:+.3f}" in page
 
     own = evaluate(result.folder)[str(folder / "llama")]

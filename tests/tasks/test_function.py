@@ -123,9 +123,9 @@ def test_from_a_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     (tmp_path / "broken_own_task.py").write_text("1 / 0\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    task = FunctionTask.build(CustomSettings(function="my_own_task:score", calls_per_prompt=2))
+    task = FunctionTask.build(CustomSettings(function="my_own_task:score", stochastic=True))
     assert numbers(task) == [-2.0, 0.0]
-    assert ([row.calls for row in task.rows], task.context()) == ([2], "")
+    assert (task.info.stochastic, task.context()) == (True, "")
     for place, match in (
         ("my_own_task", "must be 'module:name'"),
         ("my_own_task:scor", "did you mean 'score'"),

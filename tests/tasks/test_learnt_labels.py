@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 from pathlib import Path
@@ -146,7 +147,7 @@ def run(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_words_and_weights_belong_to_the_answer(run: Path) -> None:
     page = (run / "report.html").read_text("utf-8")
-    assert "Labels are learnt" in page
+    assert "Labels are read from the label words and" in page
     assert "Words that speak for each label" in page
     assert sorted(predict(run, [GOOD[0]])[0]["probabilities"]) == ["neg", "pos"]
 
@@ -326,25 +327,76 @@ def test_a_model_with_a_chat_template_is_also_asked_in_its_chat_format(folder: P
     model = shutil.copytree(folder / "llama", tmp_path / "chat")
     (model / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
     task = build(tmp_path, "chat", train=str(folder / "train.csv"), shots=8, instruction="Is it good?")
-    chats = [draft.text for draft in task.drafts() if draft.name == "chat"]
-    asked = f"Is it good? Answer with one word: {WORDS['neg']} or {WORDS['pos']}."
-    assert chats == [f"[system] {asked}\n[user] {{text}}\n[assistant]\n", f"[user] {asked}\n\n{{text}}\n[assistant]\n"]
+    chats = [draft.text for draft in task.drafts() if draft.name in ("instructions", "chat")]
+    own, plain = "Is it good? Reply with one of these words only: neg or pos.", "Classify the text as neg or pos. "
+    plain += "Reply with one of these words only."
+    assert chats == [
+        text
+        for asked in (own, plain)
+        for text in (f"[system] {asked}\n[user] {{text}}\n[assistant]\n", f"[user] {asked}\n\n{{text}}\n[assistant]\n")
+    ]
+    assert [draft.text for draft in task.drafts() if draft.name == "instructions"] == chats[:1]
     assert not [draft for draft in build(folder, shots=8).drafts() if draft.name == "chat"], "no template, no chat"
     [answers] = task.ask([Prompt(chats[0])], range(4))
     text = chats[0].replace("{text}", task.rows[0].input)
     start = task.model.tokenizer(text)["input_ids"]
     logs = torch.log_softmax(task.model.model(torch.tensor([start])).logits[0, -1].double(), -1)
-    spelled = [task.model.tokenizer(word, add_special_tokens=False)["input_ids"] for word in WORDS.values()]
-    if all(len(ids) == 1 for ids in spelled):
-        own = torch.log_softmax(torch.stack([logs[ids[0]] for ids in spelled]), 0)
-        assert answers.contents[0][:2] == pytest.approx(own.tolist(), abs=1e-4)
+    spelled = [task.model.tokenizer(name, add_special_tokens=False)["input_ids"] for name in ("neg", "pos")]
+    expected = torch.log_softmax(torch.stack([logs[ids[0]] for ids in spelled]), 0)
+    assert answers.contents[0][:2] == pytest.approx(expected.tolist(), abs=1e-4), "the first tokens of their names"
+    assert task.sent(Prompt(chats[0]), None)["words"] == {"neg": "neg", "pos": "pos"}
     settings = {"policy": {"model": str(model), "k": None, "constraints": {"dictionary": False}},
                 "race": {"max_perplexity": None, "early_stop": False}}  # fmt: skip
     given = {"train": str(folder / "train.csv"), "words": WORDS, "model": str(model), "shots": 8, "embeddings": None}
     result = tune({**given, "instruction": "Is it good?"}, calls=400, settings=settings, out=tmp_path / "run")
     tried = (result.folder / "prompts.csv").read_text("utf-8")
     assert "[system] Is it good?" in tried
-    banned = {"constraints": {"dictionary": False, "banned": ["good"]}, "model": str(model), "k": None}
+    assert "[system] Classify" in tried
+    banned = {"constraints": {"dictionary": False, "banned": ["classify"]}, "model": str(model), "k": None}
     result = tune({**given, "instruction": "Is it good?"}, calls=400, out=tmp_path / "banned",
                   settings={**settings, "policy": banned})  # fmt: skip
-    assert "[system]" not in (result.folder / "prompts.csv").read_text("utf-8")
+    assert "Classify" not in (result.folder / "prompts.csv").read_text("utf-8")
+
+
+@pytest.mark.parametrize("model", ["llama", "roberta"])
+def test_a_row_is_asked_without_its_own_example(folder: Path, model: str) -> None:
+    """A model that sees a row with its label in the prompt only has to repeat it."""
+    task = build(folder, model, shots=8, examples=4)
+    made = task.with_examples([PROMPT, Prompt("the answer is")], 3)
+    shown = [(prompt.text.count("It was"), prompt.text.count("the answer is")) for prompt in made]
+    one_each, two_each = [(3, 0), (0, 3)], [(5, 0), (0, 5)]
+    assert shown == (one_each + two_each if model == "llama" else one_each), "roberta's window is too small for four"
+    prompt = made[0]
+    end = " It was" if model == "llama" else " It was <mask> ."
+    tail = f"{{text}}{end.replace('<mask>', '{mask}')}"
+    inside = [row for row, one in enumerate(task.rows) if one.split == "train" and one.input in prompt.text]
+    assert len(inside) == 2
+    answers = asked(task, prompt)
+    for row in (*inside, next(row for row in range(len(task.rows)) if row not in inside)):
+        # What the model reads, written by hand: the other examples in their order, then the row's text.
+        others = [one for one in inside if one != row]
+        others.sort(key=lambda one: prompt.text.index(task.rows[one].input))
+        words = {one: list(WORDS.values())[int(task.rows[one].target)] for one in others}
+        stop = "." if model == "llama" else " ."
+        before = "".join(f"{task.rows[one].input} It was {words[one]}{stop} " for one in others)
+        frame, _ = task.framed(before + tail)
+        inputs = task.model.prepare([task.rows[row].input])
+        [expected] = task.model.log_probs([frame], inputs, task.model.words_for(frame))
+        assert answers.on([row])[0] == pytest.approx(expected[0].numpy(), abs=1e-4)
+
+
+def test_prompts_with_examples_are_in_the_race(folder: Path, tmp_path: Path) -> None:
+    given = {"train": str(folder / "train.csv"), "words": WORDS, "model": str(folder / "llama"), "shots": 8,
+             "embeddings": None, "examples": 4}  # fmt: skip
+    settings = {"policy": {"model": str(folder / "llama"), "k": None, "constraints": {"dictionary": False}},
+                "race": {"max_perplexity": None, "early_stop": False}}  # fmt: skip
+    tried = []
+    for number, policy in enumerate(({}, {"banned": ["film", "story", "task"]})):
+        own = {**settings, "policy": {**settings["policy"], "constraints": {"dictionary": False, **policy}}}
+        result = tune(given, calls=600, settings=own, out=tmp_path / str(number))
+        with (result.folder / "prompts.csv").open(encoding="utf-8", newline="") as file:
+            texts = [row["prompt"] for row in csv.DictReader(file)]
+        tried.append([text for text in texts if text.endswith(text.rpartition("{text}")[2]) and "{text}" in text])
+    shown = [[text for text in texts if any(one in text for one in GOOD + BAD)] for texts in tried]
+    assert shown[0]
+    assert not [text for text in shown[1] if any(word in text.split() for word in ("film", "story", "task"))]

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from pinprompt.data.examples import Example
 from pinprompt.errors import SettingError
-from pinprompt.tasks.prompts import parse, whole
+from pinprompt.tasks.prompts import parse, whole, with_examples, without_example
 
 MASKED = "{text} {prompt} {mask} ."
 
@@ -69,3 +70,34 @@ def test_a_prompt_may_be_a_whole_template() -> None:
 def test_around_prompt() -> None:
     assert parse(MASKED, "masked").around_prompt("TEXT", "M") == ("TEXT", " M .")
     assert parse("{mask} {prompt} {text}", "masked").around_prompt("TEXT", "M") == ("M", " TEXT")
+
+
+EXAMPLES = [Example("So good (really).", "1", 1), Example("So bad.", "0", 2)]
+LABELS = {"0": "terrible", "1": "great"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "expected"),
+    [
+        ("causal", "{text} {prompt}", "So good (really). It was great. So bad. It was terrible. {text} It was"),
+        (
+            "masked",
+            "{mask} {prompt} {text}",
+            "great It was So good (really). terrible It was So bad. {mask} It was {text}",
+        ),
+        (
+            "masked",
+            "{text} {prompt} {mask} .",
+            "So good (really). It was great . So bad. It was terrible . {text} It was {mask} .",
+        ),
+    ],
+)
+def test_a_prompt_with_examples_and_without_one_of_them(kind: str, source: str, expected: str) -> None:
+    template = parse(source, kind)
+    whole_prompt = with_examples(EXAMPLES, LABELS, "It was", template)
+    assert whole_prompt == expected
+    for one, other in (EXAMPLES, EXAMPLES[::-1]):
+        left = without_example(whole_prompt, one.text, LABELS[one.label], template)
+        assert left == with_examples([other], LABELS, "It was", template)
+    assert without_example(whole_prompt, "So bad.", "great", template) is None, "not an example with this label"
+    assert without_example(whole_prompt, "Not there.", "great", template) is None

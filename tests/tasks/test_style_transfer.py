@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -304,6 +305,24 @@ def test_context_and_drafts(home: Path, task: StyleTransferTask) -> None:
     assert named.info.fingerprint != task.info.fingerprint
 
 
+def test_a_model_with_a_chat_template_is_also_asked_in_its_chat_format(home: Path, tmp_path: Path) -> None:
+    """The answer begins with the quote that a rewrite ends with."""
+    model = shutil.copytree(home / "lm", tmp_path / "chat")
+    template = "{% for one in messages %}[{{ one['role'] }}] {{ one['content'] }}\n{% endfor %}"
+    template += "{% if add_generation_prompt %}[assistant]\n{% endif %}"
+    (model / "chat_template.jinja").write_text(template, encoding="utf-8")
+    task = StyleTransferTask.build(settings(home, model=str(model)))
+    chats = [draft.text for draft in task.drafts() if draft.name == "chat"]
+    asked_for = "Rewrite the negative sentence so that it is positive, and keep its meaning. "
+    asked_for += "Reply with the new sentence only."
+    assert chats == [
+        f"[system] {asked_for}\n[user] {{text}}\n[assistant]\n", f"[user] {asked_for}\n\n{{text}}\n[assistant]\n"
+    ]  # fmt: skip
+    assert task.generator.fill(chats[0], "so bad") == f'[system] {asked_for}\n[user] "so bad"\n[assistant]\n"'
+    assert not set(chats) & set(hand_written(task).values())
+    assert "[user]" not in task.context()
+
+
 def test_judges_can_be_named(home: Path) -> None:
     judge = str(home / "judge")
     given = {"style": judge, "test_style": judge, "fluency": judge, "content": "alignment"}
@@ -348,12 +367,14 @@ def test_empty_lines_are_passed_over(home: Path, tmp_path: Path) -> None:
     [
         (["we hate it ."], r"there are 1 different source texts; 50 of each style are enough"),
         (["we hate it ."] * 9, r"there are 1 different source texts"),
-        (LINES[:8], r"needs 10 different texts of each style"),
+        (LINES[:8], r"there are 8 different texts in the source style and \d+ in the target style, too few to train"),
     ],
 )
 def test_a_short_file_is_refused_with_what_is_needed(
-    home: Path, tmp_path: Path, lines: list[str], message: str
+    home: Path, tmp_path: Path, lines: list[str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Before a model is loaded or downloaded."""
+    monkeypatch.setattr("pinprompt.tasks.style_transfer.load_causal_lm", None)
     (tmp_path / "few.txt").write_text("\n".join(lines), encoding="utf-8")
     with pytest.raises(DataError, match=message):
         StyleTransferTask.build(settings(home, source=str(tmp_path / "few.txt")))

@@ -29,7 +29,7 @@ from pinprompt.folder.folder import ANSWERS, RunFolder
 from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.models.labels import CausalLabels, MaskedLabels
 from pinprompt.policy.writer import Writer
-from pinprompt.recipe.sections import BudgetSettings, PolicySettings
+from pinprompt.recipe.sections import BudgetSettings, PolicySettings, Section
 from pinprompt.recipe.task_sections import ClassificationSettings
 from pinprompt.tasks.classification import ClassificationTask
 from pinprompt.tasks.labelled_data import LabelledData
@@ -232,6 +232,14 @@ def writer(**settings: Any) -> Writer:
     """A small writer with made-up words."""
     asked = {"length": 3, "k": None, "rows": 4, "hidden": 8, **settings}
     return Writer.build(PolicySettings(**asked), backbone=random_backbone(60, dim=16))
+
+
+def settings_with(kind: type[Section], **values: Any) -> Any:
+    """A method's settings, in which its constants (class variables) may have other values too."""
+    constants = {name: value for name, value in values.items() if name not in kind.model_fields}
+    settings = {name: value for name, value in values.items() if name in kind.model_fields}
+    assert all(hasattr(kind, name) for name in constants)
+    return type(kind.__name__, (kind,), constants)(**settings)
 
 
 class Killed(Exception):

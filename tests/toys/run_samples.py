@@ -252,7 +252,7 @@ def inversion(folder: Path, method: str = "pin", seed: int = 0, image: str = "su
     prompts = [
         " ".join(rng.sample(["sun", "face", "yellow", "disc", "bright", "sky", "round", "smile"], 5)) for _ in range(80)
     ]
-    rows = [{"prompt": p, "score": 0.2 + 0.15 * rng.random(), "perplexity": 40 * 40 ** rng.random()} for p in prompts]
+    rows = [{"prompt": p, "score": 0.2 + 0.15 * rng.random(), "in_text": 40 * 40 ** rng.random()} for p in prompts]
     rows.sort(key=lambda row: -float(row["score"]))
     events: list[dict[str, Any]] = [
         {
@@ -297,7 +297,7 @@ def inversion(folder: Path, method: str = "pin", seed: int = 0, image: str = "su
             for w in str(best["prompt"]).split()
         ],
         "readability": {
-            "perplexity": best["perplexity"],
+            "perplexity": best["in_text"],
             "dictionary_words": 1.0,
             "repeated_tokens": 0,
             "stable": True,

@@ -75,6 +75,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("csv", type=Path)
     options.add_argument("--runs", type=Path, nargs="*", default=[])
+    options.add_argument("--leave-out", nargs="*", default=[], help="datasets that the table does not show")
     given = options.parse_args()
     kept: dict[tuple[str, str, str], dict[str, Any]] = {}
     if given.csv.exists():
@@ -90,6 +91,8 @@ def main() -> None:
         writer.writerows(kept[key] for key in sorted(kept))
     cells: Cells = {}
     for (row, dataset, split), one in kept.items():
+        if dataset in given.leave_out:
+            continue
         cells.setdefault(row, {})[dataset, int(split)] = float(one["accuracy"])
     print(table(cells))
 

@@ -158,7 +158,7 @@ class Cell:
 
     def written(self, seed: int, head: str, length: int, count: int, dictionary: bool = True) -> list[str]:
         """Prompts that begin with `head` and continue with `length` words by the LM."""
-        constraints = Constraints(whole_words=True, dictionary=dictionary, no_repeats=True)
+        constraints = Constraints(whole_words=True, dictionary=dictionary, no_repeats="tokens")
         settings = PolicySettings(model="smollm2", length=length, k=64, constraints=constraints)
         context = f"{self.contexts[seed]} {head}".rstrip(" ")
         writer = Writer.build(settings, context, backbone=self.backbone)

@@ -89,7 +89,9 @@ class SearchOptions(Machine):
             "an API: in all.",
         ),
     ] = None
-    minutes: Annotated[float | None, Option(min=0.01, help="Maximum minutes for the search.")] = None
+    minutes: Annotated[
+        float | None, Option(min=0.01, help="Maximum minutes for the search; of restyle: with its report.")
+    ] = None
     sets: Annotated[list[str] | None, Option("--set", help="Change any setting, such as policy.k=256.")] = None
     no_memo: NoMemo = False
     no_report: NoReport = False

@@ -15,6 +15,7 @@ from pinprompt.cli.console import Console
 from pinprompt.folder.reading import inside, mapping, number, sequence
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.reports import trackers
+from pinprompt.reports.report_parts import reading_said
 from pinprompt.run.running import Result
 from pinprompt.run.verdict import judge_result, value_of
 from pinprompt.values import Event
@@ -57,6 +58,9 @@ def shown_result(result: Result) -> Iterator[Any]:
     if verdict is not None:
         advice = f"{verdict.advice}. " if verdict.advice else ""
         yield Text(f"{advice}{verdict.sentence} {verdict.details}")
+    readout = mapping(data.get("readout"))
+    if said := reading_said(readout, len(sequence(readout.get("words")))):
+        yield Text(said)
     if data.get("pruned"):
         yield Text(f"shortened from '{data['pruned']['from']}': it scores higher on train and dev without these words")
     known = [f"{row['word']} ({row['similarity']:.3f})" for row in data.get("known_words") or []]
@@ -107,6 +111,8 @@ def shown_estimate(figures: Mapping[str, Any]) -> str:
     after = "the report" if figures["reported"] else "the evaluation of the found prompt"
     parts = [f"{searched} calls for the search"]
     parts.append(f"an unknown number for {after}" if report is None else f"about {report:,} for {after}")
+    if figures.get("passes_per_call", 1) > 1:
+        parts.append(f"each call of {figures['passes_per_call']} forward passes, as label words have several tokens")
     if figures.get("tokens"):
         parts.append(f"about {figures['tokens']:,} tokens (at most {figures['most_tokens']:,})")
     if "money" in figures:

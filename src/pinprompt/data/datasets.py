@@ -41,6 +41,8 @@ class DatasetCard:
     words: Mapping[str, str]
     """Label to word, in the order of the classes."""
     instruction: str
+    names: Sequence[str] = ()
+    """What the labels are called in a chat, if not by their words."""
     hub: HubPlace | None = None
     """None if it comes from the package index."""
     licence: str = "the dataset's own terms"
@@ -73,8 +75,9 @@ def _cards() -> Iterator[DatasetCard]:
         like = cards[card.get("like", name)]
         words = {str(label): word for label, word in enumerate(like["words"])}
         hub = HubPlace(**card["hub"]) if "hub" in card else None
-        own = {field: value for field, value in card.items() if field not in ("like", "words", "instruction", "hub")}
-        yield DatasetCard(name, words=words, instruction=like["instruction"], hub=hub, **own)
+        shared = {"words": words, "instruction": like["instruction"], "names": tuple(like.get("names", ()))}
+        own = {field: value for field, value in card.items() if field not in ("like", "hub", *shared)}
+        yield DatasetCard(name, hub=hub, **shared, **own)
 
 
 CARDS = {card.name: card for card in _cards()}
@@ -83,6 +86,8 @@ CARDS = {card.name: card for card in _cards()}
 def lookup(name: str) -> DatasetCard:
     """The card of a dataset, by its name in any case, with '_' or '-'; an error suggests similar names."""
     wanted = name.strip().lower().replace("_", "-")
+    if wanted not in CARDS and Path(name).is_file():
+        raise DataError(f"'{name}' is a file, not a built-in dataset; give it as --train {name} (task.train)")
     if wanted not in CARDS:
         raise DataError(f"there is no built-in dataset '{name}'; {did_you_mean(wanted, CARDS)}")
     return CARDS[wanted]

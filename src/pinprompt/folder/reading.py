@@ -6,8 +6,6 @@ a record or a RunError.
 
 from __future__ import annotations
 
-import csv
-import io
 import tomllib
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -35,7 +33,6 @@ class RunRecord:
     events: list[dict[str, Any]] = field(default_factory=list)
     costs: list[dict[str, Any]] = field(default_factory=list)
     result: dict[str, Any] = field(default_factory=dict)
-    prompts: list[dict[str, Any]] = field(default_factory=list)
     environment: dict[str, Any] = field(default_factory=dict)
     judgements: list[dict[str, Any]] = field(default_factory=list)
     recipe_text: str = ""
@@ -51,8 +48,8 @@ class RunRecord:
         return None if found == "none" else found  # TOML has no null
 
 
-def read_run(folder: Path | str, *, prompts: bool = True, events: bool = True) -> RunRecord:
-    """The record of one run folder; `prompts=False` and `events=False` leave those long files unread.
+def read_run(folder: Path | str, *, events: bool = True) -> RunRecord:
+    """The record of one run folder; `events=False` leaves these long files unread.
 
     Files of a finished run are checked against their checksums, and a note lists those that were changed.
     """
@@ -63,18 +60,17 @@ def read_run(folder: Path | str, *, prompts: bool = True, events: bool = True) -
         raise RunError(f"{folder} is not a run folder: none of {', '.join(MARKS)} is in it.")
     notes: list[str] = []
     recipe_text = read_text(folder, "recipe.toml") or ""
-    long = (("events.jsonl", "costs.jsonl") if events else ()) + (("prompts.csv",) if prompts else ())
+    long = ("events.jsonl", "costs.jsonl") if events else ()
     notes += changed_since(folder, ("recipe.toml", "result.json", "environment.json", *long))
     return RunRecord(
         folder=folder,
         recipe=_toml(folder, recipe_text),
         events=_lines(folder, "events.jsonl", notes) if events else [],
         costs=_lines(folder, "costs.jsonl", notes) if events else [],
-        result=_json(folder, "result.json"),
-        prompts=_rows(folder, "prompts.csv", notes) if prompts else [],
-        environment=_json(folder, "environment.json"),
+        result=read_json(folder, "result.json"),
+        environment=read_json(folder, "environment.json"),
         judgements=[
-            one for one in sequence(_json(folder, "judgements.json").get("judgements")) if isinstance(one, dict)
+            one for one in sequence(read_json(folder, "judgements.json").get("judgements")) if isinstance(one, dict)
         ],
         recipe_text=recipe_text,
         notes=tuple(notes),
@@ -90,21 +86,6 @@ def changed_since(folder: Path, names: Collection[str]) -> list[str]:
     files = {} if identity is None or identity.files is None else identity.files
     found = identities.changed_files(folder, {name: files[name] for name in sorted(names) if name in files})
     return [f"{what} since the run wrote it: see `pinprompt verify`." for what in found]
-
-
-def read_result(folder: Path) -> dict[str, Any]:
-    """A run's result.json; empty if the run has none yet."""
-    return _json(folder, "result.json")
-
-
-def read_environment(folder: Path) -> dict[str, Any]:
-    """A run's environment.json; empty if there is none."""
-    return _json(folder, "environment.json")
-
-
-def read_judges(folder: Path) -> dict[str, Any]:
-    """A style run's judges.json; empty if the run has none."""
-    return _json(folder, "judges.json")
 
 
 def number(value: object) -> float | None:
@@ -157,7 +138,8 @@ def read_text(folder: Path, name: str) -> str | None:
     return raw.decode("utf-8", "replace")
 
 
-def _json(folder: Path, name: str) -> dict[str, Any]:
+def read_json(folder: Path, name: str) -> dict[str, Any]:
+    """The object in a JSON file of a run folder; empty if there is no such file."""
     text = read_text(folder, name)
     if text is None:
         return {}
@@ -187,13 +169,3 @@ def _lines(folder: Path, name: str, notes: list[str]) -> list[dict[str, Any]]:
     if len(found) < len(lines):
         notes.append(f"{len(lines) - len(found)} lines were left out of {name}: not JSON objects.")
     return [{key: value for key, value in line.items() if key != "crc"} for line in found]
-
-
-def _rows(folder: Path, name: str, notes: list[str]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    try:
-        for row in csv.DictReader(io.StringIO(read_text(folder, name) or "", newline="")):
-            found.append({key: value for key, value in row.items() if isinstance(key, str)})
-    except csv.Error as error:
-        notes.append(f"{name} could only be read up to row {len(found)} ({error}).")
-    return found

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import statistics
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pinprompt.answers.memo import Memo, memo_key
+from pinprompt.maths.bootstrap import mean, standard_error
 from pinprompt.recipe.sections import Price
 
 if TYPE_CHECKING:
@@ -142,17 +142,14 @@ def summarise(verdicts: Sequence[CaptionMarks], images: Sequence[Hashable] | Non
     for verdict, image in zip(verdicts, range(len(verdicts)) if images is None else images, strict=True):
         if verdict.rating is not None:
             groups.setdefault(image, []).append(verdict.rating)
-    relevance = _mean([statistics.fmean(rating.relevance for rating in group) for group in groups.values()])
-    reading = _mean([statistics.fmean(rating.interpretability for rating in group) for group in groups.values()])
+    relevance = _mean([mean([rating.relevance for rating in group]) for group in groups.values()])
+    reading = _mean([mean([rating.interpretability for rating in group]) for group in groups.values()])
     judged = sum(map(len, groups.values()))
     return Summary(*relevance, *reading, judged, len(verdicts) - judged, len(groups))
 
 
 def _mean(values: list[float]) -> tuple[float | None, float | None]:
-    if not values:
-        return None, None
-    error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
-    return statistics.fmean(values), error
+    return (mean(values), standard_error(values)) if values else (None, None)
 
 
 def _json_in(text: str) -> str:

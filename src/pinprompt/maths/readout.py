@@ -9,8 +9,8 @@ The first term is the prior: the user's label words, calibrated, with the weight
 ridge regression of the targets (1 for the row's label, -1 / (C - 1) for the others) on what the prior leaves. Every
 class has the same weight, however many rows it has. Weights are averaged over several strengths of the ridge: a
 strength chosen for each prompt would overfit. Leave-one-out scores follow from the diagonal of the hat matrix, without
-a second fit, and a temperature that makes them most likely turns scores into probabilities. Where the leave-one-out
-likelihood is no better than that of the calibrated label words, the readout is the calibrated label words.
+a second fit, and a temperature that makes them most likely turns scores into probabilities. The rows decide between
+this readout, the calibrated label words and the label words as they are: the one that makes their labels most likely.
 """
 
 from __future__ import annotations
@@ -170,10 +170,12 @@ def fit(given: Said, labels: Ints, prior: Floats, words: Sequence[str] | None = 
     scores = offset + left_out
     temperature = _temperature(scores, labels, weights, shift)
     learnt = np.exp(_log_softmax(temperature * scores + shift))
-    if np.average(log_likelihood(learnt, labels), weights=weights) <= np.average(
-        log_likelihood(chances, labels), weights=weights
-    ):
-        return Fit(plain, chances)
+    raw = calibrated((-shift).tolist())
+    kinds = [(plain, chances), (raw, raw.probabilities(given)), (None, learnt)]
+    likely = [np.average(log_likelihood(one, labels), weights=weights) for _, one in kinds]
+    best, chances = kinds[int(np.argmax(likely))]
+    if best is not None:
+        return Fit(best, chances)
     spoken = features[:, classes:]
     evidence = np.stack([spoken[labels == one].mean(0) - spoken[labels != one].mean(0) for one in range(classes)])
     chosen, speaks, kept = _kept(others, evidence, spoken @ taught[classes:])

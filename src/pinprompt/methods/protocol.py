@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pinprompt.answers.evaluator import Evaluator
 from pinprompt.errors import BudgetSpent, SettingError
@@ -17,29 +17,8 @@ from pinprompt.values import Answers, Event, Prompt, Score, derive
 if TYPE_CHECKING:
     import torch
 
+    from pinprompt.folder.checkpoint import Checkpoint
     from pinprompt.policy.writer import Writer
-
-
-class Checkpointer(Protocol):
-    """Stores a method's state for resuming."""
-
-    def due(self) -> bool:
-        """Whether it is time to save again; saving takes a small share of the run's time."""
-
-    def mark(self) -> None:
-        """Set the point from which a resumed run continues, once `save` is called."""
-
-    def save(self, step: int, state: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
-        """Save `state` (JSON values) and `tensors` (torch) as the new checkpoint, atomically."""
-
-    def load(self) -> tuple[int, dict[str, Any], dict[str, Any]] | None:
-        """The last checkpoint as (step, state, tensors), or None in a fresh run."""
-
-    def append(self, stream: str, rows: list[dict[str, Any]]) -> None:
-        """Append JSON rows to a stream; they are valid once the next `save` has succeeded."""
-
-    def stream(self, name: str) -> Iterator[dict[str, Any]]:
-        """The rows of a stream, up to the last checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +78,7 @@ class Search:
     task: Task
     evaluator: Evaluator
     emit: Callable[[Event], None]
-    checkpoint: Checkpointer
+    checkpoint: Checkpoint
     seed: int
     device: str
     folder: Path
@@ -172,15 +151,6 @@ class Cost:
     """The rows that its best prompts are asked on; None: all of train and dev."""
     asked_on_train: bool = True
     """Whether its answer has a score on train alone; otherwise the report asks for it."""
-
-
-class Method(Protocol):
-    """A method is a function of a `Search` and of its settings (None if it has none).
-
-    A method from outside the package may also be a plain function `(search) -> prompts`.
-    """
-
-    def __call__(self, search: Search, settings: Any) -> Outcome: ...
 
 
 def outcome_of(found: Any, search: Search, name: str) -> Outcome:

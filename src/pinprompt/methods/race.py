@@ -46,6 +46,7 @@ from pinprompt.tasks.protocol import (
     DrawsRows,
     LabelWords,
     Proposing,
+    Showing,
     Task,
     Taught,
     calls,
@@ -139,6 +140,8 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
         # If values are learnt from rows, hand-written prompts are asked on all of them first: what is left to gain?
         for number in range(1, (rounds if task.info.learns else 1) + 1 if runners else 1):
             _ask(search, runners, blocks[:number])
+        if not task.info.learns:
+            tell(blocks[0])  # such calls take seconds: the first step is told at once
         if _perfect(search, runners) and settings.early_stop:
             extras["headroom"] = _headroom(search, runners, blocks, count).facts()
             return _outcome(search, made, settings, runners, blocks, "nothing to gain", steps, extras)
@@ -155,7 +158,7 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
             runners = cut(runners, settings)
             _ask(search, runners, blocks[: number + 1])
             tell(blocks[number])
-        best = max(runners, key=lambda runner: runner.mean, default=None)
+        best = _finalists(search, made, settings, runners)[0] if runners else None
         if best is not None and settings.prune and best.source == "pool" and best.prompt.ids and not tied:
             shorter = prune(search, made, settings.max_perplexity, blocks[:rounds], best)
             if shorter is not best:
@@ -189,16 +192,15 @@ def _filled(search: Search, writer: Writer, settings: RaceSettings, hand: Sequen
         stated = stating(writer, words) if words else []
         pool.add(stated, drafts=True)
         pool.plain = {prompt.text for prompt in (*stock(writer), *stated)}
-    pool.add(_chats(task, writer), drafts=True)
+    chats = [Prompt(draft.text) for draft in task.drafts() if draft.name == CHAT]
+    pool.add(_accepted(writer, chats), drafts=True)
     return pool
 
 
-def _chats(task: Task, writer: Writer) -> list[Prompt]:
-    """The task's drafts in a chat format that keep the user's bans and limits; they are not made of the LM's tokens."""
-    if writer.vocabulary.constraints.charset != "any":
-        return []
-    texts = [draft.text for draft in task.drafts() if draft.name == CHAT]
-    return [Prompt(text) for text in texts if writer.vocabulary.accepts(text)]
+def _accepted(writer: Writer, prompts: Sequence[Prompt]) -> list[Prompt]:
+    """Those prompts that keep the user's bans and limits, though they are not made of the LM's tokens."""
+    anything = writer.vocabulary.constraints.charset == "any"
+    return [prompt for prompt in prompts if anything and writer.vocabulary.accepts(prompt.text)]
 
 
 def blocks_of(task: Task, first: int) -> list[Block]:
@@ -467,13 +469,18 @@ def _first_block(
 
     `vary` gives variations of the best prompts so far. They join the pool for the second half.
     """
+    shown = False
     while len(runners) < count:
         wanted = min(settings.batch, count - len(runners))
         if 2 * len(runners) >= count:
             ahead = sorted(runners, key=lambda runner: -runner.mean)[: settings.least]
             if vary is not None:
-                pool.add(vary([runner.prompt.text for runner in ahead]))
+                chats = {draft.text for draft in search.task.drafts() if draft.name == CHAT}  # a format is not varied
+                pool.add(vary([runner.prompt.text for runner in ahead if runner.prompt.text not in chats]))
                 vary = None
+            if isinstance(search.task, Showing) and not shown:
+                made, shown = search.task.with_examples([runner.prompt for runner in ahead], search.seed), True
+                pool.add(_accepted(search.writer(), made), drafts=True)
             _propose(search, pool, ahead)
         fresh = [Runner(prompt, "pool", prompt.text in pool.plain) for prompt in pool.take(wanted)]
         if not fresh:
@@ -574,12 +581,15 @@ def prune(search: Search, writer: Writer, limit: float | None, blocks: Sequence[
 
 
 def without_a_word(writer: Writer, prompt: Prompt, limit: float | None) -> list[Prompt]:
-    """The prompts with one word left out, except those that break a constraint or exceed the limit on perplexity."""
+    """The prompts with one word left out, except those that break a constraint or that within a text exceed the limit.
+
+    By itself a short prompt has a high perplexity, mostly that of its first token.
+    """
     words = prompt.text.split()
     found: dict[str, Prompt] = {}
     for place in range(len(words) if len(words) > 1 else 0):
         made = writer.prompt(writer.vocabulary.tokens.encode(" " + without(words, place)))
-        readable = limit is None or writer.backbone.perplexity(made.text) <= limit
+        readable = limit is None or writer.backbone.perplexities([made.text], NEUTRAL)[0] <= limit
         if len(made.ids) < writer.length and allowed(writer, made) and readable:
             found.setdefault(made.text, made)
     return list(found.values())
@@ -637,21 +647,28 @@ def _outcome(
     extras: dict[str, Any],
 ) -> Outcome:
     """The runners of the last block, best first, each with its probability to be the best."""
-    last = max((runner.blocks for runner in runners), default=0)
-    if not last:
+    if not any(runner.blocks for runner in runners):
         raise SettingError("the budget ended before a single prompt was scored; raise --calls or --minutes")
-    finalists = sorted((runner for runner in runners if runner.blocks == last), key=lambda runner: -runner.mean)
+    finalists = _finalists(search, writer, settings, runners)
     values = np.stack([runner.values for runner in finalists])
     chances = chances_of_best(values, derive(search.seed, "race", "chances"))
-    chosen = _chosen(search, writer, settings.choose, finalists, values)
-    finalists.insert(0, finalists.pop(chosen))
-    chances.insert(0, chances.pop(chosen))
     found = []
     for runner, chance in zip(finalists, chances, strict=True):
         dev = search.evaluator.known(runner.prompt, "dev") if "dev" in search.splits else None
         candidate = Candidate(runner.prompt, runner.source, runner.mean)
         found.append(Finalist(candidate, None if dev is None else dev.value, chance, len(runner.values)))
+    if found[0].candidate.source != "pruned":
+        extras.pop("pruned", None)
     return Outcome([one.candidate for one in found], stopped, steps, extras, found, blocks)
+
+
+def _finalists(search: Search, writer: Writer, settings: RaceSettings, runners: Sequence[Runner]) -> list[Runner]:
+    """The runners that were asked on most rows: the answer, then the others by their score."""
+    last = max(runner.blocks for runner in runners)
+    finalists = sorted((runner for runner in runners if runner.blocks == last), key=lambda runner: -runner.mean)
+    values = np.stack([runner.values for runner in finalists])
+    finalists.insert(0, finalists.pop(_chosen(search, writer, settings.choose, finalists, values)))
+    return finalists
 
 
 def _chosen(search: Search, writer: Writer, choose: str, finalists: Sequence[Runner], values: Floats) -> int:

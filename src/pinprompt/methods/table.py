@@ -30,8 +30,6 @@ class MethodRow:
     section: str | None = None
     """The section of the recipe that it gets as settings; None if it has none."""
     output: str = "text"
-    code: tuple[str, ...] = ()
-    """Settings of its section that may name a function, which needs the user's consent."""
     cost: str = ""
     """`module:name` of a function `(task, settings, calls, length, finalists) -> Cost`; '': by the settings' plan."""
     control_of: str = ""
@@ -82,11 +80,11 @@ ROWS = (
     ),
     MethodRow(
         "random", "samples from the frozen LM, the best chosen on dev", "search",
-        f"{_BASELINES}.untrained:random_search", "baseline", "random",
+        f"{_BASELINES}.untrained:random_search", "baseline", "untrained",
     ),
     MethodRow(
         "beam", "the frozen LM's most likely prompts, doubling the beam width", "search",
-        f"{_BASELINES}.untrained:beam", "baseline", "beam",
+        f"{_BASELINES}.untrained:beam", "baseline", "untrained",
     ),
     MethodRow(
         "guided",
@@ -108,7 +106,7 @@ ROWS = (
     ),
     MethodRow(
         "grips", "edits of an instruction, phrase by phrase", "search", f"{_BASELINES}.grips:grips",
-        "Prasad et al. 2023", "grips", code=("paraphraser",),
+        "Prasad et al. 2023", "grips",
     ),
 )  # fmt: skip
 

@@ -70,6 +70,30 @@ def rendered(tokenizer: Any, messages: Messages) -> str:
         return rendered(tokenizer, [{**second, "content": f"{first['content']}\n\n{second['content']}"}, *rest])
 
 
+def asking(tokenizer: Any, instruction: str) -> list[str]:
+    """Prompts in a chat format with the text left open: the instruction as system message, or before the text.
+
+    None without a chat template. Tokens that the tokenizer adds by itself are left out.
+    """
+    if not getattr(tokenizer, "chat_template", None):
+        return []
+    ways = (
+        [{"role": "system", "content": instruction}, {"role": "user", "content": "{text}"}],
+        [{"role": "user", "content": f"{instruction}\n\n{{text}}"}],
+    )
+    added = tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id
+    return [rendered(tokenizer, messages).removeprefix(tokenizer.bos_token if added else "") for messages in ways]
+
+
+def opening(tokenizer: Any) -> str:
+    """What a tokenizer's chat template writes where an answer begins; '' without a template."""
+    if not getattr(tokenizer, "chat_template", None):
+        return ""
+    asked = [{"role": "user", "content": PROBE}]
+    whole = rendered(tokenizer, asked)
+    return whole.removeprefix(str(tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=False)))
+
+
 @dataclass
 class Chat(Sampler):
     """A frozen causal LM that answers chats."""

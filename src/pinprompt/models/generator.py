@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from pinprompt.errors import SettingError
+from pinprompt.models.chat import asking
 from pinprompt.models.sampling import Job, Sampler
 
 TEMPLATE = '{prompt} "{text}" "'
@@ -42,7 +43,8 @@ def filled(template: str, prompt: str, text: str) -> str:
     """
     quoted = text.replace('"', "'")
     if "{text}" in prompt:
-        return prompt.replace("{text}", f'"{quoted}"') + ' "'
+        space = "" if prompt[-1:].isspace() else " "  # a chat's format ends with a new line
+        return prompt.replace("{text}", f'"{quoted}"') + f'{space}"'
     parts = re.split(r"(\{prompt\}|\{text\})", template)
     return "".join({"{prompt}": prompt, "{text}": quoted}.get(part, part) for part in parts)
 
@@ -77,6 +79,10 @@ class Generator(Sampler):
             if name not in self.template:
                 raise SettingError(f"the template {self.template!r} has no {name}; an example: {TEMPLATE!r}")
         super().__post_init__()
+
+    def chats(self, instruction: str) -> list[str]:
+        """Prompts in the model's chat format; none if it has no chat template."""
+        return asking(self.tokenizer, instruction)
 
     def fill(self, prompt: str, text: str) -> str:
         """The model's input."""

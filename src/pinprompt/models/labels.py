@@ -20,7 +20,7 @@ from torch import nn
 from transformers import DynamicCache
 
 from pinprompt.errors import ModelError
-from pinprompt.models.chat import rendered
+from pinprompt.models.chat import asking, opening
 from pinprompt.models.continuations import (
     CHUNK,
     ROWS,
@@ -144,12 +144,15 @@ class CausalLabels(LocalLabels):
         share: bool = True,
         read: Literal["prompts", "prefixes"] = "prompts",
         tokens: int | None = None,
+        names: Mapping[str, str] | None = None,
     ) -> None:
         """`frame` is any frame of the template (words follow it); `share` keeps texts that come before the prompt.
 
-        `read` is how prompts are read after kept texts, and `tokens` is the smallest size of a pass.
+        `read` is how prompts are read after kept texts, and `tokens` is the smallest size of a pass. `names` are what
+        labels are called in a chat, by default their words.
         """
-        self.model, self.tokenizer = model, tokenizer
+        self.model, self.tokenizer, self._names = model, tokenizer, names
+        self._opening = opening(tokenizer)
         self.encoder = WindowEncoder(tokenizer, window_of(model, tokenizer), closing=False)
         self.words = words_after(self.encoder, words, frame.around("it")[0])
         # Texts are kept for one template only, always the same one: how a prompt is read must not depend on what was
@@ -164,10 +167,12 @@ class CausalLabels(LocalLabels):
     def words_for(self, frame: Frame, words: Mapping[str, str] | None = None) -> LabelWords:
         """The ids of the label words, or of other words, after another template."""
         context = frame.around("it")[0]
-        found = words_after(self.encoder, words or self.words.words, context)
         if words:
-            return found
-        others = self.words.others
+            return words_after(self.encoder, words, context)
+        others, chat = self.words.others, bool(self._opening) and frame.after.endswith(self._opening)
+        found = words_after(self.encoder, self._names if chat and self._names else self.words.words, context)
+        if chat and len({ids[0] for ids in found.ids}) == len(found.ids):  # an answer is known by its first token
+            found = replace(found, ids=tuple(ids[:1] for ids in found.ids))
         if context[-1:].isspace():  # as after the format of a chat: words begin without a space there
             spelled = zip(others, self.encoder.pieces(list(others)), strict=True)
             others = {word: ids[0] if len(ids) == 1 else others[word] for word, ids in spelled}
@@ -175,15 +180,7 @@ class CausalLabels(LocalLabels):
 
     def chats(self, instruction: str) -> list[str]:
         """Prompts in the model's chat format with the text left open: the instruction as system message, or before."""
-        if not getattr(self.tokenizer, "chat_template", None):
-            return []
-        ways = (
-            [{"role": "system", "content": instruction}, {"role": "user", "content": "{text}"}],
-            [{"role": "user", "content": f"{instruction}\n\n{{text}}"}],
-        )
-        begin = self.tokenizer.bos_token or ""
-        texts = [rendered(self.tokenizer, messages) for messages in ways]
-        return [text.removeprefix(begin) if self.encoder.lead else text for text in texts]
+        return asking(self.tokenizer, instruction)
 
     @torch.no_grad()
     def log_probs(self, frames: Sequence[Frame], inputs: Inputs, words: LabelWords | None = None) -> list[torch.Tensor]:

@@ -91,7 +91,7 @@ class Vocabulary:
             self.tokens.encode,
             pieces,
             lambda token: token < size and bool(spelled[token]),
-            constraints.no_repeats,
+            constraints.no_repeats == "tokens",
         )
         needed = [token for word in self.required.words for token in (*word.ids, *word.first)]
         self._static = static
@@ -102,7 +102,7 @@ class Vocabulary:
         self._widths = np.array([len(piece) for piece in pieces])
         self._bare_widths = np.array([len(piece.lstrip()) for piece in pieces])
         order = np.flatnonzero(static)[np.argsort(self._widths[static], kind="stable")]
-        self._same_word = self._tokens_by_word() if constraints.no_repeated_words else {}
+        self._same_word = self._tokens_by_word() if constraints.no_repeats == "words" else {}
         self._narrow = [int(token) for token in order[: 2 * length + 1]]
         self._free = torch.from_numpy(static.copy())
 
@@ -115,8 +115,8 @@ class Vocabulary:
         c = self.constraints
         return (
             self.accepts(self.text(ids))
-            and (not c.no_repeats or len(set(ids)) == len(ids))
-            and not (c.no_repeated_words and self._repeats_a_word(ids))
+            and (c.no_repeats != "tokens" or len(set(ids)) == len(ids))
+            and (c.no_repeats != "words" or not self._repeats_a_word(ids))
         )
 
     def accepts(self, text: str) -> bool:
@@ -132,9 +132,9 @@ class Vocabulary:
             return self._free
         text = "".join(self.tokens.pieces[token] for token in prefix)
         mask = self._with_room(prefix, text)
-        if self.constraints.no_repeats:
+        if self.constraints.no_repeats == "tokens":
             mask[list(prefix)] = False
-        if self.constraints.no_repeated_words:
+        elif self.constraints.no_repeats == "words":
             for token in prefix:
                 mask[self._same_word.get(self._word(token), [])] = False
         if blank and len(prefix) == self.length - 1:
@@ -155,7 +155,7 @@ class Vocabulary:
         c, length = self.constraints, self.length
         if self.writable == 0:
             raise SettingError("no token meets the constraints; loosen charset, whole_words, dictionary or stable")
-        if c.no_repeats and self.writable < length:
+        if c.no_repeats == "tokens" and self.writable < length:
             raise SettingError(
                 f"no_repeats leaves {self.writable} tokens for a prompt of {length}; shorten policy.length"
             )
@@ -182,13 +182,7 @@ class Vocabulary:
     def _dynamic(self) -> bool:
         """True if the allowed tokens depend on the prefix."""
         c = self.constraints
-        return bool(
-            self._phrases.phrases
-            or self.required.words
-            or c.max_chars is not None
-            or c.no_repeats
-            or c.no_repeated_words
-        )
+        return bool(self._phrases.phrases or self.required.words or c.max_chars is not None or c.no_repeats != "off")
 
     def _with_room(self, prefix: Prefix, text: str) -> Mask:
         """The tokens that leave enough room, in tokens and in characters, for everything still required."""
@@ -219,7 +213,7 @@ class Vocabulary:
         start = text.lstrip()
         widths = len(start) + self._widths if start else self._bare_widths
         free = left - need.tokens
-        if not self.constraints.no_repeats:
+        if self.constraints.no_repeats != "tokens":
             narrowest = int(self._widths[self._narrow[0]]) if self._narrow else 0
             return widths + need.chars + free * narrowest
         unused = [token for token in self._narrow if token not in prefix]

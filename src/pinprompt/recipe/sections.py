@@ -36,9 +36,8 @@ class Constraints(Section):
         False, description="Only allow tokens that are whole words of an English dictionary, with a leading space."
     )
     max_chars: int | None = Field(None, ge=1, le=1_000_000, description="Maximum length of a prompt in characters.")
-    no_repeats: bool = Field(False, description="Never use a token twice in one prompt.")
-    no_repeated_words: bool = Field(
-        False, description="Never use a word twice in one prompt, except function words (a, of, with)."
+    no_repeats: Literal["off", "tokens", "words"] = Field(
+        "off", description="Never use twice in a prompt: a token; or a word, except function words (a, of, with)."
     )
     stable: bool = Field(True, description="Only allow tokens whose text is tokenised to the same token again.")
 
@@ -58,17 +57,9 @@ class PolicySettings(Section):
     )
     hidden: int = Field(2048, ge=1, le=16_384, description="Width of the hidden layer of psi.")
     rows: int = Field(
-        16,
-        ge=1,
-        le=512,
-        description="Batch size of every forward pass of the LM; fixed, so that results do not depend on batching.",
+        16, ge=1, le=512, description="Rows of every forward pass of the LM: fixed, so that results are the same."
     )
-    tree_mb: int = Field(
-        1024,
-        ge=1,
-        le=16_384,
-        description="Memory for cached prefixes, in MiB; the least recently used are dropped first.",
-    )
+    tree_mb: int = Field(1024, ge=1, le=16_384, description="Memory for cached prefixes, in MiB.")
     constraints: Constraints = Field(default_factory=Constraints, description="Constraints on prompts.")
 
 
@@ -97,22 +88,12 @@ class QLearningSettings(Section):
         description="Where unlikely tokens are filtered out: in policy and values, in sampling only, or nowhere.",
     )
     filter_from: int = Field(
-        0,
-        ge=0,
-        le=100_000_000,
-        description="Number of prompts before the filter applies to sampling; until then tokens are drawn from all "
-        "that the constraints allow.",
+        0, ge=0, le=100_000_000, description="Number of prompts before the filter applies to sampling."
     )
     top_q: int | None = Field(
         None, ge=1, le=1_000_000, description="Sample only from this many tokens with the largest Q; none: all."
     )
-    top_q_from: int = Field(
-        0,
-        ge=0,
-        le=100_000_000,
-        description="Number of prompts before top_q applies: at first the tokens with the largest Q are the same "
-        "everywhere.",
-    )
+    top_q_from: int = Field(0, ge=0, le=100_000_000, description="Number of prompts before top_q applies.")
     explore: float = Field(
         0.0, ge=0, lt=1, description="Share of tokens drawn uniformly from the kept tokens instead of from the policy."
     )
@@ -124,7 +105,6 @@ class QLearningSettings(Section):
     )
     reward_shift: float = Field(0.0, description="Constant added to the scaled reward.")
     logit_bias: float = Field(0.0, description="Constant added to every Q/alpha (RLPrompt's style transfer uses -10).")
-    gamma: float = Field(1.0, gt=0, le=1, description="Discount factor per token.")
     rho: float = Field(
         0.999, ge=0, le=1, description="Momentum of the target network (the slow copy of psi) at each step."
     )
@@ -139,10 +119,7 @@ class QLearningSettings(Section):
     prompts: int = Field(16, ge=1, le=4096, description="Prompts written and scored per step.")
     updates: int = Field(1, ge=1, le=10_000, description="Gradient steps per search step.")
     capacity: int = Field(
-        64_000,
-        ge=1,
-        le=10_000_000,
-        description="Capacity of the replay buffer in episodes; the oldest are dropped first.",
+        64_000, ge=1, le=10_000_000, description="Episodes in the replay buffer; the oldest are dropped first."
     )
     keep_best: int = Field(
         0, ge=0, le=1_000_000, description="Number of best episodes that are never dropped from the replay buffer."
@@ -154,7 +131,6 @@ class QLearningSettings(Section):
         description="Episodes per gradient step; the first step waits until the replay has as many.",
     )
     learning_rate: float = Field(5e-5, gt=0, description="Adam's learning rate.")
-    clip: float = Field(5.0, gt=0, description="Maximum gradient norm.")
     eval_every: int = Field(20, ge=1, le=10_000_000, description="Score the greedy prompt on dev every N steps.")
     on_collapse: Literal["restart", "stop", "ignore"] = Field(
         "ignore",
@@ -196,7 +172,7 @@ class QLearningSettings(Section):
 
 
 class UntrainedSettings(Section):
-    """Settings shared by searches that learn nothing: the frozen LM writes many prompts and the best one is chosen."""
+    """Searches that learn nothing (random, beam): the frozen LM writes many prompts and the best one is chosen."""
 
     prompts: int = Field(
         96_000,
@@ -208,14 +184,6 @@ class UntrainedSettings(Section):
     def planned(self, length: int, finalists: int) -> tuple[int, int]:
         """The maximum number of prompts scored on train and on dev."""
         return self.prompts, finalists
-
-
-class RandomSettings(UntrainedSettings):
-    """Random search: samples from the frozen LM; the baseline that every search has to beat."""
-
-
-class BeamSettings(UntrainedSettings):
-    """Beam search over the frozen LM: scores the most likely prompts, doubling the beam width each round."""
 
 
 class RaceSettings(Section):
@@ -282,11 +250,10 @@ class GuidedSettings(Section):
 class SoftPromptSettings(Section):
     """Soft prompt tuning: vectors instead of words, trained by gradient descent; the answer is a tensor."""
 
+    eval_every: ClassVar[int] = 5
+    """Number of epochs between scores on train and dev; the best vectors on dev are kept."""
     epochs: int = Field(400, ge=1, le=1_000_000, description="Passes over the training rows.")
     learning_rate: float = Field(1e-2, gt=0, le=1e30, description="Adam's learning rate.")
-    eval_every: int = Field(
-        5, ge=1, le=1_000_000, description="Score on train and dev every N epochs; the best on dev is kept."
-    )
 
     def planned(self, length: int, finalists: int) -> tuple[int, int]:
         """The maximum cost on train and on dev, in prompts; the start and the end are scored too."""
@@ -297,8 +264,9 @@ class SoftPromptSettings(Section):
 class AutoPromptSettings(Section):
     """AutoPrompt: replaces one token at a time with the one that should lower the loss most by the gradient."""
 
+    candidates: ClassVar[int] = 10
+    """Candidate tokens per step, as published; 5 and 20 were no better (docs/notebook.md)."""
     steps: int = Field(100, ge=1, le=1_000_000, description="Number of replacements to try.")
-    candidates: int = Field(10, ge=1, le=10_000, description="Candidate tokens per step.")
 
     def planned(self, length: int, finalists: int) -> tuple[int, int]:
         """The maximum cost on train and on dev, in prompts."""
@@ -329,16 +297,13 @@ class PezSettings(Section):
 class GripsSettings(Section):
     """GrIPS: deletes, swaps, paraphrases and restores phrases of an instruction as long as the score improves."""
 
-    candidates: int = Field(5, ge=1, le=10_000, description="Edited prompts per step (m).")
-    edits: int = Field(1, ge=1, le=1000, description="Edits per candidate (l).")
+    candidates: ClassVar[int] = 5
+    """Prompts per step, each one edit away (m; l = 1), as published."""
+    patience: ClassVar[int] = 2
+    """Number of steps in a row without a better prompt after which the search stops (P), as published."""
     steps: int = Field(10, ge=1, le=1_000_000, description="Maximum number of steps (n).")
-    patience: int = Field(
-        2, ge=1, le=1_000_000, description="Stop after this many steps in a row without a better prompt (P)."
-    )
-    paraphraser: str = Field(
-        "writer",
-        description="Paraphraser of phrases: writer (the policy LM), pegasus (as published), seq2seq:MODEL, or "
-        "module:function.",
+    paraphraser: Literal["writer", "pegasus"] = Field(
+        "writer", description="Paraphraser of phrases: writer (the policy LM) or pegasus (as published; needs a hub)."
     )
 
     def planned(self, length: int, finalists: int) -> tuple[int, int]:
@@ -378,12 +343,13 @@ class BudgetSettings(Section):
     )
     money: float | None = Field(None, gt=0, description="Maximum cost of search and report, by the price table.")
     minutes: float | None = Field(
-        None, gt=0, description="Maximum minutes for the search; the report takes extra time."
+        None,
+        gt=0,
+        description="Maximum minutes for the search; the report takes extra time, except where outputs are sampled.",
     )
     clock: Literal["wall", "cpu"] = Field(
         "wall",
-        description="How minutes are measured: wall-clock time, or CPU time of this process (all threads added up), "
-        "which makes comparisons independent of other load.",
+        description="How minutes are measured: wall-clock time, or CPU time of this process (all threads added up).",
     )
     prices: dict[str, Price] = Field(
         default_factory=dict, description="Price table: model name to price per million tokens."

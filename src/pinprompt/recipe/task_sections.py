@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
@@ -29,6 +29,10 @@ def model_and_part(name: str) -> tuple[str, str | None]:
 class ClassificationSettings(Section):
     """Few-shot text classification: the model reads the prompt with a text and predicts a label's word."""
 
+    weight_wrong: ClassVar[float] = 180.0
+    """Weight of a negative gap, that is, a wrong label (the paper's lambda 1)."""
+    weight_right: ClassVar[float] = 200.0
+    """Weight of a positive gap, that is, a correct label (the paper's lambda 2)."""
     kind: Literal["classification"] = "classification"
     dataset: str | None = Field(
         None, description="A built-in dataset (docs/data.md): sst-2, agnews, vader-products, ..."
@@ -76,10 +80,6 @@ class ClassificationSettings(Section):
         description="Labelled examples that must stay right: a file, or a column of the training file with 1, yes, "
         "true or x. They are added to train, and a wrong one counts like 100 other mistakes.",
     )
-    weight_wrong: float = Field(180.0, gt=0, description="Weight of a negative gap, that is, a wrong label (lambda 1).")
-    weight_right: float = Field(
-        200.0, gt=0, description="Weight of a positive gap, that is, a correct label (lambda 2)."
-    )
     labels: Literal["words", "calibrated", "learnt"] = Field(
         "words",
         description="How labels are read from an answer: words: the most likely label word (as in the paper); "
@@ -90,6 +90,12 @@ class ClassificationSettings(Section):
         default_factory=dict, description="Expected share of each label, for calibrated and learnt; empty: all equal."
     )
 
+    examples: int = Field(
+        0,
+        ge=0,
+        le=1_000,
+        description="How many prompts with labelled examples before the text join a race, made of its best prompts.",
+    )
     embeddings: str | None = Field(
         "minilm",
         description="Encoder for the report's row 'embeddings': a regression on embeddings of the texts, learnt from "
@@ -286,9 +292,6 @@ class CustomSettings(Section):
         "", description="'module:name' of a function that maps a prompt (or a list of them) to scores."
     )
     stochastic: bool = Field(False, description="Whether the function may return different scores for the same prompt.")
-    calls_per_prompt: int = Field(
-        1, ge=1, le=1_000_000, description="Number of calls that one prompt counts towards the budget."
-    )
 
 
 class ModelSettings(Section):
@@ -319,8 +322,8 @@ class RemoteSettings(Section):
         "answers; auto tries them in this order and uses the first that works.",
     )
     instruction: str = Field(
-        "Which word comes next: {words}? Answer with one word.",
-        description="The question after the text when labels are read from a chat; {words} are the label words.",
+        "Which of these labels fits the text: {words}? Answer with the label only.",
+        description="The question after the text when labels are read from a chat; {words} are the labels.",
     )
     window: int = Field(
         4096, ge=64, le=10_000_000, description="Context window of the model in tokens (counted as three bytes each)."

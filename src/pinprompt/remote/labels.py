@@ -5,6 +5,9 @@ question that a local causal model gets); those of a chat answer; an answer that
 words; a free-text answer, searched for a label word. A probe at the start finds the first way that works, and `notes`
 report it.
 
+In a chat, a prompt that ends with an empty line before the text is the system message (the default there), any other
+stands where its template says; then the chat is asked for one of the labels (`remote.instruction`).
+
 If the server only returns its most likely tokens, a label word that is not among them gets the probability of the
 least likely of them, which is an upper bound. Other words among them may be learnt from (`task.labels = "learnt"`). A
 text answer counts as CERTAINTY for its label.
@@ -25,11 +28,14 @@ from pinprompt.models.label_text import Frame
 from pinprompt.recipe.task_sections import RemoteSettings
 from pinprompt.remote.client import BadAnswer, RemoteClient, dig, open_client, size_of, texts_of
 
+Asked = str | list[dict[str, Any]]
 CERTAINTY = 0.99
 WORDS_OUT = 16
 """Maximum tokens of a text answer."""
 SHORT_ANSWER = 3
 """Typical number of tokens of a text answer."""
+CHAT_TEMPLATE = "{prompt}\n\n{text}"
+"""The default template of a chat: the prompt is its system message."""
 CHAT_TOKENS = 8
 """Typical number of tokens that a chat's format adds."""
 TOP = (200, 20, 5)
@@ -91,20 +97,36 @@ class RemoteClassifier:
     kind = "causal"
     mask_token = ""
 
-    def __init__(self, client: RemoteClient, words: Mapping[str, str], contact: bool = True) -> None:
-        lowered = [word.strip().lower() for word in words.values()]
-        if len(set(lowered)) < len(lowered) or not all(lowered):
-            raise SettingError(f"label words must differ in more than case and spaces: {', '.join(words.values())}")
+    def __init__(
+        self,
+        client: RemoteClient,
+        words: Mapping[str, str],
+        contact: bool = True,
+        names: Mapping[str, str] | None = None,
+    ) -> None:
+        """`names` are what a chat is asked for; default: the label words."""
         self.client, self.billed = client, client.model
         self.encoder = Guess(client.settings.window)
-        self.words = RemoteWords(dict(words), tuple((number,) for number in range(len(words))))
-        self._lowered = lowered
+        self._use(words)
         self._top = TOP[0]
         self.notes: list[str] = []
         self._asked = contact
         self.way = self._probe() if contact else self._dearest()
+        if self.way != "completions" and names is not None:
+            self._use(names)
         self.graded = not contact or self.way in ("completions", "chat")
         """Whether answers have probabilities (or the server was not probed yet)."""
+
+    def _use(self, words: Mapping[str, str]) -> None:
+        self._lowered = [word.strip().lower() for word in words.values()]
+        if len(set(self._lowered)) < len(words) or not all(self._lowered):
+            raise SettingError(f"label words must differ in more than case and spaces: {', '.join(words.values())}")
+        self.words = RemoteWords(dict(words), tuple((number,) for number in range(len(words))))
+
+    @property
+    def template(self) -> str | None:
+        """The default template of a chat; None for completions, which have that of a local model."""
+        return None if self.way == "completions" else CHAT_TEMPLATE
 
     @property
     def revision(self) -> str:
@@ -137,7 +159,7 @@ class RemoteClassifier:
         def one(place: int) -> Any:
             text = frame.around(inputs.texts[place])[0]
             try:
-                return self._row(text, words)
+                return self._row(self.asked(frame, inputs.texts[place]), words)
             except BadAnswer as failure:
                 failures[place] = self.client.redact(f"{str(failure)[:300]} (text: {text[:60]!r})")
                 return as_content(even, {}) if words else even
@@ -163,11 +185,11 @@ class RemoteClassifier:
         tokens = sum(likely_tokens(frame.around(text)[0]) + extra for text in inputs.texts)
         return tokens, len(inputs.texts) * (1 if way in ("completions", "chat") else SHORT_ANSWER)
 
-    def _row(self, text: str, words: bool) -> Any:
-        """Log-probabilities of the labels after a text, with `words` also of likely words; BadAnswer without any."""
+    def _row(self, asked: Asked, words: bool) -> Any:
+        """Log-probabilities of the labels, with `words` also of likely words; BadAnswer without any."""
         if words:
-            return self.client.once([self.revision, text, "words"], lambda: self._with_words(text), self._has_words)
-        return self.client.once([self.revision, text], lambda: getattr(self, f"_by_{self.way}")(text), self._is_row)
+            return self.client.once([self.revision, asked, "words"], lambda: self._with_words(asked), self._has_words)
+        return self.client.once([self.revision, asked], lambda: getattr(self, f"_by_{self.way}")(asked), self._is_row)
 
     def _is_row(self, value: Any) -> bool:
         """Whether these are log-probabilities of the labels."""
@@ -179,12 +201,12 @@ class RemoteClassifier:
             return False
         return self._is_row(value.get("labels")) and all(map(_is_log, value["words"].values()))
 
-    def _with_words(self, text: str) -> dict[str, Any]:
+    def _with_words(self, asked: Asked) -> dict[str, Any]:
         """Log-probabilities of the labels and of the words that the server finds most likely.
 
         An answer without a label word can be used, since other words are learnt from: then all labels are equal.
         """
-        tops = self._tops_of_completion(text) if self.way == "completions" else self._tops_of_chat(text)
+        tops = self._tops_of_completion(asked) if self.way == "completions" else self._tops_of_chat(asked)
         try:
             labels = self._from_tops(tops)
         except BadAnswer:
@@ -206,7 +228,8 @@ class RemoteClassifier:
             for top in TOP if way in ("completions", "chat") else TOP[:1]:
                 self._top = top
                 try:
-                    getattr(self, f"_by_{way}")(f"The opposite of {self._lowered[0]} is")
+                    text = f"The opposite of {self._lowered[0]} is"
+                    getattr(self, f"_by_{way}")(text if way == "completions" else self.messages(Frame("", ""), text))
                 except BadAnswer as failure:
                     tried.append(f"{way}: {failure}")
                     if way == "parsed" and isinstance(failure, _NoLabel):
@@ -230,27 +253,27 @@ class RemoteClassifier:
         self.notes.append(f"{self.client.settings.base_url} was not probed: assuming free-text answers")
         return "parsed"
 
-    def _by_completions(self, text: str) -> list[float]:
-        return self._from_tops(self._tops_of_completion(text))
+    def _by_completions(self, asked: Asked) -> list[float]:
+        return self._from_tops(self._tops_of_completion(asked))
 
-    def _tops_of_completion(self, text: str) -> list[tuple[Any, Any]]:
-        answer = self.client.complete(text.rstrip(" "), 1, logprobs=self._top, temperature=0, seed=0)
+    def _tops_of_completion(self, asked: Any) -> list[tuple[Any, Any]]:
+        answer = self.client.complete(asked.rstrip(" "), 1, logprobs=self._top, temperature=0, seed=0)
         tops = dig(answer, "choices", 0, "logprobs", "top_logprobs", 0)
         if not isinstance(tops, dict):
             raise BadAnswer("the server gives no log-probabilities for completions")
         return list(tops.items())
 
-    def _by_chat(self, text: str) -> list[float]:
-        return self._from_tops(self._tops_of_chat(text))
+    def _by_chat(self, asked: Asked) -> list[float]:
+        return self._from_tops(self._tops_of_chat(asked))
 
-    def _tops_of_chat(self, text: str) -> list[tuple[Any, Any]]:
-        answer = self.client.chat(self.messages(text), 1, logprobs=True, top_logprobs=self._top, temperature=0, seed=0)
+    def _tops_of_chat(self, asked: Any) -> list[tuple[Any, Any]]:
+        answer = self.client.chat(asked, 1, logprobs=True, top_logprobs=self._top, temperature=0, seed=0)
         tops = dig(answer, "choices", 0, "logprobs", "content", 0, "top_logprobs")
         if not isinstance(tops, list):
             raise BadAnswer("the server gives no log-probabilities for chats")
         return [(entry.get("token"), entry.get("logprob")) for entry in tops if isinstance(entry, dict)]
 
-    def _by_constrained(self, text: str) -> list[float]:
+    def _by_constrained(self, asked: Asked) -> list[float]:
         schema = {
             "type": "object",
             "properties": {"label": {"type": "string", "enum": list(self.words.words.values())}},
@@ -258,7 +281,7 @@ class RemoteClassifier:
             "additionalProperties": False,
         }
         shape = {"type": "json_schema", "json_schema": {"name": "label", "strict": True, "schema": schema}}
-        said = self._said(text, response_format=shape)
+        said = self._said(asked, response_format=shape)
         try:
             label = json.loads(said)["label"].strip().lower()
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -267,21 +290,27 @@ class RemoteClassifier:
             raise BadAnswer(f"the server does not keep to the label words: it said {label[:80]!r}")
         return self._certain(self._lowered.index(label))
 
-    def _by_parsed(self, text: str) -> list[float]:
-        said = self._said(text)
+    def _by_parsed(self, asked: Asked) -> list[float]:
+        said = self._said(asked)
         places = [place_of(word, said.lower()) for word in self._lowered]
         known = [place for place in places if place is not None]
         if not known:
             raise _NoLabel(f"no label word in the answer {said[:80]!r}")
         return self._certain(places.index(min(known)))
 
-    def _said(self, text: str, **more: Any) -> str:
-        answer = self.client.chat(self.messages(text), WORDS_OUT, temperature=0, seed=0, **more)
+    def _said(self, asked: Any, **more: Any) -> str:
+        answer = self.client.chat(asked, WORDS_OUT, temperature=0, seed=0, **more)
         return texts_of(answer, "message", "content")[0]
 
-    def messages(self, text: str) -> list[dict[str, Any]]:
-        """The chat that asks for a label word after a text."""
-        return [{"role": "user", "content": f"{text} ...\n\n{self._instruction()}"}]
+    def asked(self, frame: Frame, text: str) -> Asked:
+        """What is sent for a text: a string to complete, or a chat."""
+        return frame.around(text)[0] if self.way == "completions" else self.messages(frame, text)
+
+    def messages(self, frame: Frame, text: str) -> list[dict[str, Any]]:
+        """The chat that asks for the label of a text."""
+        system, _, before = frame.before.rpartition("\n\n")
+        user = {"role": "user", "content": f"{before}{text}{frame.after}\n\n{self._instruction()}"}
+        return [{"role": "system", "content": system.strip()}, user] if system.strip() else [user]
 
     def _instruction(self) -> str:
         return self.client.settings.instruction.replace("{words}", " or ".join(self.words.words.values()))
@@ -330,10 +359,14 @@ def place_of(word: str, said: str) -> int | None:
 
 
 def open_classifier(
-    name: str, settings: RemoteSettings, words: Mapping[str, str], contact: bool = True
+    name: str,
+    settings: RemoteSettings,
+    words: Mapping[str, str],
+    contact: bool = True,
+    names: Mapping[str, str] | None = None,
 ) -> RemoteClassifier:
     """A labeller for a remote model: the server is probed, and `notes` report how labels are read.
 
     Without `contact` nothing is sent, and costs are those of the most expensive way.
     """
-    return RemoteClassifier(open_client(name, settings), words, contact)
+    return RemoteClassifier(open_client(name, settings), words, contact, names)

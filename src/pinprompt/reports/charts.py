@@ -136,8 +136,8 @@ def interval_chart(rows: Sequence[Row], *, title: str, label: Callable[[float], 
         return ""
     ends = [end for row in rows for end in (row.value, row.low, row.high) if end is not None]
     low, high = _padded(ends, False)
-    name_width, step, width = 90, 28, WIDTH
-    across = Axis(low, high, name_width + 8, width - 62)
+    name_width, step, width = 132, 28, WIDTH
+    across = Axis(low, high, name_width + 8, width - 70)
     height = step * len(rows) + 30
     foot = height - 22
     body = []
@@ -147,12 +147,12 @@ def interval_chart(rows: Sequence[Row], *, title: str, label: Callable[[float], 
         body.append(f'<text class="tick mid" x="{at:.1f}" y="{foot + 15}">{escape(label(tick))}</text>')
     for place, row in enumerate(rows):
         at, shade = step * place + 18, "s0" if place == 0 else "muted"
-        body.append(f'<text class="end{" strong" if place == 0 else ""}" x="{name_width}" y="{at + 4}">{_short(row.name, 14)}</text>')  # fmt: skip  # noqa: E501
+        body.append(f'<text class="end{" strong" if place == 0 else ""}" x="{name_width}" y="{at + 4}">{_short(row.name, 20)}</text>')  # fmt: skip  # noqa: E501
         if row.low is not None and row.high is not None:
             left, right = across.at(row.low), across.at(row.high)
             body.append(f'<line class="whisker {shade}" x1="{left:.1f}" x2="{right:.1f}" y1="{at}" y2="{at}"/>')
         body.append(f'<circle class="dot {shade}" cx="{across.at(row.value):.1f}" cy="{at}" r="5"/>')
-        body.append(f'<text class="strong" x="{width - 52}" y="{at + 4}">{escape(label(row.value))}</text>')
+        body.append(f'<text class="strong" x="{width - 58}" y="{at + 4}">{escape(label(row.value))}</text>')
     return _frame(title, height, body, width)
 
 

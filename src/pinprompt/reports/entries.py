@@ -12,16 +12,11 @@ from pinprompt.errors import SettingError, did_you_mean
 from pinprompt.folder.reading import RunRecord, inside, mapping, number, read_run
 from pinprompt.maths.bootstrap import Unit
 from pinprompt.methods.table import METHODS, SECTIONS
+from pinprompt.run.verdict import SPLITS, reported_split
 from pinprompt.wording import text
 
-SPLITS = ("test", "dev", "train")
 UNIT_KEYS = ("split", "images")  # task settings that runs are averaged over
-SEARCH_KEYS = (
-    "reward",
-    "weight_wrong",
-    "weight_right",
-    "labels",
-)  # change the search and how an answer is read, not the test
+SEARCH_KEYS = ("reward", "labels")  # change the search and how an answer is read, not the test
 NOT_VARIANTS = ("task", "budget", "scoring", "seed", "method")
 DEPTH = 4
 LEARNING = ("updates", "share_after_update", "calls", "enough_calls")
@@ -52,7 +47,6 @@ class Entry:
     learning: dict[str, float]
     """Of a Q-learning run: updates, share of prompts written after the first one, calls, and how many are enough."""
     prompt: str
-    command: str
 
     @property
     def too_few(self) -> bool:
@@ -81,7 +75,7 @@ def read_entries(folders: Iterable[Path | str], metric: str | None = None) -> tu
     notes: list[str] = []
     paths = dict.fromkeys(path for folder in folders for path in find_runs(folder) or [Path(folder)])
     for path in paths:
-        record = read_run(path, prompts=False, events=False)
+        record = read_run(path, events=False)
         notes += [f"{path}: {note}" for note in record.notes]
         if not record.result:
             notes.append(f"{path} has no result yet and was left out.")
@@ -93,7 +87,7 @@ def read_entries(folders: Iterable[Path | str], metric: str | None = None) -> tu
         else:
             entries.append(entry)
     if metric is not None and not entries and paths:
-        results = [read_run(path, prompts=False, events=False).result for path in paths]
+        results = [read_run(path, events=False).result for path in paths]
         known = {name for result in results for split in SPLITS for name in _metrics(result, split)}
         if known:
             raise SettingError(f"No run has the metric '{metric}': {did_you_mean(metric, known)}")
@@ -103,7 +97,7 @@ def read_entries(folders: Iterable[Path | str], metric: str | None = None) -> tu
 def _entry(record: RunRecord, metric: str | None) -> Entry | None:
     result, recipe = record.result, record.recipe
     name = metric or (result["primary"] if isinstance(result.get("primary"), str) else "score")
-    split = next((one for one in SPLITS if number(inside(result, one, name)) is not None), "train")
+    split = reported_split(result, name) or "train"
     value = number(inside(result, split, name))
     if value is None and name == "score":
         value = number(result.get("score"))
@@ -153,19 +147,12 @@ def _entry(record: RunRecord, metric: str | None) -> Entry | None:
         },
         learning=_learning(result),
         prompt=text(result.get("prompt") or "", 400),
-        command=_command(record),
     )
 
 
 def _learning(result: dict[str, Any]) -> dict[str, float]:
     found = {name: value for name in LEARNING if (value := number(result.get(name))) is not None}
     return found if len(found) == len(LEARNING) else {}
-
-
-def _command(record: RunRecord) -> str:
-    from pinprompt.reports.report_parts import command
-
-    return command(record)
 
 
 def _said(tree: object) -> str:

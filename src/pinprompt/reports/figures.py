@@ -51,7 +51,7 @@ def learning_curves(table: ScoreTable, column: str, axis: str = "calls") -> list
     """
     found = []
     for row in sorted(table.rows, key=by_number):
-        runs = [read_run(entry.folder, prompts=False) for entry in table.runs.get((row, column), ())]
+        runs = [read_run(entry.folder) for entry in table.runs.get((row, column), ())]
         curves = [greedy_progress(record) if axis == "greedy" else progress(record, axis) for record in runs]
         drawn = [points for points in curves if points]
         if drawn:
@@ -203,7 +203,7 @@ def write_figures(folders: Iterable[Path | str], out: Path | str) -> list[Path]:
                 drawn[f"ablation-{setting}{end}"] = draw_ablation(lines, setting, table.metric)
     runs = [entry for table in tables for group in table.runs.values() for entry in group]
     if len(runs) == 1:
-        charts = learning_charts(read_run(runs[0].folder, prompts=False))
+        charts = learning_charts(read_run(runs[0].folder))
         drawn |= {name: svg for name, (_, _, svg) in charts.items()}
     written = [save(Path(out) / f"{name}.svg", svg) for name, svg in drawn.items() if svg]
     if not written:

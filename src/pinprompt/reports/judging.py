@@ -239,7 +239,7 @@ def _keep(run: JudgedRun, model: str, costs: Mapping[str, float | None]) -> None
     from pinprompt.folder.reading import read_run
     from pinprompt.reports.report import write_report
 
-    others = [one for one in read_run(run.folder, prompts=False, events=False).judgements if one.get("model") != model]
+    others = [one for one in read_run(run.folder, events=False).judgements if one.get("model") != model]
     rows = {"model": model, "opinions": [one.data() for one in run.opinions], "costs": dict(costs)}
     write_json(run.folder / FILE, {"judgements": [*others, rows]})
     write_report(run.folder)

@@ -168,8 +168,6 @@ def _reading(record: RunRecord) -> dict[str, Any]:
     """How labels are read from the answers to the prompt found: a sentence, and the learnt words of each label."""
     known = mapping(record.result.get("readout"))
     learnt = [one for one in map(mapping, sequence(known.get("words"))) if isinstance(one.get("word"), str)]
-    if not learnt:
-        return {"said": _calibration(known), "words": []}
     own_words = mapping(inside(record.result, "sent", "words"))
     words: dict[str, list[str]] = {}
     for one in learnt:
@@ -178,25 +176,28 @@ def _reading(record: RunRecord) -> dict[str, Any]:
         spelled = words.setdefault(text(named, 40), [])
         if one["word"].casefold() not in map(str.casefold, spelled):
             spelled.append(text(one["word"], 40))
-    said = (
-        f"Labels are learnt: besides its label word, a label is read from the log-probabilities of {len(learnt)} other "
-        f"words, with weights learnt from {plain(number(known.get('rows')) or 0)} labelled rows, without further "
-        "calls. Figures by the label words alone are called raw, and calibrated if the prompt's bias is removed."
-    )
-    return {"said": said, "words": [(label, ", ".join(own[:WORDS_SHOWN])) for label, own in words.items()]}
+    return {
+        "said": reading_said(known, len(learnt)),
+        "words": [(label, ", ".join(own[:WORDS_SHOWN])) for label, own in words.items()],
+    }
 
 
-def _calibration(known: Mapping[str, Any]) -> str:
-    """The calibration of labels, with the offsets of the prompt found."""
+def reading_said(known: Mapping[str, Any], learnt: int) -> str:
+    """How labels are read from the answers, and why, in a sentence or two; '' if they are read as they are said."""
     offsets = [(label, number(value)) for label, value in mapping(known.get("offsets")).items()]
-    shown = ", ".join(f"{text(label, 40)} {value:+.3f}" for label, value in offsets[:20] if value is not None)
-    if not shown:
+    if not offsets:
         return ""
-    rows = number(known.get("rows"))
-    return (
-        f"Labels are calibrated: from a prompt's label log-probabilities their mean over {plain(rows or 0)} training "
-        f"rows is taken away ({shown} for the found prompt). Figures without it are called raw."
-    )
+    rows = f"the {plain(number(known.get('rows')) or 0)} labelled rows"
+    names = "Figures by the label words alone are called raw, and calibrated if the prompt's bias is removed."
+    chosen = f": of learnt, calibrated and raw label words, the most likely on {rows}"
+    chosen = chosen if known.get("kind") == "learnt" else ""
+    if learnt:
+        return f"Labels are read from the label words and {learnt} other words of the same answers{chosen}. {names}"
+    if not any(value for _, value in offsets):
+        return f"Labels are read by the label words as they are{chosen}. {names}"
+    shown = ", ".join(f"{text(label, 40)} {value:+.3f}" for label, value in offsets[:20] if value is not None)
+    taken = f"their mean log-probabilities are taken away ({shown})"
+    return f"Labels are read by calibrated label words, {taken}{chosen}. Figures without this are called raw."
 
 
 def _score_chart(record: RunRecord, prompts: list[tuple[str, Any, dict[str, Any]]]) -> str:
@@ -222,16 +223,16 @@ def top(record: RunRecord) -> Part | None:
     rows = [row for row in sequence(record.result.get("top")) if isinstance(row, dict)][:20]
     if not rows:
         return None
-    for_each = [dict(row, perplexity=perplexity_of(row)) for row in rows]
-    known = ("score", "dev", "perplexity", "in_text")
-    names = [name for name in known if any(number(row.get(name)) is not None for row in for_each)]
+    # Not the perplexity by itself: that of short prompts is mostly that of their first token.
+    known = ("score", "dev", "in_text")
+    names = [name for name in known if any(number(row.get(name)) is not None for row in rows)]
     shown = [
         {
             "prompt": text(row.get("prompt", ""), 600).strip(" "),
             "source": text(row.get("source") or "", 40),
             "cells": [metric(name, number(row.get(name))) for name in names],
         }
-        for row in for_each
+        for row in rows
     ]
     titles = {"score": "score", "dev": "dev score"}
     return {
@@ -240,12 +241,6 @@ def top(record: RunRecord) -> Part | None:
         "score_is": text(record.result.get("score_is") or "", 400),
         "sources": any(row["source"] for row in shown),
     }
-
-
-def perplexity_of(row: dict[str, Any]) -> float | None:
-    """A row's perplexity, next to its score or under `readability`."""
-    found = number(row.get("perplexity"))
-    return number(inside(row, "readability", "perplexity")) if found is None else found
 
 
 def command(record: RunRecord) -> str:
@@ -280,7 +275,6 @@ MAX_EXAMPLES = 12  # examples of a kind
 MINUS = "\N{MINUS SIGN}"
 LABELS = 30  # classes of a confusion matrix that is still drawn
 MARKS = ("relevance", "interpretability")
-BEFORE, AFTER = ("source", "before", "text", "input"), ("rewrite", "after", "output", "best")
 
 
 def tokens(record: RunRecord) -> list[Part] | None:
@@ -307,6 +301,7 @@ def tokens(record: RunRecord) -> list[Part] | None:
                 "without": None if without is None else digits(without),
                 "worth": None if worth is None else f"{sign}{digits(abs(worth))}",
                 "kind": "" if worth is None else kind,
+                "stays": text(raw.get("stays") or "", 200),
                 "bars": [
                     {"name": name, "q": digits(value), "width": _width(value, known), "own": own}
                     for name, value, own in bars
@@ -400,21 +395,18 @@ def judgements(record: RunRecord) -> list[Part]:
 
 def rewrites(record: RunRecord) -> Part | None:
     """Texts before and after rewriting, with the judges' scores."""
-    rows = [row for row in sequence(inside(record.result, "tables", "rewrites")) if isinstance(row, dict)][
-        : 2 * MAX_EXAMPLES
-    ]
-    before = next((name for name in BEFORE if any(name in row for row in rows)), None)
-    after = next((name for name in AFTER if any(name in row for row in rows)), None)
-    if before is None or after is None:
+    given = sequence(inside(record.result, "tables", "rewrites"))[: 2 * MAX_EXAMPLES]
+    rows = [row for row in given if isinstance(row, dict)]
+    if not rows:
         return None
     known = (name for row in rows for name, value in row.items() if number(value) is not None)
-    names = [name for name in dict.fromkeys(known) if name not in (before, after)][:6]
+    names = [name for name in dict.fromkeys(known) if name not in ("source", "rewrite")][:6]
     return {
         "names": [title(text(name, 30)) for name in names],
         "rows": [
             {
-                "before": text(row.get(before, ""), 500),
-                "after": text(row.get(after, ""), 500),
+                "before": text(row.get("source", ""), 500),
+                "after": text(row.get("rewrite", ""), 500),
                 "cells": [metric(name, number(row.get(name))) for name in names],
             }
             for row in rows
@@ -478,18 +470,15 @@ def _pictures(rows: Any) -> list[Part]:
 
 
 def front(record: RunRecord) -> str:
-    """The Pareto front of score and readability, if prompts have both a score and a perplexity."""
-    rows = [row for row in [*sequence(record.result.get("top")), *record.prompts] if isinstance(row, dict)]
+    """The Pareto front of score and readability of the finalists."""
     points = set()
-    for row in rows:
-        score, perplexity = number(row.get("score", row.get("train"))), perplexity_of(row)
+    for row in map(mapping, sequence(record.result.get("top"))):
+        score, perplexity = number(row.get("score")), number(row.get("in_text"))
         if score is not None and perplexity is not None and perplexity > 0:
             points.add((perplexity, score))
-    best = pareto(sorted(points))
-    kept = best + sorted(points - set(best), key=lambda point: -point[1])[:600]
-    return scatter(
-        kept, best, title="Score against perplexity", x="perplexity (lower is more readable)", y="score", log_x=True
-    )
+    name = "perplexity in a text"
+    best, x = pareto(sorted(points)), f"{name} (lower reads better)"
+    return scatter(sorted(points), best, title=f"Score against {name}", x=x, y="score", log_x=True)
 
 
 def pareto(points: list[Point]) -> list[Point]:

@@ -212,7 +212,7 @@ def _metrics(table: ScoreTable) -> list[Grid]:
     found = []
     for column in table.columns:
         cells = {(row, name): cell for (row, at, name), cell in table.metrics.items() if at == column}
-        names = list(dict.fromkeys(name for _, name in cells))
+        names = [name for name in dict.fromkeys(name for _, name in cells) if not name.endswith("majority")]
         if len(names) >= MANY:
             found.append(_measures(f"{table.title}: all measures on {column}", table.rows, names, cells))
     return found

@@ -26,9 +26,7 @@ from pinprompt.agreement import agreed_in_advance, says_yes
 from pinprompt.agreement import answering as answering
 from pinprompt.errors import NotAgreed, PinpromptError
 from pinprompt.files import loads, opener, write_json
-from pinprompt.methods.table import row_of
 from pinprompt.models.cache import home
-from pinprompt.models.sources import looks_like_id
 from pinprompt.recipe.recipe import Recipe
 from pinprompt.recipe.task_sections import RemoteSettings
 from pinprompt.wording import text
@@ -90,20 +88,12 @@ class ConsentRequest:
 
 def request_of(recipe: Recipe) -> ConsentRequest:
     """What a recipe would do, found without importing anything."""
-    places = {"task.function": getattr(recipe.task, "function", "")}
-    row = row_of(recipe.method)
-    if ":" in recipe.method:
-        places["method"] = recipe.method
-    places |= {f"{row.section}.{name}": str(getattr(recipe.method_settings, name)) for name in row.code}
+    places = {"task.function": getattr(recipe.task, "function", ""), "method": recipe.method}
     code, files = [], list[tuple[str, str]]()
     for setting, place in places.items():
-        kind, _, what = place.partition(":")
-        if kind == "seq2seq" and (Path(what).exists() or not looks_like_id(what)):
-            files.append((setting, what))
-        elif ":" in place and kind != "seq2seq":
-            origin = origin_of(place.partition(":")[0])
-            if not _installed(place, origin):
-                code.append((setting, place, origin))
+        module, colon, _ = place.partition(":")
+        if colon and not _installed(place, origin := origin_of(module)):
+            code.append((setting, place, origin))
     model, server = str(getattr(recipe.task, "model", "")), None
     if model.startswith("remote:"):
         server = (model.removeprefix("remote:"), recipe.remote.base_url, recipe.remote.key_env)

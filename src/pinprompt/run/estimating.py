@@ -130,7 +130,7 @@ def _estimate(
 ) -> dict[str, Any]:
     remote, named = build.is_remote(recipe), False
     if given is None and isinstance(recipe.task, CustomSettings):
-        named, given = True, FunctionTask(_not_called, calls_per_prompt=recipe.task.calls_per_prompt)
+        named, given = True, FunctionTask(_not_called)
     started, device = time.perf_counter(), build.choose_device(device)
     task = given or build.build_task(recipe, device, contact=False)
     loading = time.perf_counter() - started
@@ -146,6 +146,7 @@ def _estimate(
         "enough_calls": cost.enough,
         "minutes": None,
         "reported": reported,
+        "passes_per_call": getattr(task, "passes", 1),
     }
     figures |= _tokens_and_money(recipe, task, cost, report)
     if remote:
@@ -328,9 +329,16 @@ def report_cost(recipe: Recipe, task: Task, cost: Cost) -> tuple[int, int, int]:
 def with_report_inside(recipe: Recipe, task: Task, method: Any = None) -> Recipe:
     """For a model behind an API, `budget.calls` is all that is sent: the search gets what the report leaves.
 
-    Also if no report is wanted yet, so that the same search is continued when it is.
+    Where outputs are sampled, the report takes about as long as the search: there `budget.minutes` are for both, by
+    their calls. Also if no report is wanted yet, so that the same search is continued when it is.
     """
     limits = recipe.budget
+    if task.info.stochastic and billed(task) is None and limits.minutes is not None:
+        cost = cost_of(recipe, task, method)
+        report = sum(asked.calls for asked in _report(recipe, task, True, method))
+        share = min(0.5, (cost.calls or 1) / max(1, (cost.calls or 1) + report))
+        shorter = limits.model_copy(update={"minutes": limits.minutes * share})
+        return recipe.model_copy(update={"budget": shorter})
     if billed(task) is None or limits.calls is None or limits.total_calls is not None:
         return recipe
     left, total = limits.calls, limits.calls

@@ -16,7 +16,7 @@ from pinprompt.answers.budget import Reservation
 from pinprompt.errors import BudgetSpent, RunError, SettingError, UselessAnswers
 from pinprompt.folder.folder import RunFolder
 from pinprompt.folder.identity import changed_files
-from pinprompt.folder.reading import WITH_TEXTS, changed_since, read_environment, read_run, sequence
+from pinprompt.folder.reading import WITH_TEXTS, changed_since, read_json, read_run, sequence
 from pinprompt.methods.protocol import Candidate, Finalist, Outcome, Search
 from pinprompt.methods.selection import announce, ask_blocks, ensemble, facts_of, row_means, select
 from pinprompt.methods.table import METHODS, row_of
@@ -40,6 +40,7 @@ from pinprompt.tasks.protocol import (
     Windowed,
     hand_written,
 )
+from pinprompt.tasks.protocol import splits as task_splits
 from pinprompt.values import Evaluation, Event, Listener, Prompt
 
 MAY_CHANGE = ("budget", "scoring", "private")
@@ -134,7 +135,7 @@ def result_of(folder: Path) -> Result:
     changed = changed_since(folder, {"result.json"})
     if changed:
         raise RunError(f"{folder}: {changed[0]} Resume the run to write it again.")
-    data = read_run(folder, prompts=False).result
+    data = read_run(folder).result
     if not data and not (folder / "result.json").exists():
         raise RunError(f"{folder} has no answer yet: its run did not end; `pinprompt resume {folder}` continues it")
     for name, kinds in RESULT.items():
@@ -268,7 +269,7 @@ def run(
 def _keep_environment(record: RunFolder, here: dict[str, Any], notes: Callable[[str], None]) -> None:
     """Warn if a run is resumed on another machine or with other libraries; environment.json records them."""
     try:
-        kept = read_environment(record.path)
+        kept = read_json(record.path, "environment.json")
     except RunError as error:
         notes(f"{error} It is restored.")
         kept = {}
@@ -330,7 +331,7 @@ def _finished(recipe: Recipe, record: RunFolder, notes: Callable[[str], None], r
 def _unreported(folder: Path) -> bool:
     """Whether a run ended without its report."""
     try:
-        return read_run(folder, prompts=False, events=False).result.get("reported") is False
+        return read_run(folder, events=False).result.get("reported") is False
     except RunError:
         return False  # damage is checked separately
 
@@ -563,7 +564,31 @@ def _tokens(
         evaluator.score(new, report=True)
     worth = {one.text: score.value for one in asked if (score := evaluator.known(one, "train"))}
     scores = {"score_with": worth[prompt.text] if other_rows else found.score}
-    return [{**part, **scores, "score_without": worth.get(text)} for part, text in zip(parts, rest, strict=True)]
+    made = []
+    for part, text in zip(parts, rest, strict=True):
+        stays = {"stays": why} if text and (why := _why_it_stays(search, prompt, Prompt(text))) else {}
+        made.append({**part, **scores, "score_without": worth.get(text), **stays})
+    return made
+
+
+def _why_it_stays(search: Search, prompt: Prompt, shorter: Prompt) -> str:
+    """Why a word whose removal raises the score on train is not removed; '' if it does not raise it."""
+    gains = []
+    for split in [split for split in task_splits(search.task) if split != "test"]:
+        ours, theirs = (search.evaluator.known(one, split) for one in (prompt, shorter))
+        if ours is not None and theirs is not None:
+            gains.append(row_means(theirs) - row_means(ours))
+    if not gains or gains[0].mean() <= 0:
+        return ""
+    gain, chosen = np.concatenate(gains), len(gains) > 1
+    count = len(gain)
+    error = gain.std(ddof=1) / math.sqrt(count) if count > 1 else math.inf
+    where = f"the {count:,} rows that choose" if chosen else f"{count:,} training rows"
+    if gain.mean() <= error:
+        return f"kept: on {where} its removal gains {gain.mean():.1f}, less than the standard error ({error:.1f})"
+    if chosen:
+        return f"kept although its removal gains {gain.mean():.1f} on {where}: with it the prompt reads better"
+    return "kept: the search did not try the prompt without it on the rows of dev, which also choose"
 
 
 def _fluency(texts: Sequence[str], writer: Callable[[], Any]) -> dict[str, dict[str, float]]:

@@ -303,7 +303,7 @@ def rewrite(
     """
     texts = _texts_of(texts)
     build.set_threads(threads)
-    recipe, prompt, kept = recipe_of(run), found_prompt(run).text, reading.read_judges(Path(run))
+    recipe, prompt, kept = recipe_of(run), found_prompt(run).text, reading.read_json(Path(run), "judges.json")
     if recipe.task.kind != "style-transfer":
         raise SettingError(f"{run} is a {recipe.task.kind} run; rewrite works with a style-transfer run")
     consent.agree(recipe, run, reads=not kept)

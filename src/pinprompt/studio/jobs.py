@@ -37,6 +37,8 @@ class Job:
     state: str = "waiting"
     """waiting, running, stopping, finished, stopped, failed or withdrawn."""
     message: str = ""
+    doing: str = ""
+    """The last line that its process printed."""
     asked: float = field(default_factory=time.time)
     process: asyncio.subprocess.Process | None = field(default=None, repr=False)
 
@@ -48,7 +50,8 @@ class Job:
     def data(self) -> dict[str, Any]:
         """As JSON values for the page."""
         search = {"title": self.search.title, "command": self.search.command}
-        return {"number": self.number, "run": self.run, "state": self.state, "message": self.message, **search}
+        kept = {name: getattr(self, name) for name in ("number", "run", "state", "message", "doing")}
+        return kept | search
 
 
 class Jobs:
@@ -137,11 +140,11 @@ class Jobs:
 
     async def _run(self, job: Job) -> None:
         try:
-            job.process = await start(job.search.process("--quiet", "--json"))
+            job.process = await start(job.search.process("--json"))
             if job.state == "stopping":
                 _interrupt(job.process)
             self.tell()
-            said = await _last_words(job.process)
+            said = await self._heard(job)
             code = await job.process.wait()
         except OSError as error:
             job.state, job.message = "failed", f"The search could not be started: {error.strerror}."
@@ -154,6 +157,18 @@ class Jobs:
                 job.state, job.message = "failed", reason(said, code)
         self._next()
         self.tell()
+
+    async def _heard(self, job: Job) -> str:
+        """What a search prints, to its end; its last line is shown meanwhile."""
+        kept = b""
+        assert job.process is not None
+        assert job.process.stderr is not None
+        while part := await job.process.stderr.read(4096):
+            kept = (kept + part)[-LAST_WORDS:]
+            lines = [line for line in kept.decode("utf-8", "replace").splitlines() if line.strip()]
+            job.doing = text(re.sub(r"^\[ *[\d.]+ s\] ", "", lines[-1]), 300) if lines else ""
+            self.tell()
+        return kept.decode("utf-8", "replace")
 
     async def _end(self, job: Job) -> None:
         process = job.process
@@ -209,14 +224,6 @@ def reason(said: str, code: int) -> str:
         name = signal.Signals(-code).name if -code in {one.value for one in signal.Signals} else str(-code)
         return f"The process was ended by {name}. It can be resumed."
     return text(lines[-1], 600) if lines else f"The process ended with exit code {code} and no message."
-
-
-async def _last_words(process: asyncio.subprocess.Process) -> str:
-    kept = b""
-    assert process.stderr is not None
-    while part := await process.stderr.read(4096):
-        kept = (kept + part)[-LAST_WORDS:]
-    return kept.decode("utf-8", "replace")
 
 
 def _interrupt(process: asyncio.subprocess.Process | None) -> None:

@@ -126,7 +126,7 @@ def live_part(run_list: RunList, root: str, run: str, library: Library, job: dic
 
 def _record(folder: Path) -> RunRecord:
     try:
-        return read_run(folder, prompts=False)
+        return read_run(folder)
     except RunError as error:
         # A run's page shows what is wrong with the run.
         return RunRecord(folder, notes=(text(str(error), 600),))
@@ -237,7 +237,7 @@ def _row_by_row(places: Sequence[Place]) -> list[dict[str, str]]:
                     "first": f"{ours}: {metric(name, best)}",
                     "second": f"{theirs}: {metric(name, value)}",
                     "difference": metric(name, difference.mean),
-                    "interval": f"{metric(name, low)} to {metric(name, high)}",
+                    "interval": f"{metric(name, low + 0.0)} to {metric(name, high + 0.0)}",
                     "p": shown_p(mcnemar(right, wrong) if exact else difference.p),
                     "rows": f"{plain(rows)} rows of {split}, {title(name)}",
                 }

@@ -5,6 +5,7 @@ Only as much is read as a card needs, and of a growing folder only what is new, 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -19,7 +20,7 @@ import numpy as np
 from pinprompt.answers.table import unpack_answers
 from pinprompt.errors import PinpromptError
 from pinprompt.files import is_held, object_of, opener
-from pinprompt.folder.reading import MARKS, RunRecord, inside, mapping, number, read_result, read_text, sequence
+from pinprompt.folder.reading import MARKS, RunRecord, inside, mapping, number, read_json, read_text, sequence
 from pinprompt.maths import labels, readout
 from pinprompt.reports import report_parts
 from pinprompt.run.verdict import judge_result, reported_split
@@ -183,7 +184,8 @@ def what_happened(folder: Path, busy: bool) -> str:
     if busy and kind == "evaluating":
         return f"Evaluating the {text(event.get('name') or '', 40)} prompt on {text(event.get('split') or '', 20)}"
     if busy:
-        return f"Searching: {how_far}{so_far}" if kind == "step" else "Searching" if kind else "Starting"
+        begun = {"start": "Writing the first prompts", None: "Starting"}
+        return f"Searching: {how_far}{so_far}" if kind == "step" else begun.get(kind, "Searching")
     if not kind or kind == "start":
         return "Stopped before its first step"
     if kind == "step":
@@ -192,7 +194,7 @@ def what_happened(folder: Path, busy: bool) -> str:
 
 
 def _card(place: Place, busy: bool) -> Card:
-    result = read_result(place.path)
+    result = read_json(place.path, "result.json")
     # Settings are found with a pattern: parsing five hundred recipes would take too long.
     settings: dict[str, str] = {}
     for name, value in SETTING.findall(read_text(place.path, "recipe.toml") or ""):
@@ -296,6 +298,13 @@ class Tail:
         if len(lines) == 1 and len(data) == CHUNK:
             self.offset += CHUNK  # pinprompt never writes a line longer than a chunk
         return rows
+
+    def skip(self) -> None:
+        """Leave out what is already there, unless it is little."""
+        with contextlib.suppress(OSError):
+            found = os.lstat(self.path)
+            if found.st_size > CHUNK:
+                self.offset, self._file = found.st_size, found.st_ino
 
     def _begin_again(self, file: int) -> None:
         if self.offset:

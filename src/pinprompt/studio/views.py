@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from pinprompt.files import is_held
-from pinprompt.folder.reading import MARKS, number, read_result, read_run, read_text
+from pinprompt.folder.reading import MARKS, number, read_json, read_run, read_text
 from pinprompt.reports import report
 from pinprompt.reports.usage import TOOLS, export, sent_of
 from pinprompt.studio import forms, pages, trying
@@ -146,6 +146,7 @@ async def _events(studio: Studio, run: str | None, offset: int) -> AsyncIterator
     """Server-sent events: the queue of searches when it changes, and new events of a run folder."""
     told, state, quiet = -1, None, 0.0
     tail: Tail | None = None
+    asked: Tail | None = None
     while not studio.closing():
         if told != studio.jobs.version:
             told = studio.jobs.version
@@ -153,8 +154,13 @@ async def _events(studio: Studio, run: str | None, offset: int) -> AsyncIterator
         if run is not None:
             if tail is None:
                 with contextlib.suppress(Refused):
-                    tail = Tail(studio.run_list.path(run) / "events.jsonl", offset)
-            if tail is not None:
+                    folder = studio.run_list.path(run)
+                    tail, asked = Tail(folder / "events.jsonl", offset), Tail(folder / "answers.jsonl")
+                    asked.skip()
+            if tail is not None and asked is not None:
+                tried = [line.get("text") for _, line in asked.new() if line.get("report") is False]
+                if tried and isinstance(tried[-1], str) and is_held(tail.path.parent):
+                    yield _message("trying", {"prompt": text(tried[-1], 300)})
                 cuts = tail.cuts
                 new = tail.new()
                 if tail.cuts != cuts:
@@ -221,7 +227,7 @@ async def _take(studio: Studio, request: Request) -> Response:
         content = (await asyncio.to_thread(lambda: report.render(read_run(folder)))).encode()
         return _download(content, f"{name}-report.html", "text/html; charset=utf-8")
     if what in TOOLS:
-        file, exported = export(sent_of(await asyncio.to_thread(read_result, folder), name), what)
+        file, exported = export(sent_of(await asyncio.to_thread(read_json, folder, "result.json"), name), what)
         return _download(exported.encode(), f"{name}-{file}", "application/octet-stream")
     if what not in TAKEN:
         raise Refused(404, "There is no download of that name.")
@@ -341,7 +347,7 @@ async def _resume(studio: Studio, request: Request) -> Response:
 async def _vary(studio: Studio, request: Request) -> Response:
     form = await _form(request)
     run, folder = str(form.get("run")), _agreed(studio, form)
-    record = read_run(folder, prompts=False, events=False)
+    record = read_run(folder, events=False)
     search = forms.variation(studio.root, folder, record.recipe, form)
     job = studio.jobs.of(run)
     if job is not None and not job.over:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -41,6 +42,8 @@ CHUNK = 16
 """Number of prompts asked about together: they share passes and prefixes."""
 _CUT_SHOWN = 5  # maximum number of truncated texts named in a note
 _METRICS = {"accuracy": maths.accuracy, "macro_f1": maths.macro_f1}
+EXAMPLE_TOKENS = 256
+"""Maximum number of tokens of a prompt with examples: each of its calls reads them all."""
 MISTAKES = 100
 """How many mistakes a wrong label counts for on a row that must stay right."""
 
@@ -132,8 +135,7 @@ class ClassificationTask(Shown):
         if draws and draws[0].report:  # a report shows whatever the model makes of a hand-written prompt
             problems = [None] * len(prompts)
         usable = [prompt for prompt, problem in zip(prompts, problems, strict=True) if problem is None]
-        inputs = self.inputs(rows)
-        answered = iter(self._answered(usable, rows, inputs) if usable else [])
+        answered = iter(self._answered(usable, rows) if usable else [])
         width = len(self.labels) + len(self._others)
         unanswered = np.full((len(rows), width), np.nan, dtype=np.float32)
         return [
@@ -141,7 +143,35 @@ class ClassificationTask(Shown):
             for problem in problems
         ]
 
-    def _answered(self, prompts: Sequence[Prompt], rows: tuple[int, ...], inputs: Inputs) -> list[Answers]:
+    def _answered(self, prompts: Sequence[Prompt], rows: tuple[int, ...]) -> list[Answers]:
+        """Answers of each prompt; a row that is one of a prompt's examples is asked without it."""
+        apart = {prompt: self._examples_in(prompt, rows) for prompt in prompts}
+        plain = [prompt for prompt in prompts if not apart[prompt]]
+        found = dict(zip(plain, self._asked(plain, rows, self.inputs(rows)), strict=True)) if plain else {}
+        for prompt, shown in apart.items():
+            if shown:
+                others = tuple(row for row in rows if row not in shown)
+                parts = [(prompt, others), *((Prompt(text), (row,)) for row, text in shown.items())]
+                answers = Answers()
+                for asked, own in parts:
+                    inputs = self.model.prepare([self.rows[row].input for row in own])
+                    answers = answers.joined(self._asked([asked], own, inputs)[0]) if own else answers
+                found[prompt] = replace(answers, rows=rows, contents=answers.on(rows))
+        return [found[prompt] for prompt in prompts]
+
+    def _examples_in(self, prompt: Prompt, rows: Sequence[int]) -> dict[int, str]:
+        """The rows that are among a prompt's examples, each with the prompt without it."""
+        if "{text}" not in prompt.text:
+            return {}
+        words = list(self.data.words.values())
+        found = {
+            row: prompts.without_example(prompt.text, self.rows[row].input, words[self._targets[row]], self.template)
+            for row in rows
+            if self.rows[row].input in prompt.text
+        }
+        return {row: text for row, text in found.items() if text is not None}
+
+    def _asked(self, prompts: Sequence[Prompt], rows: tuple[int, ...], inputs: Inputs) -> list[Answers]:
         if self._fallible is None:
             return [Answers(rows, logs) for logs in self._log_probs(prompts, inputs)]
         found = []
@@ -379,6 +409,11 @@ class ClassificationTask(Shown):
         return {"macro_f1": tuple(found.round(6).tolist())}
 
     @property
+    def passes(self) -> int:
+        """How many forward passes a call takes: label words of several tokens with other beginnings take one each."""
+        return 1 if self._fallible is not None else len({tuple(ids[:-1]) for ids in self.model.words.ids})
+
+    @property
     def _others(self) -> tuple[str, ...]:
         """The words besides the label words whose log-probabilities are in every answer."""
         return tuple(getattr(self.model.words, "others", ()))
@@ -404,7 +439,9 @@ class ClassificationTask(Shown):
     def _readout_facts(self, answers: Answers, fit: Sequence[int]) -> dict[str, Any]:
         """How labels are read from a prompt's answers, as in result.json."""
         found = self.readout if self.readout is not None else self._fitted(answers, fit).readout
-        offsets = self._offsets(answers, fit) if fit else ()
+        offsets: Sequence[float] = (0.0 - found.bias).tolist()
+        if found.words:
+            offsets = self._offsets(answers, fit) if fit else ()
         return {
             "kind": self.reading,
             "offsets": dict(zip(self.labels, offsets, strict=False)),
@@ -437,7 +474,7 @@ class ClassificationTask(Shown):
             raise SettingError("the prompt has no readout of its labels, and there are no training rows to learn one")
         places = tuple(range(len(texts)))
         inputs = self.model.prepare([text.strip() for text in texts])
-        [answers] = self._answered([prompt], places, inputs)
+        [answers] = self._asked([prompt], places, inputs)
         if answers.failures:
             first = next(iter(answers.failures.values()))
             raise ModelError(
@@ -461,7 +498,7 @@ class ClassificationTask(Shown):
         """Prompts to compare with: 'manual' (the user's or the dataset's own) and 'default' (from the names of labels).
 
         Besides these 'instructions' if there are any, 'in-context' if an example fits, and for a model with a chat
-        template 'chat': the instruction in its chat format.
+        template 'chat': a plain instruction in its chat format. The user's own instruction is in that format too.
         """
         prompt, manual = self._manual()
         text, own = prompts.manual_text(prompt, manual, self.template), self.settings.manual is not None
@@ -473,24 +510,49 @@ class ClassificationTask(Shown):
             default = prompts.manual_text(*usual, self.template)
             found += [Draft(default, "default")] if default != text else []
         instruction = self.settings.instruction or (self.data.card.instruction if self.data.card else None)
-        if instruction:
+        chats = self._chats()
+        if self.settings.instruction and chats:
+            found.append(Draft(chats.pop(0), "instructions"))
+        elif instruction:
             found.append(Draft(prompts.instructions_text(instruction, prompt, manual, self.model.kind), "instructions"))
-        room = self.model.encoder.window - min(self._longest, self.model.encoder.window // 2)
 
         def fits(text: str) -> bool:
-            return len(self.model.encoder.ids([text])[0]) <= room
+            return len(self.model.encoder.ids([text])[0]) <= self._room
 
         examples, seed = self.data.splits["train"], derive(self.seed, IN_CONTEXT)
         shown = prompts.in_context_text(examples, self.data.words, prompt, manual, seed, fits)
-        if self._fallible is None:
-            asked = prompts.chat_instruction(instruction, self.data.words)
-            found += [Draft(text, CHAT) for text in self.model.chats(asked) if whole(text, "causal")]
+        found += [Draft(text, CHAT) for text in chats]
         return found if shown is None else [*found, Draft(shown, IN_CONTEXT)]
 
+    def with_examples(self, best: Sequence[Prompt], seed: int) -> list[Prompt]:
+        """The best prompts with examples before the text, in turn: one per class, or two, drawn at random."""
+        members = prompts.by_label(self.data.splits["train"], self.labels)
+        plain = [prompt.text for prompt in best if "{text}" not in prompt.text]
+        found: dict[str, Prompt] = {}
+        for number in range(self.settings.examples if plain and all(members) else 0):
+            chance = random.Random(derive(seed, "examples", number))
+            each = 1 + number // len(plain) % 2 if len(self.labels) == 2 else 1
+            drawn = [one for own in members for one in chance.sample(own, min(each, len(own)))]
+            chance.shuffle(drawn)
+            text = prompts.with_examples(drawn, self.data.words, plain[number % len(plain)], self.template)
+            if len(self.model.encoder.ids([text])[0]) <= min(EXAMPLE_TOKENS, self._room):
+                found.setdefault(text, Prompt(text))
+        return list(found.values())
+
+    def _chats(self) -> list[str]:
+        """The user's instruction and a plain one, in the model's chat format."""
+        if self._fallible is not None:
+            return []
+        asked = [
+            prompts.chat_instruction(one, tuple(self.data.names.values())) for one in (self.settings.instruction, None)
+        ]
+        return [text for one in dict.fromkeys(asked) for text in self.model.chats(one) if whole(text, "causal")]
+
     @cached_property
-    def _longest(self) -> int:
-        """Tokens of the longest training text; texts may have megabytes, so they are counted once."""
-        return max(map(len, self.model.encoder.pieces([row.input for row in self.rows if row.split == "train"])))
+    def _room(self) -> int:
+        """Tokens that a prompt may have beside the longest training text; texts may have megabytes: counted once."""
+        longest = max(map(len, self.model.encoder.pieces([row.input for row in self.rows if row.split == "train"])))
+        return int(self.model.encoder.window - min(longest, self.model.encoder.window // 2))
 
     def label_words(self) -> tuple[str, ...]:
         """The label words."""

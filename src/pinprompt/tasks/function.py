@@ -78,11 +78,7 @@ class FunctionTask:
     @classmethod
     def build(cls, settings: CustomSettings) -> FunctionTask:
         """The task of a recipe, with its function imported from 'module:name'."""
-        return cls(
-            import_function(settings.function),
-            stochastic=settings.stochastic,
-            calls_per_prompt=settings.calls_per_prompt,
-        )
+        return cls(import_function(settings.function), stochastic=settings.stochastic)
 
     def ask(self, prompts: Sequence[Prompt], rows: Sequence[int], draws: Sequence[Draw] = ()) -> list[Answers]:
         """The function's numbers; see the class for failures."""

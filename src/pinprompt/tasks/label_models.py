@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pinprompt.data.examples import Example
 from pinprompt.errors import ModelError
 from pinprompt.models.wheels import ALIASES
 from pinprompt.recipe.task_sections import ClassificationSettings, ModelSettings, RemoteSettings
@@ -45,14 +46,16 @@ def open_label_model(
     if function is None and not is_remote(settings.model):
         model, template, revision = _open_model(settings, data, device, models)
     else:
-        template = parse(settings.template or prompts.default_template(data.card, "causal"), "causal")
+        source = prompts.default_template(data.card, "causal")
         if function is None:
-            model = open_classifier(settings.model, remote, data.words, contact)
+            names = data.words if settings.words else data.names
+            model = open_classifier(settings.model, remote, data.words, contact, names)
+            source = model.template or source
         else:
             from pinprompt.remote.callables import CallableLabels
 
             model = CallableLabels(function, data.words)
-        revision = model.revision
+        template, revision = parse(settings.template or source, "causal"), model.revision
     if data.proposed:
         data = _with_words(settings, data, model, template, contact)
     return data, model, template, revision
@@ -81,7 +84,7 @@ def _with_words(
         candidates = list(dict.fromkeys(word for own in data.proposed.values() for word in own))
         frame = manual_of(settings, data, template, model.kind)[0]
         ids = model.words_for(template.frame("it"), {word: word for word in candidates})
-        inputs = model.prepare([row.text for row in rows])
+        inputs = _openings(model, rows)
         logs = model.log_probs([template.frame(frame)], inputs, ids)[0].double().numpy()
         targets = np.array([list(words).index(row.label) for row in rows], dtype=np.int64)
         words = labelled_data.chosen(data.proposed, candidates, logs, targets)
@@ -97,7 +100,7 @@ WORDS = 500
 OPENING_ROWS = 32
 """Training rows that these words are chosen on: each costs a call."""
 OPENING_TOKENS = 256
-"""Tokens of their texts that are read for this: no time limit applies before the search begins."""
+"""Tokens of a text that are read to choose words."""
 
 
 def add_words(
@@ -121,9 +124,14 @@ def add_words(
     if not rows:
         return 0
     prompt, own = manual_of(settings, data, template, model.kind)
-    inputs = model.prepare([model.encoder.shorten(row.text, OPENING_TOKENS) for row in (rows if contact else rows[:1])])
+    inputs = _openings(model, rows if contact else rows[:1])
     model.words = replace(model.words, others=model.likely_words(own.frame(prompt), inputs, WORDS))
     return len(rows)
+
+
+def _openings(model: Any, rows: Sequence[Example]) -> Any:
+    """The beginnings of texts: no time limit applies before the search begins."""
+    return model.prepare([model.encoder.shorten(row.text, OPENING_TOKENS) for row in rows])
 
 
 def _open_model(
@@ -156,7 +164,7 @@ def _open_model(
         lm, tokenizer = loading.load_causal_lm(settings.model, device, precision=models.precision)
         names = [name for name, _ in template.parts]
         ahead = names.index("text") < names.index("prompt")
-        model = CausalLabels(lm, tokenizer, data.words, probe, share=ahead, read=models.read)
+        model = CausalLabels(lm, tokenizer, data.words, probe, share=ahead, read=models.read, names=data.names)
     return model, template, sources.resolve(settings.model).revision
 
 
@@ -177,14 +185,14 @@ def sent(task: ClassificationTask, prompt: Prompt, evaluation: Evaluation | None
         server: Any = task.model
         chat = {"way": server.way, "messages": [], "word_ids": {}, "source": "remote"}
         if server.way != "completions":
-            chat["messages"] = server.messages(f"{sides['before']}{{text}}{sides['after']}")
+            chat["messages"] = server.messages(frame, "{text}")
     name = task.settings.model
     source = "alias" if name in ALIASES else "gguf" if name.lower().endswith(".gguf") else "hub"
     return {
         **sides,
         "template": task.template.source,
         "mask": mask,
-        "words": dict(task.data.words),
+        "words": dict(words.words),
         "word_ids": {label: list(ids) for label, ids in zip(task.labels, words.ids, strict=True)},
         "offsets": dict(readout.get("offsets", {})),
         "readout": _sent_readout(task, readout) if readout.get("words") else {},

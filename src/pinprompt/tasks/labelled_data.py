@@ -41,6 +41,13 @@ class LabelledData:
     proposed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """If no label words were given: candidates for each label, to be tried on the training rows."""
 
+    @property
+    def names(self) -> dict[str, str]:
+        """What labels are called in an instruction: their names, or the words of those that are numbers."""
+        if self.card is not None and self.card.names:
+            return dict(zip(self.words, self.card.names, strict=True))
+        return {label: word if label.lstrip("-").isdigit() else label for label, word in self.words.items()}
+
     @cached_property
     def language(self) -> str:
         """The language of the training texts; built-in datasets are English."""
@@ -262,7 +269,8 @@ _SHORT = {
 _FILLERS = frozenset((
     "a", "an", "and", "or", "of", "the", "for", "to", "in", "on", "with", "other", "misc", "not", "no", "is", "label",
     "class", "category", "type", "issue", "issues", "problem", "problems", "question", "questions", "request",
-    "requests", "inquiry",
+    "requests", "inquiry", "und", "oder", "der", "die", "das", "von", "et", "ou", "de", "la", "le", "les", "des", "du",
+    "el", "los", "las", "del", "con", "per", "il",
 ))  # fmt: skip
 _MAX_WORDS = 4
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pinprompt.data.datasets import CAUSAL, MASKED, DatasetCard
@@ -194,11 +194,13 @@ def instructions_text(instruction: str, prompt: str, manual: Template, kind: str
     return opened(manual, prompt, instruction + " ")
 
 
-def chat_instruction(instruction: str | None, words: Mapping[str, str]) -> str:
-    """What a chat model is told to do: the instruction, or a plain one, and the words to answer with."""
-    *most, last = words.values()
-    asked = f"Answer with one word: {', '.join(most)} or {last}."
-    return f"{instruction or 'Say which word fits the text best.'} {asked}"
+def chat_instruction(instruction: str | None, names: Sequence[str]) -> str:
+    """What a chat model is told to do: the instruction, or a plain one, and what to answer with, if it does not say."""
+    listed = f"{', '.join(names[:-1])} or {names[-1]}"
+    if instruction is None:
+        return f"Classify the text as {listed}. Reply with one of these words only."
+    told = all(name.lower() in instruction.lower() for name in names)
+    return instruction if told else f"{instruction} Reply with one of these words only: {listed}."
 
 
 def in_context_text(
@@ -211,20 +213,39 @@ def in_context_text(
 ) -> str | None:
     """One random example per class in random order before the text, as many as fit; None if none does."""
     chooser = random.Random(seed)
-    usable = [example for example in examples if not any(f"{{{field}}}" in example.text for field in FIELDS)]
-    drawn = []
-    for label in words:
-        members = [example for example in usable if example.label == label]
-        if members:
-            drawn.append(chooser.choice(members))
+    drawn = [chooser.choice(members) for members in by_label(examples, words) if members]
     chooser.shuffle(drawn)
     while drawn:
-        shown = [manual.fill(example.text, prompt, words[example.label]) + _stop(manual) for example in drawn]
-        whole = opened(manual, prompt, " ".join(shown) + " ")
+        whole = with_examples(drawn, words, prompt, manual)
         if fits(whole):
             return whole
         drawn.pop()
     return None
+
+
+def by_label(examples: Sequence[Example], labels: Iterable[str]) -> list[list[Example]]:
+    """The examples of each label that a prompt may show: a field in braces would be filled in."""
+    usable = [example for example in examples if not any(f"{{{field}}}" in example.text for field in FIELDS)]
+    return [[example for example in usable if example.label == label] for label in labels]
+
+
+def with_examples(examples: Sequence[Example], words: Mapping[str, str], prompt: str, template: Template) -> str:
+    """A prompt with labelled examples before the text, each in the template with the prompt."""
+    return opened(template, prompt, "".join(_shown(one.text, words[one.label], prompt, template) for one in examples))
+
+
+def without_example(whole: str, text: str, word: str, template: Template) -> str | None:
+    """A prompt that `with_examples` made without the example of this text; None if it has none."""
+    fields = {"text": r"\{text\}", "prompt": "(.*)", "mask": r"\{mask\}"}
+    pattern = "".join(fields[name] if name else re.escape(literal) for name, literal in template.parts)
+    found = re.search(f"{pattern}$", whole, re.DOTALL)
+    example = "" if found is None else _shown(text, word, found[1], template)
+    return whole.replace(example, "", 1) if found is not None and example in whole[: found.start()] else None
+
+
+def _shown(text: str, word: str, prompt: str, template: Template) -> str:
+    """An example as it stands before the text."""
+    return f"{template.fill(text, prompt, word)}{_stop(template)} "
 
 
 def context_text(

@@ -262,6 +262,14 @@ class Proposing(Protocol):
         """New prompts from the best ones and their answers so far."""
 
 
+@runtime_checkable
+class Showing(Protocol):
+    """A task whose prompts may show labelled examples."""
+
+    def with_examples(self, best: Sequence[Prompt], seed: int) -> list[Prompt]:
+        """The best prompts so far with examples before the text; a row is asked without its own example."""
+
+
 class Differentiable(Protocol):
     """The view for white-box methods: prompts are vectors at the prompt's position in the task model's input space."""
 

@@ -44,7 +44,7 @@ from pinprompt.models.sources import resolve
 from pinprompt.recipe.task_sections import RemoteSettings, StyleTransferSettings, model_and_part
 from pinprompt.remote.client import is_remote, open_client
 from pinprompt.remote.generator import RemoteGenerator
-from pinprompt.tasks.style_data import StyleData
+from pinprompt.tasks.style_data import TRAINED, StyleData
 from pinprompt.values import derive
 
 
@@ -130,7 +130,6 @@ def kept_rewriter(
     return Rewriter(generator, content, style, settings.test_samples, settings.reward)
 
 
-TRAINED = "trained"
 PERPLEXITY = "perplexity"
 CALIBRATION = 100
 """Maximum number of target texts for measuring the perplexity of fluent texts."""

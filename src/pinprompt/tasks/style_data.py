@@ -13,12 +13,15 @@ import numpy as np
 from pinprompt.data.examples import read_lines
 from pinprompt.data.style import StyleCard, ends_of, load_style, lookup_style
 from pinprompt.errors import DataError, SettingError
+from pinprompt.judges.style import LEAST_LINES
 from pinprompt.recipe.task_sections import StyleTransferSettings
 from pinprompt.values import derive
 
 T = TypeVar("T")
 LEAST_TEXTS = 50
 """Minimum number of texts per style: two fifths to rewrite, two halves of the rest for two judges."""
+TRAINED = "trained"
+"""The style judge that is trained on the texts of both styles."""
 HELD_OUT = 100
 """Maximum number of test texts held out from a source file."""
 
@@ -165,6 +168,17 @@ def _divide(
         split["test"] = tested
     rest, most = lines[cuts[2] :], settings.judge_lines
     halves = tuple((rest[side::2][:most], wanted[side::2][:most]) for side in (0, 1))
+    trained = TRAINED in (settings.style, settings.test_style)
+    if trained and min(len(texts) for half in halves for texts in half) < LEAST_LINES:
+        raise DataError(
+            f"there are {len(lines)} different texts in the source style and {len(wanted)} in the target style, too "
+            f"few to train two style judges; {LEAST_TEXTS} of each are enough (--source, --target)",
+            path=settings.source or settings.data,
+        )
+    used = f"{styles[0]}: {len(lines)} texts, of which {train} for the search, {dev} for choosing"
+    used += f", {held} for the report" if held else ""
+    both = [sum(len(half[side]) for half in halves) for side in (0, 1)]
+    used += f", {both[0]} for two style judges; {styles[1]}: {both[1]} texts for the judges"
     return StyleData(
         sources={name: tuple(texts) for name, texts in split.items()},
         references=tuple(references),
@@ -174,7 +188,7 @@ def _divide(
         manual=manual,
         instruction=instruction,
         lower=lower,
-        notes=notes,
+        notes=(*notes, used) if trained else notes,
     )
 
 

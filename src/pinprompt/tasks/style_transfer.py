@@ -22,7 +22,7 @@ from pinprompt.models.loading import load_causal_lm
 from pinprompt.models.sources import resolve
 from pinprompt.recipe.task_sections import RemoteSettings, StyleTransferSettings
 from pinprompt.remote.client import is_remote
-from pinprompt.tasks.protocol import Draft, Shown, TaskInfo, calls_of
+from pinprompt.tasks.protocol import CHAT, Draft, Shown, TaskInfo, calls_of, hand_written
 from pinprompt.tasks.rewriting import (
     Rewrite,
     Rewriter,
@@ -71,6 +71,8 @@ DRAFTS = (
     "I did not mean {text} What I meant was {target}:",
 )
 """Common instructions for a change of style, with the names of both styles; before the text, or around it."""
+ASKED = "Rewrite the {source} sentence so that it is {target}, and keep its meaning. Reply with the new sentence only."
+"""What a chat model is told to do."""
 CONTEXT_TEXTS = 2
 """Texts of each style in the context for the writer."""
 CHUNK = 16
@@ -140,13 +142,13 @@ class StyleTransferTask(Shown):
         if is_remote(settings.model):
             judges = build_judges(settings, data, device, None, writer)
             server: Any = open_server(settings, data.lower, remote or RemoteSettings(), contact)
-            notes = [*server.notes, f"perplexity and fluency by {judges.lm.name}"]
+            notes = [*data.notes, *server.notes, f"perplexity and fluency by {judges.lm.name}"]
             return cls(settings, data, server, judges, server.revision, notes)
         model, tokenizer = load_causal_lm(settings.model, device, precision=precision)
         revision = resolve(settings.model).revision + ("" if precision == "float32" else f" {precision}")
         generator = Generator(model, tokenizer, template=settings.template, lower=data.lower)
         lm = LanguageModel(model, tokenizer, name=f"{settings.model}@{revision[:8]}")
-        return cls(settings, data, generator, build_judges(settings, data, device, lm), revision)
+        return cls(settings, data, generator, build_judges(settings, data, device, lm), revision, data.notes)
 
     def ask(self, prompts: Sequence[Prompt], rows: Sequence[int], draws: Sequence[Draw]) -> list[Answers]:
         """Outputs of each prompt for each source, judged; with a server one prompt at a time, for its bill."""
@@ -315,7 +317,7 @@ class StyleTransferTask(Shown):
         quoted = [" and ".join(f'"{text}"' for text in texts[:CONTEXT_TEXTS]) for texts in self.data.halves[0]]
         if not all(quoted):
             return ""
-        by_hand = [draft.text for draft in self.drafts() if draft.name]
+        by_hand = list(hand_written(self).values())
         listed = "\n".join(f"{place}. {text}" for place, text in enumerate(by_hand, 1))
         head = f"Instructions for rewriting sentences such as {quoted[0]} as sentences such as {quoted[1]}:"
         return f"{head}\n{listed}\n{len(by_hand) + 1}."
@@ -326,7 +328,9 @@ class StyleTransferTask(Shown):
         names = {"source": source, "target": target, "Source": _capital(source), "Target": _capital(target)}
         common = [Draft(frame.format(text="{text}", **names)) for frame in DRAFTS]
         name = "manual" if self.settings.manual or self.settings.dataset else "default"
-        return [Draft(self.data.manual, name), Draft(self.data.instruction, "instructions"), *common]
+        chats = [] if self._server is not None else self.generator.chats(ASKED.format(**names))
+        by_hand = [Draft(self.data.manual, name), Draft(self.data.instruction, "instructions")]
+        return [*by_hand, *common, *(Draft(text, CHAT) for text in chats)]
 
     def sent(self, prompt: Prompt, evaluation: Evaluation | None) -> dict[str, Any]:
         """The exact text around an input, and the model; also the messages if its server has only a chat API."""

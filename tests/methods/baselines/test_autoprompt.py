@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from baseline_toys import MAGIC, SEEDS, WORDS, WordTask, assert_resumes, planted, run, worth_of
+from baseline_toys import MAGIC, SEEDS, WORDS, WordTask, assert_resumes, planted, run, settings_with, worth_of
 from PIL import Image
 
 from pinprompt.errors import ModelError, SettingError
@@ -28,7 +28,7 @@ def method(constraints: dict[str, Any] | None = None, length: int = 2, **setting
     policy = PolicySettings(length=length, constraints=Constraints(**(constraints or {})))
 
     def search(search: Search) -> Outcome:
-        return autoprompt(replace(search, policy=policy), AutoPromptSettings(**settings))
+        return autoprompt(replace(search, policy=policy), settings_with(AutoPromptSettings, **settings))
 
     return search
 
@@ -115,7 +115,7 @@ def test_masks_begin_and_constraints_begin_without(tmp_path: Path) -> None:
 
 
 def test_filters_and_constraints_hold_for_every_prompt(tmp_path: Path) -> None:
-    rules = {"banned": [MAGIC, "overall"], "no_repeats": True}
+    rules = {"banned": [MAGIC, "overall"], "no_repeats": "tokens"}
     asked = method(rules, length=3, steps=8, candidates=20)
     _, _, search = run(asked, planted("causal"), tmp_path / "run")
     texts = [row["prompt"].split() for row in search.evaluator.prompts_table()]

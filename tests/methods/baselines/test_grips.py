@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from baseline_toys import MAGIC, SEEDS, WordTask, assert_resumes, planted, run, writer
+from baseline_toys import MAGIC, SEEDS, WordTask, assert_resumes, planted, run, settings_with, writer
 
 from pinprompt.errors import SettingError
 from pinprompt.methods.baselines import grips as grips_module
-from pinprompt.methods.baselines.grips import ByWriter, Draft, TextRules, _Edits, grips, merit_of, paraphraser_named
-from pinprompt.methods.baselines.grips_phrases import phrases
+from pinprompt.methods.baselines.grips import ByWriter, Draft, TextRules, _Edits, grips, merit_of
+from pinprompt.methods.baselines.grips_phrases import Seq2SeqParaphraser, phrases
 from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.recipe.sections import Constraints, GripsSettings, PolicySettings
 from pinprompt.values import Answers, Row
@@ -28,12 +28,14 @@ INSTRUCTION = (
 )
 
 
-def other_words(phrase: str) -> list[str]:
+def other_words(phrase: str, count: int, random: torch.Generator) -> list[str]:
     """A paraphraser that the tests can foresee."""
     return [f"truly {phrase}", f"really {phrase}"]
 
 
-OWN = f"{__name__}:other_words"
+@pytest.fixture(autouse=True)
+def _foreseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Edits, "_load_paraphraser", lambda edits: other_words)
 
 
 @pytest.fixture
@@ -43,11 +45,11 @@ def _by_words(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def method(constraints: dict[str, Any] | None = None, **settings: Any) -> Any:
-    settings = {"paraphraser": OWN, "steps": 30, **settings}
+    settings = {"steps": 30, **settings}
 
     def search(search: Search) -> Outcome:
         policy = PolicySettings(constraints=Constraints(**(constraints or {})))
-        return grips(replace(search, policy=policy), GripsSettings(**settings))
+        return grips(replace(search, policy=policy), settings_with(GripsSettings, **settings))
 
     return search
 
@@ -67,20 +69,6 @@ def test_phrases_read_like_phrases() -> None:
     assert all(len(phrase.split()) <= 6 for phrase in found)
 
 
-class Tree(list[Any]):
-    """What nltk calls a Tree, as far as it is used."""
-
-    def __init__(self, label: str, children: list[Any]) -> None:
-        super().__init__(children)
-        self._label = label
-
-    def label(self) -> str:
-        return self._label
-
-    def leaves(self) -> list[str]:
-        return [leaf for child in self for leaf in ([child] if isinstance(child, str) else child.leaves())]
-
-
 # Edits
 
 
@@ -96,7 +84,7 @@ def test_every_edit_is_one_of_the_whole_neighbourhood(tmp_path: Path) -> None:
     }
 
     def look(search: Search) -> Any:
-        edits = _Edits(search, GripsSettings(paraphraser=OWN))
+        edits = _Edits(search, GripsSettings())
         return [edits.edited(draft) for _ in range(400)]
 
     found, _, _ = run(look, WordTask(len, "one two three"), tmp_path / "run")
@@ -114,7 +102,7 @@ def test_nothing_is_put_back_before_something_was_deleted(tmp_path: Path) -> Non
     draft = Draft(("one", "two", "three"))
 
     def look(search: Search) -> Any:
-        edits = _Edits(search, GripsSettings(paraphraser=OWN))
+        edits = _Edits(search, GripsSettings())
         return [edits.edited(draft) for _ in range(100)]
 
     found, _, _ = run(look, WordTask(len, "one two three"), tmp_path / "run")
@@ -253,7 +241,7 @@ def test_constraints_hold_for_every_prompt(tmp_path: Path) -> None:
         ({"max_chars": 4}, "hello", "5 characters"),
         ({"charset": "ascii"}, "café", "ASCII"),
         ({"charset": "letters"}, "yes!", "letters"),
-        ({"no_repeats": True}, "Go go", "repeats"),
+        ({"no_repeats": "tokens"}, "Go go", "repeats"),
         ({}, " ", "empty"),
     ],
 )
@@ -269,8 +257,6 @@ def test_bad_input(tmp_path: Path) -> None:
         run(method({"banned": ["two"]}), WordTask(len, "one two"), tmp_path / "banned")
     with pytest.raises(SettingError, match="no phrase to edit"):
         run(method(), WordTask(len, "{text} {mask}"), tmp_path / "empty")
-    with pytest.raises(SettingError, match="no paraphraser 'thesaurus'"):
-        paraphraser_named("thesaurus", writer, "cpu")
 
 
 # Paraphrasers
@@ -304,7 +290,7 @@ def test_a_sequence_to_sequence_model_by_its_folder(tmp_path: Path) -> None:
     )  # fmt: skip
     T5ForConditionalGeneration(config).save_pretrained(tmp_path / "t5")
     tok.save_pretrained(tmp_path / "t5")
-    rewrite = paraphraser_named(f"seq2seq:{tmp_path / 't5'}", writer, "cpu")
+    rewrite = Seq2SeqParaphraser.load(str(tmp_path / "t5"), "cpu")
     found = rewrite("the river", 3, torch.Generator())
     assert len(found) == 3
     assert found == rewrite("the river", 3, torch.Generator())

@@ -106,7 +106,7 @@ def test_the_projection_keeps_constraints_from_left_to_right() -> None:
     wanted = view.embeddings[torch.tensor([river, river, river])]
     free = TokenSpace(view, 3, Constraints()).project(wanted)
     assert free == (river, river, river)
-    apart = TokenSpace(view, 3, Constraints(no_repeats=True)).project(wanted)
+    apart = TokenSpace(view, 3, Constraints(no_repeats="tokens")).project(wanted)
     assert apart[0] == river
     assert len(set(apart)) == 3
     required = TokenSpace(view, 3, Constraints(required=("the",), banned=("river",))).project(wanted)
@@ -169,7 +169,7 @@ def test_clip_words_come_nearer_to_the_picture(tmp_path: Path) -> None:
 
 def test_constraints_hold_for_every_prompt(tmp_path: Path) -> None:
     task = planted("causal")
-    rules = {"banned": [MAGIC, "so"], "no_repeats": True}
+    rules = {"banned": [MAGIC, "so"], "no_repeats": "tokens"}
     _, _, search = run(method(rules, steps=40, eval_every=1), task, tmp_path / "run")
     texts = [row["prompt"].split() for row in search.evaluator.prompts_table()]
     assert len(texts) > 3

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from baseline_toys import SEEDS, WORDS, WordTask, answering, assert_resumes, examples, planted, run
+from baseline_toys import SEEDS, WORDS, WordTask, answering, assert_resumes, examples, planted, run, settings_with
 from safetensors.torch import load_file
 
 from pinprompt.errors import ModelError, SettingError
@@ -29,7 +29,9 @@ from pinprompt.tasks.protocol import split_rows
 
 def method(length: int = 2, **settings: Any) -> Any:
     def search(search: Search) -> Outcome:
-        return soft_prompt(replace(search, policy=PolicySettings(length=length)), SoftPromptSettings(**settings))
+        return soft_prompt(
+            replace(search, policy=PolicySettings(length=length)), settings_with(SoftPromptSettings, **settings)
+        )
 
     return search
 

@@ -14,7 +14,7 @@ from pinprompt.methods.baselines import untrained
 from pinprompt.methods.baselines.untrained import beam, beams
 from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.policy.writer import Writer
-from pinprompt.recipe.sections import BeamSettings
+from pinprompt.recipe.sections import UntrainedSettings
 
 
 def every(made: Writer) -> list[tuple[tuple[int, ...], float]]:
@@ -33,7 +33,7 @@ def method(made: Writer, batch: int = 16, width: int = 16, **settings: Any) -> A
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(untrained, "BATCH", batch)
             patch.setattr(untrained, "WIDTH", width)
-            return beam(replace(search, writer=lambda: made), BeamSettings(**settings))
+            return beam(replace(search, writer=lambda: made), UntrainedSettings(**settings))
 
     return search
 
@@ -51,7 +51,7 @@ def test_a_narrow_beam_is_greedy() -> None:
 
 
 def test_it_keeps_filter_and_constraints() -> None:
-    made = writer(length=2, k=7, constraints={"no_repeats": True})
+    made = writer(length=2, k=7, constraints={"no_repeats": "tokens"})
     kept = {ids for ids, _ in every(made)}
     found = beams(made, 1000)
     assert len(found) == len(kept) == len(set(found))
@@ -87,6 +87,13 @@ def test_it_stops_at_the_number_of_prompts_and_at_the_budget(tmp_path: Path) -> 
 def test_it_resumes(tmp_path: Path, die_at: int) -> None:
     made = writer(length=2)
     assert_resumes(method(made, width=4, prompts=30, batch=4), lambda: WordTask(len), tmp_path, die_at)
+
+
+def test_a_budget_that_ends_within_the_first_prompts_can_be_resumed(tmp_path: Path) -> None:
+    made, folder = writer(length=2), tmp_path / "run"
+    first, again = (run(method(made), WordTask(len), folder, calls=15)[0] for _ in range(2))
+    assert first.stopped == again.stopped == "budget"
+    assert first.candidates == again.candidates
 
 
 def test_products_of_words_are_what_is_beamed() -> None:

@@ -13,7 +13,7 @@ from baseline_toys import WordTask, assert_resumes, run, writer
 from pinprompt.methods.baselines import untrained
 from pinprompt.methods.baselines.untrained import random_search
 from pinprompt.methods.protocol import Outcome, Search
-from pinprompt.recipe.sections import RandomSettings
+from pinprompt.recipe.sections import UntrainedSettings
 from pinprompt.values import derive
 
 
@@ -28,7 +28,7 @@ def method(batch: int = 16, **settings: Any) -> Any:
     def search(search: Search) -> Outcome:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(untrained, "BATCH", batch)
-            return random_search(replace(search, writer=lambda: made), RandomSettings(**settings))
+            return random_search(replace(search, writer=lambda: made), UntrainedSettings(**settings))
 
     return search
 
@@ -89,10 +89,10 @@ def test_seeds_differ_and_repeat(tmp_path: Path) -> None:
 
 
 def test_constraints_hold(tmp_path: Path) -> None:
-    made = writer(constraints={"banned": ["w30", "w31"], "no_repeats": True})
+    made = writer(constraints={"banned": ["w30", "w31"], "no_repeats": "tokens"})
     task = WordTask(worth)
     run(
-        lambda search: random_search(replace(search, writer=lambda: made), RandomSettings(prompts=200)),
+        lambda search: random_search(replace(search, writer=lambda: made), UntrainedSettings(prompts=200)),
         task,
         tmp_path / "r",
     )

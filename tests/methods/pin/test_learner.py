@@ -16,6 +16,7 @@ from pinprompt.policy.writer import Writer
 from pinprompt.recipe.sections import PolicySettings, QLearningSettings
 
 LENGTH, BATCH = 3, 12
+GAMMA = 0.9
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +65,9 @@ def plain_loss(writer: Writer, learner: Learner, ids: torch.Tensor, rewards: tor
         v_slow = [brute_value(slow[t][sets[t]], settings.entropy).detach() for t in range(LENGTH)]
         single, multi, boot, mc = 0.0, 0.0, 0.0, 0.0
         for t in range(LENGTH):
-            after = reward if t == LENGTH - 1 else settings.gamma * v_slow[t + 1]
+            after = reward if t == LENGTH - 1 else GAMMA * v_slow[t + 1]
             boot = boot + (q_t[t] - after) ** 2
-            mc = mc + (q_t[t] - settings.gamma ** (LENGTH - 1 - t) * reward) ** 2
+            mc = mc + (q_t[t] - GAMMA ** (LENGTH - 1 - t) * reward) ** 2
             single = single + (q_t[t] - v[t] - (after - v_slow[t])) ** 2
             rest = sum(q_t[u] - v[u] for u in range(t, LENGTH))
             multi = multi + (rest - (reward - v_slow[t])) ** 2
@@ -77,10 +78,11 @@ def plain_loss(writer: Writer, learner: Learner, ids: torch.Tensor, rewards: tor
 
 @pytest.mark.parametrize("target", ["bootstrap", "monte-carlo", "path-single", "path-multi", "path-mean"])
 @pytest.mark.parametrize(("entropy", "where"), [("tsallis", "values"), ("shannon", "sampling"), ("shannon", "values")])
-def test_loss_and_gradient_are_those_of_the_formula(folder: Path, target: str, entropy: str, where: str) -> None:
-    writer, learner, ids, rewards = made(
-        folder, target=target, entropy=entropy, filter=where, logit_bias=0.25, gamma=0.9
-    )
+def test_loss_and_gradient_are_those_of_the_formula(
+    folder: Path, target: str, entropy: str, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pinprompt.methods.pin.learner.GAMMA", GAMMA)
+    writer, learner, ids, rewards = made(folder, target=target, entropy=entropy, filter=where, logit_bias=0.25)
     expected = plain_loss(writer, learner, ids, rewards)
     expected.backward()
     wanted = [parameter.grad.clone() for parameter in writer.psi.parameters()]
@@ -91,7 +93,7 @@ def test_loss_and_gradient_are_those_of_the_formula(folder: Path, target: str, e
         seen.extend(parameter.grad.clone() for parameter in writer.psi.parameters())
 
     learner.optimiser.register_step_pre_hook(look)
-    learner.settings = learner.settings.model_copy(update={"clip": 1e9})
+    monkeypatch.setattr("pinprompt.methods.pin.learner.MAX_NORM", 1e9)
     update = learner.update(ids, rewards)
     assert update.loss == pytest.approx(expected.item(), rel=1e-4)
     largest = max(float(gradient.abs().max()) for gradient in wanted)
@@ -125,8 +127,9 @@ def test_values_have_the_same_bits_with_any_number_of_threads(folder: Path) -> N
     assert torch.equal(found[0], found[2])
 
 
-def test_gradients_are_clipped(folder: Path) -> None:
-    writer, learner, ids, rewards = made(folder, clip=1e-3, target="monte-carlo")
+def test_gradients_are_clipped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pinprompt.methods.pin.learner.MAX_NORM", 1e-3)
+    writer, learner, ids, rewards = made(folder, target="monte-carlo")
     norms: list[float] = []
     learner.optimiser.register_step_pre_hook(
         lambda *_: norms.append(float(torch.stack([p.grad.norm() for p in writer.psi.parameters()]).norm()))

@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 
 from pinprompt.errors import BudgetSpent, SettingError
 from pinprompt.maths.labels import balanced_accuracy, label_entropy
-from pinprompt.methods.baselines.grips_phrases import load_function, phrases
+from pinprompt.methods.baselines.grips_phrases import PEGASUS, Seq2SeqParaphraser, phrases
 from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.methods.trials import Trials
 from pinprompt.policy.backbone import Backbone
 from pinprompt.policy.words import TAGS, Phrases, Word, banned_phrases
-from pinprompt.policy.writer import Writer
 from pinprompt.recipe.sections import Constraints, GripsSettings
 from pinprompt.tasks.protocol import Labelling, fit_rows
 from pinprompt.values import Prompt, Score
@@ -57,17 +56,15 @@ class TextRules:
         if rules.charset == "tags" and not TAGS.issuperset(text):
             return "it contains more than a to z, commas and spaces (constraints.charset)"
         words = re.findall(r"\w+", text.lower())
-        if rules.no_repeats and len(set(words)) < len(words):
+        if rules.no_repeats == "tokens" and len(set(words)) < len(words):
             return "it repeats a word (constraints.no_repeats)"
         return None
 
 
-# Paraphrasers: the policy LM by default, a sequence-to-sequence model, or the user's function.
+# Paraphrasers: the policy LM by default, or PEGASUS, which GrIPS was published with.
 
 Paraphraser = Callable[[str, int, torch.Generator], list[str]]
 """A function of a phrase, the number of paraphrases and a random stream that returns at most that many paraphrases."""
-
-PARAPHRASERS = ("writer", "pegasus", "seq2seq:MODEL", "module:function")
 
 # A small LM continues a list better than it follows an instruction.
 _CONTEXT = """Every line says the same thing twice, in different words.
@@ -77,26 +74,6 @@ _CONTEXT = """Every line says the same thing twice, in different words.
 "in the following sentence" -> "in the sentence below"
 "based on its topic" -> "according to what it is about"
 "{phrase}" -> \""""
-
-
-def paraphraser_named(name: str, writer: Callable[[], Writer], device: str) -> Paraphraser:
-    """The paraphraser of that name."""
-    if name == "writer":
-        return ByWriter(writer().backbone)
-    kind, colon, what = name.partition(":")
-    if name == "pegasus" or (kind == "seq2seq" and what):
-        from pinprompt.methods.baselines.grips_phrases import Seq2SeqParaphraser
-
-        return Seq2SeqParaphraser.load(what or name, device)
-    if colon:
-        function = load_function(name, "grips.paraphraser")
-
-        def own(phrase: str, count: int, random: torch.Generator) -> list[str]:
-            written = function(phrase)
-            return [written] if isinstance(written, str) else [str(text) for text in written][:count]
-
-        return own
-    raise SettingError(f"there is no paraphraser '{name}' (grips.paraphraser); known: {', '.join(PARAPHRASERS)}")
 
 
 class ByWriter:
@@ -232,14 +209,12 @@ class _Edits:
         return 0
 
     def candidates(self) -> list[Draft]:
-        """Up to `candidates` different prompts, each `edits` edits away."""
+        """Up to `candidates` different prompts, each one edit away."""
         found: dict[str, Draft] = {}
         for _ in range(_TRIES * self.settings.candidates):
             if len(found) == self.settings.candidates:
                 break
-            draft = self.base
-            for _ in range(self.settings.edits):
-                draft = self.edited(draft)
+            draft = self.edited(self.base)
             if draft.head != self.base.head and self.rules.broken(draft.head) is None:
                 found.setdefault(draft.text, draft)
         return list(found.values())
@@ -313,7 +288,7 @@ class _Edits:
     def _other_words(self, phrase: str) -> str:
         """A random paraphrase of a phrase, with the phrase's own final punctuation."""
         if self._paraphraser is None:
-            self._paraphraser = paraphraser_named(self.settings.paraphraser, self.search.writer, self.search.device)
+            self._paraphraser = self._load_paraphraser()
         marks = re.search(r"[\s,.;:!?]*$", phrase)
         end = marks.group() if marks else ""
         bare = phrase[: len(phrase) - len(end)]
@@ -323,6 +298,11 @@ class _Edits:
         usable = [text.strip().rstrip(".,;:!? ") for text in written]
         usable = [text for text in usable if text and not re.search(r"[{}\n]", text)]
         return usable[self._below(len(usable))] + end if usable else phrase
+
+    def _load_paraphraser(self) -> Paraphraser:
+        if self.settings.paraphraser == "pegasus":
+            return Seq2SeqParaphraser.load(PEGASUS, self.search.device)
+        return ByWriter(self.search.writer().backbone)
 
     def _below(self, limit: int) -> int:
         return int(torch.randint(limit, (1,), generator=self.trials.random))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from typing import Any
 
 import torch
 
-from pinprompt.errors import ModelError, SettingError
+from pinprompt.errors import ModelError
 from pinprompt.models import loading
 
 
@@ -61,22 +60,11 @@ def phrases(text: str) -> list[str]:
     return [" ".join(piece) for piece in pieces if piece]
 
 
-def load_function(name: str, setting: str) -> Any:
-    """The user's own function by 'module:function'."""
-    module, _, attribute = name.partition(":")
-    try:
-        function = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise SettingError(f"{setting} names '{name}', which cannot be imported: {error}") from error
-    if not callable(function):
-        raise SettingError(f"{setting} names '{name}', which is not a function")
-    return function
-
-
-# Paraphrases by a sequence-to-sequence model such as PEGASUS, which GrIPS was published with.
+# Paraphrases by a sequence-to-sequence model.
 
 
 PEGASUS = "tuner007/pegasus_paraphrase"
+"""The model that GrIPS was published with."""
 _LONGEST_TOKENS = 60  # maximum tokens of a phrase and of its paraphrase, as published
 
 
@@ -90,10 +78,8 @@ class Seq2SeqParaphraser:
 
     @classmethod
     def load(cls, name: str, device: str = "cpu") -> Seq2SeqParaphraser:
-        """The model of that name: hub id or folder; 'pegasus' is the published one."""
-        place = PEGASUS if name == "pegasus" else name
-        model, tokenizer = loading.load_seq2seq(place, device)
-        return cls(name, model, tokenizer)
+        """The model of that name: hub id or folder."""
+        return cls(name, *loading.load_seq2seq(name, device))
 
     @torch.no_grad()
     def __call__(self, phrase: str, count: int, random: torch.Generator) -> list[str]:

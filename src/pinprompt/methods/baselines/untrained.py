@@ -12,7 +12,7 @@ from pinprompt.methods.protocol import Candidate, Outcome, Search
 from pinprompt.methods.trials import Trials
 from pinprompt.policy.reader import Prefix
 from pinprompt.policy.writer import Writer
-from pinprompt.recipe.sections import BeamSettings, RandomSettings
+from pinprompt.recipe.sections import UntrainedSettings
 from pinprompt.tasks.protocol import draft_named
 from pinprompt.values import Event, Prompt
 
@@ -47,7 +47,7 @@ in_context = partial(answer, name="in-context")
 # Random search: the frozen LM writes prompts with the same filter and constraints; nothing is learnt.
 
 
-def random_search(search: Search, settings: RandomSettings) -> Outcome:
+def random_search(search: Search, settings: UntrainedSettings) -> Outcome:
     """Sample, score, keep the best, until the prompts or the budget end."""
     trials = Trials(search, "sampled")
     trials.resume()
@@ -74,13 +74,13 @@ _PASSES = 4  # rows at a time: a whole beam times the vocabulary would not fit i
 _ROUNDS = 32  # number of doublings after which any vocabulary is exhausted
 
 
-def beam(search: Search, settings: BeamSettings) -> Outcome:
+def beam(search: Search, settings: UntrainedSettings) -> Outcome:
     """Score the finished beams, most likely first, and widen the beam, until the prompts or the budget end."""
     trials = Trials(search, "beam")
-    state, _ = trials.resume() or ({"round": 0, "done": 0}, {})
+    state, _ = trials.resume() or ({}, {})  # also empty if the first prompts did not fit into the budget
     writer, step = search.writer(), trials.step
-    done = int(state["done"])
-    for number in range(int(state["round"]), _ROUNDS):
+    done = int(state.get("done", 0))
+    for number in range(int(state.get("round", 0)), _ROUNDS):
         width = WIDTH << number
         prompts = [writer.prompt(ids) for ids in beams(writer, width)]
         while len(trials) < settings.prompts:

@@ -21,6 +21,11 @@ from pinprompt.policy.reader import Prefix
 from pinprompt.policy.writer import Writer
 from pinprompt.recipe.sections import QLearningSettings
 
+GAMMA = 1.0
+"""Discount factor per token, as published: a prompt is rewarded as a whole."""
+MAX_NORM = 5.0
+"""Maximum norm of a gradient, as published."""
+
 
 class ActionSets(Sequence[Any]):
     """The action sets of many prefixes, loaded a few at a time, since all at once may not fit in memory.
@@ -85,7 +90,7 @@ class Learner:
             )
         self.optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(self.writer.psi.parameters(), self.settings.clip)
+        torch.nn.utils.clip_grad_norm_(self.writer.psi.parameters(), MAX_NORM)
         self.optimiser.step()
         follow(self.slow, self.writer.psi, self.settings.rho)
         q = q_t.detach()
@@ -99,9 +104,9 @@ class Learner:
         settings, length = self.settings, place.shape[1]
         if settings.target == "monte-carlo":
             if rewards.ndim == 2:
-                target = targets.monte_carlo_gains(rewards, settings.gamma)
+                target = targets.monte_carlo_gains(rewards, GAMMA)
             else:
-                target = targets.monte_carlo(rewards, length, settings.gamma)
+                target = targets.monte_carlo(rewards, length, GAMMA)
             return targets.squared_error(q_t, target), torch.empty(0)
         if settings.target == "bootstrap":
             v = torch.zeros(len(prefixes), device=e.device)
@@ -109,17 +114,17 @@ class Learner:
             if later:
                 v[later] = self._slow_values(e[later], [prefixes[row] for row in later])
             estimate = targets.bootstrapped_gains if rewards.ndim == 2 else targets.bootstrapped
-            target = estimate(rewards, v[place[:, 1:]], settings.gamma)
+            target = estimate(rewards, v[place[:, 1:]], GAMMA)
             return targets.squared_error(q_t, target), v[later]
         v_slow = self._slow_values(e, prefixes)[place]
         head, bias = self.writer.backbone.head, settings.logit_bias
         v = differentiable_value(hat_e, head, self._action_sets(prefixes), settings.entropy, bias=bias)[place]
         if settings.target == "path-single":
-            loss = targets.path_single(q_t, v, v_slow, rewards, settings.gamma)
+            loss = targets.path_single(q_t, v, v_slow, rewards, GAMMA)
         elif settings.target == "path-multi":
             loss = targets.path_multi(q_t, v, v_slow, rewards)
         else:
-            loss = targets.path_mean(q_t, v, v_slow, rewards, settings.gamma)
+            loss = targets.path_mean(q_t, v, v_slow, rewards, GAMMA)
         return loss, v.detach()
 
     @torch.no_grad()

@@ -59,18 +59,26 @@ function showState(now) {
   by("resume-open").textContent = now === "finished" ? "More budget" : "Resume";
 }
 
+// One line of what is being done: how far the search is, and the prompt that was answered last.
+let done = by("ticker")?.textContent ?? "";
+let tried = "";
+
+function tick() {
+  by("ticker").textContent = tried ? `${done}; last tried: “${tried}”` : done;
+}
+
 function tell(events) {
   const step = events.findLast((event) => event.event === "step");
   const last = events.at(-1);
-  const ticker = by("ticker");
-  if (!ticker) return;
   if (step && last === step) {
     const calls = step.calls === undefined ? "" : `, ${step.calls.toLocaleString("en")} calls`;
-    ticker.textContent = `Step ${step.step + 1}${calls}${step.best_prompt ? `, best so far: ${step.best_prompt.trim()}` : ""}`;
-  } else if (last.event === "start") ticker.textContent = "Writing the first prompts";
-  else if (last.event === "evaluating") ticker.textContent = `Evaluating the ${last.name} prompt on ${last.split}`;
-  else if (last.event === "problem") ticker.textContent = `It could not continue: ${last.reason}`;
-  else if (last.event === "end") ticker.textContent = "Writing the result";
+    done = `Step ${step.step + 1}${calls}${step.best_prompt ? `, best so far: “${step.best_prompt.trim()}”` : ""}`;
+  } else if (last.event === "start") done = "Writing the first prompts";
+  else if (last.event === "evaluating") done = `Evaluating the ${last.name} prompt on ${last.split}`;
+  else if (last.event === "problem") done = `It could not continue: ${last.reason}`;
+  else if (last.event === "end") done = "Writing the result";
+  if (["evaluating", "problem", "end"].includes(last.event)) tried = "";
+  tick();
 }
 
 function hearJobs(jobs) {
@@ -82,7 +90,10 @@ function hearJobs(jobs) {
       by("waiting-title").textContent = job.state === "failed" ? "The search did not start" : "Withdrawn";
       if (job.message) by("waiting-message").textContent = job.message;
       by("waiting-message").parentElement.classList.toggle("bad", job.state === "failed");
-    } else if (job && job.state === "running") by("waiting-title").textContent = "Loading models";
+    } else if (job && job.state === "running") {
+      by("waiting-title").textContent = "Getting ready";
+      if (job.doing) by("waiting-message").textContent = job.doing;
+    }
     show("stop", ours);
     return;
   }
@@ -111,6 +122,11 @@ listen({
     }
     tell(events);
     if (state !== "finished" || events.length) refresh();
+  },
+  trying: ({ prompt }) => {
+    if (waiting) return;
+    tried = prompt.trim();
+    tick();
   },
   again: () => !waiting && refresh(),
   state: (said) => {
