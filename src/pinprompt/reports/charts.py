@@ -13,6 +13,7 @@ from typing import TypeVar
 
 WIDTH, HEIGHT = 420, 250
 LEFT, RIGHT, TOP, BOTTOM = 50, 12, 12, 40
+TICK_CHARACTER = 7  # at least the width of a digit of an axis
 POINTS = 300  # more points than a screen can show only make the page larger
 
 LOOKS = 8
@@ -232,8 +233,10 @@ def _grid(
         body.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
         body.append(f'<text class="tick end" x="{LEFT - 6}" y="{at + 4:.1f}">{escape(label(tick))}</text>')
     for tick in across.ticks() if ticks is None else ticks:
-        at = across.at(tick)
-        body.append(f'<text class="tick mid" x="{at:.1f}" y="{HEIGHT - BOTTOM + 17}">{escape(compact(tick))}</text>')
+        name = compact(tick)
+        # A long number at the end of the axis would reach beyond the chart.
+        at = min(across.at(tick), WIDTH - TICK_CHARACTER * len(name) / 2)
+        body.append(f'<text class="tick mid" x="{at:.1f}" y="{HEIGHT - BOTTOM + 17}">{escape(name)}</text>')
     middle, side = (LEFT + WIDTH - RIGHT) / 2, (TOP + HEIGHT - BOTTOM) / 2
     body.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{HEIGHT - BOTTOM}" y2="{HEIGHT - BOTTOM}"/>')
     body.append(f'<text class="name mid" x="{middle:.0f}" y="{HEIGHT - 6}">{_short(x, 50)}</text>')
