@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pinprompt.answers.executors import start_ray, work_in
 from pinprompt.errors import FolderInUse, MissingExtra, PinpromptError, RunError, SettingError, did_you_mean
 from pinprompt.folder import identity as identities
 from pinprompt.recipe import recipe as recipes
@@ -318,7 +319,7 @@ def run_on_ray(
     if not ray.is_initialized():
         own: dict[str, Any] = {"num_cpus": workers and workers * sweep.threads, "include_dashboard": False}
         try:
-            ray.init(log_to_driver=False, logging_level="warning", **({"address": address} if address else own))
+            start_ray(logging_level="warning", **({"address": address} if address else own))
         except ConnectionError as error:
             raise SettingError(
                 f"no Ray cluster answers at '{address}': {error}; omit --address to use this machine"
@@ -334,7 +335,7 @@ def run_on_ray(
             tell(cell, "already finished")
         else:
             recipe = cell.recipe.model_dump(mode="json")
-            waiting[remote.remote(recipe, str(cell.folder.resolve()), device, sweep.threads)] = cell
+            waiting[remote.remote(recipe, str(cell.folder.resolve()), device, sweep.threads, os.getcwd())] = cell
     try:
         while waiting:
             ready, _ = ray.wait(list(waiting), num_returns=1)
@@ -351,8 +352,9 @@ def run_on_ray(
     return outcomes
 
 
-def _run_cell(recipe: dict[str, Any], folder: str, device: str | None, threads: int) -> str:
+def _run_cell(recipe: dict[str, Any], folder: str, device: str | None, threads: int, working: str) -> str:
     """Runs on a worker: the same as inline, in its own process."""
+    work_in(working)
     os.environ["OMP_NUM_THREADS"] = str(threads)
     from pinprompt.recipe import recipe as recipes
 

@@ -133,10 +133,28 @@ DEATHS = 3
 """How often a chunk may lose its worker before the run stops: a prompt that crashes its worker would crash them all."""
 
 
+def start_ray(**options: Any) -> None:
+    """Start Ray, or connect to it, such that its workers import nothing from the working folder.
+
+    Ray puts the folder that it is started in before everything else on the workers' path.
+    """
+    import ray
+
+    with contextlib.chdir(os.sep):
+        ray.init(log_to_driver=False, **options)
+
+
+def work_in(folder: str) -> None:
+    """Work in the driver's folder, where relative paths lead to its files; a cluster's node may not have it."""
+    with contextlib.suppress(OSError):
+        os.chdir(folder)
+
+
 class Worker:
     """The actor: builds and holds the task. Failures are returned as text, as not every exception can be sent."""
 
-    def __init__(self, build: bytes, paths: list[str], threads: int) -> None:
+    def __init__(self, build: bytes, folder: str, paths: list[str], threads: int) -> None:
+        work_in(folder)
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             os.environ[name] = str(threads)
         # The user's modules are imported from the same path as in the driver.
@@ -185,9 +203,7 @@ class Ray:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             # Workers share the machine's cores, even if there are fewer cores than workers.
             cpus = None if address else max(workers * threads, os.cpu_count() or 1)
-            ray.init(
-                address=address, num_cpus=cpus, include_dashboard=False, log_to_driver=False, configure_logging=False
-            )
+            start_ray(address=address, num_cpus=cpus, include_dashboard=False, configure_logging=False)
         # On a cluster with fewer cores Ray would wait for ever, so the workers share the cores.
         cores = float(ray.cluster_resources().get("CPU", 1))
         share = threads if workers * threads <= cores else cores / workers
@@ -251,7 +267,7 @@ class Ray:
         self.workers = []
 
     def _hire(self) -> Any:
-        return self._actor.remote(self._build, list(sys.path), self._threads)
+        return self._actor.remote(self._build, os.getcwd(), list(sys.path), self._threads)
 
     def _bury(self, worker: int, deaths: int, error: Exception) -> None:
         """Replace a worker that died, unless the same work has crashed too many already."""
