@@ -24,7 +24,7 @@ from pinprompt.methods.race import Runner, blocks_of, cut, plan, prune, race, ra
 from pinprompt.methods.selection import chances_of_best
 from pinprompt.policy.backbone import Backbone
 from pinprompt.recipe.sections import BudgetSettings, RaceSettings
-from pinprompt.tasks.protocol import Draft, TaskInfo
+from pinprompt.tasks.protocol import Draft, Labelling, TaskInfo
 from pinprompt.values import Answers, Draw, Evaluation, Meter, Prompt, Row
 
 SETTINGS = RaceSettings(max_perplexity=None, first_block=4)
@@ -463,7 +463,7 @@ def test_blocks_of_a_classification_task_are_its_splits(kind: str, labels: str) 
 
 
 def test_phrases_that_state_the_task_are_in_every_race(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    class Labelling(Noisy):
+    class Named(Noisy, Labelling):
         def label_words(self) -> tuple[str, ...]:
             return ("w5", "w6")
 
@@ -471,7 +471,7 @@ def test_phrases_that_state_the_task_are_in_every_race(monkeypatch: pytest.Monke
         return [writer.prompt(writer.vocabulary.tokens.encode(" " + " ".join(words)))]
 
     monkeypatch.setattr(race_module, "stating", stating)
-    task = Labelling({"manual": "w3 w4"})
+    task = Named({"manual": "w3 w4"})
     run(task, tmp_path / "run", calls=300)
     assert "w5 w6" in {text.strip() for text, _ in task.asked}
 

@@ -33,7 +33,7 @@ from pinprompt.answers.table import Table, pack_contents, pack_rows, unpack_cont
 from pinprompt.errors import BudgetSpent, RunError, TaskError, UselessAnswers
 from pinprompt.tasks.protocol import (
     Billed,
-    Combining,
+    Labelling,
     Task,
     billed,
     calls,
@@ -192,7 +192,7 @@ class Evaluator:
     ) -> Evaluation | None:
         """The task's metrics of the mean output of several prompts, charged to the report; None if there is none."""
         task = self.task
-        if not isinstance(task, Combining):
+        if not isinstance(task, Labelling):
             return None
         asked, fit = self._ask_for_report(prompts, split), report_fit_rows(task)
         answers, rows = [self._answers(one) for one in asked], self.rows(split)

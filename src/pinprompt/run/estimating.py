@@ -19,7 +19,7 @@ from pinprompt.run import build
 from pinprompt.tasks.function import FunctionTask
 from pinprompt.tasks.protocol import (
     Billed,
-    Combining,
+    Labelling,
     Task,
     billed,
     calls,
@@ -305,7 +305,7 @@ def report_plan(recipe: Recipe, task: Task, found: Prompt, parts: int, cost: Cos
     """
     hand = [Prompt(text) for text in rivals(recipe, task).values()]
     held_out = [split for split in splits(task) if split != "train"] or ["train"]
-    members = [found] * (recipe.scoring.ensemble if isinstance(task, Combining) else 1)
+    members = [found] * (recipe.scoring.ensemble if isinstance(task, Labelling) else 1)
     asked = [(prompt, split, True) for prompt in (*members, *hand) for split in held_out]
     shorter = [found] * parts + (hand if fit_rows(task) else [])
     # It may have been chosen by a part of the rows.

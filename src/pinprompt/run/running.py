@@ -34,7 +34,7 @@ from pinprompt.tasks.protocol import (
     IN_CONTEXT,
     WITH_EMBEDDINGS,
     Judged,
-    Rivalled,
+    Labelling,
     Shown,
     Task,
     Windowed,
@@ -393,7 +393,7 @@ def conclude(
             **{name: _compared(prompt, evaluations[name]) for name, prompt in compared.items()},
             **(
                 {EMBEDDINGS: other}
-                if report and isinstance(task, Rivalled) and (other := task.without_prompt())
+                if report and isinstance(task, Labelling) and (other := task.without_prompt())
                 else {}
             ),
         },
