@@ -150,10 +150,7 @@ def parse_overrides(overrides: list[str]) -> dict[str, Any]:
     """`["policy.k=256"]` as a tree."""
     tree: dict[str, Any] = {}
     for override in overrides:
-        setting, value = parse_override(override)
-        for name in reversed(setting.split(".")):
-            value = {name: value}
-        tree = merge(tree, value)
+        tree = with_setting(tree, *parse_override(override))
     return tree
 
 
@@ -179,6 +176,20 @@ def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         else:
             merged[name] = value
     return merged
+
+
+def with_setting(tree: Mapping[str, Any], setting: str, value: Any) -> dict[str, Any]:
+    """A tree with a setting such as "policy.k" set to a value."""
+    for name in reversed(setting.split(".")):
+        value = {name: value}
+    return merge(tree, value)
+
+
+def setting_in(tree: Any, setting: str) -> Any:
+    """The value of a setting such as "policy.k" in a tree; None if there is none."""
+    for name in setting.split("."):
+        tree = tree.get(name) if isinstance(tree, Mapping) else None
+    return tree
 
 
 def to_toml(recipe: Recipe) -> str:

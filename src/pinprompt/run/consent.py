@@ -27,7 +27,7 @@ from pinprompt.agreement import answering as answering
 from pinprompt.errors import NotAgreed, PinpromptError
 from pinprompt.files import loads, opener, write_json
 from pinprompt.models.cache import home
-from pinprompt.recipe.recipe import Recipe
+from pinprompt.recipe.recipe import Recipe, setting_in
 from pinprompt.recipe.task_sections import RemoteSettings
 from pinprompt.wording import text
 
@@ -76,13 +76,13 @@ class ConsentRequest:
 
     def foreign(self, given: Mapping[str, Any], near: Sequence[Path], reads: bool) -> bool:
         """Whether anything in it needs consent; files near the user do not."""
-        if any(_at(given, setting) is None for setting, *_ in self.code):
+        if any(setting_in(given, setting) is None for setting, *_ in self.code):
             return True
         if self.server is not None:
-            address, variable = _at(given, "remote.base_url"), _at(given, "remote.key_env")
+            address, variable = setting_in(given, "remote.base_url"), setting_in(given, "remote.key_env")
             if address is None or (variable is None and self.server[2] not in ("", RemoteSettings().key_env)):
                 return True
-        named = [path for setting, path in self.files if _at(given, setting) is None]
+        named = [path for setting, path in self.files if setting_in(given, setting) is None]
         return reads and any(not _near(path, near) for path in named)
 
 
@@ -147,7 +147,9 @@ def unread(recipe: Recipe, source: Path | str, given: Mapping[str, Any] | None =
     request = request_of(recipe)
     if agreed_in_advance() or request.identity in _remembered():
         return []
-    named = [path for setting, path in request.files if _at(given or {}, setting) is None and not _near(path, near)]
+    named = [
+        path for setting, path in request.files if setting_in(given or {}, setting) is None and not _near(path, near)
+    ]
     return [text(path, 200).replace("\n", "␊") for path in named[:MAX_LINES_SHOWN]]
 
 
@@ -207,12 +209,6 @@ def _near(path: str, folders: Sequence[Path]) -> bool:
             if there.is_relative_to(root):
                 return not any(part.startswith(".") for part in there.relative_to(root).parts)
     return False
-
-
-def _at(tree: Any, setting: str) -> Any:
-    for name in setting.split("."):
-        tree = tree.get(name) if isinstance(tree, Mapping) else None
-    return tree
 
 
 def _path() -> Path:
