@@ -180,14 +180,6 @@ def whole_lines(path: Path) -> Iterator[bytes]:
         raise RunError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects in a file of sealed lines, without checking whom they belong to."""
-    for line in whole_lines(path):
-        if (found := object_of(line)) is not None:
-            found.pop("crc", None)
-            yield found
-
-
 # Locking a folder for one process.
 LOCK = ".lock"
 _TRIES, _PAUSE = 10, 0.02  # checking whether a folder is locked takes its lock for a moment

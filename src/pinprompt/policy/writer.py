@@ -75,10 +75,9 @@ class Writer:
         return torch.stack([self.vocabulary.allowed(prefix) for prefix in prefixes]).to(self.backbone.device)
 
     @torch.no_grad()
-    def q(self, states: Tensor, psi: Adapter | None = None) -> Tensor:
+    def q(self, states: Tensor) -> Tensor:
         """Q/alpha of all tokens, [n, V] from [n, d], without a gradient: W psi(e), in passes of `rows` rows."""
-        psi = self.psi if psi is None else psi
-        found = [self.backbone.over_vocabulary(psi(part)) for part in self._passes(states)]
+        found = [self.backbone.over_vocabulary(self.psi(part)) for part in self._passes(states)]
         return (found[0] if len(found) == 1 else torch.cat(found))[: len(states)]
 
     def sample(
@@ -147,7 +146,6 @@ class Writer:
     def lm_next(self, prefixes: Sequence[Prefix]) -> tuple[Tensor, Tensor]:
         """The LM's log-probabilities of any next token, [n, V], and which of them may be written, bool [n, V]."""
         states, kept = self.tree.look(prefixes)
-        assert kept is not None
         return torch.cat([self.backbone.logprobs(part) for part in self._passes(states)])[: len(prefixes)], kept
 
     def prompt(self, ids: Iterable[int]) -> Prompt:
@@ -169,7 +167,6 @@ class Writer:
             )
         prefixes = [prompt.ids[:place] for place in range(len(prompt.ids))]
         states, kept = self.tree.look(prefixes)
-        assert kept is not None
         rows = []
         for place, token in enumerate(prompt.ids):
             q = self.q(states[place : place + 1])
@@ -263,7 +260,7 @@ class Writer:
         self, choose: Choose, prefixes: list[Prefix], filtered: bool
     ) -> Iterator[tuple[Prefix, Any, Any]]:
         """Probabilities [V] and allowed tokens [V], on the CPU, in passes of `rows` rows; all zero at a dead end."""
-        states, kept = self.tree.look(prefixes, kept=filtered)
+        states, kept = self.tree.look(prefixes) if filtered else (self.tree.states(prefixes), None)
         for first, part in zip(range(0, len(prefixes), self.rows), self._passes(states), strict=True):
             batch = prefixes[first : first + self.rows]
             masks = self.allowed(batch) if kept is None else kept[first : first + self.rows]

@@ -74,15 +74,12 @@ class RemoteClient:
         seed: int = 0,
         sleep: Callable[[float], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
-        door: Any = None,
     ) -> None:
         self.settings, self.model = settings, model
         self._sleep, self._clock = sleep or self._rest, clock
         self._secret = Secret(settings.key_env)
         self.redact = self._secret.redact
-        self._door: Connections = door or Connections(
-            settings.base_url, self._secret.key, settings.timeout, self.max_bytes
-        )
+        self._door = Connections(settings.base_url, self._secret.key, settings.timeout, self.max_bytes)
         self._lock = threading.Lock()
         self._halt = threading.Event()
         """Set when answers are no longer needed: ends every wait."""
