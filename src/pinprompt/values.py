@@ -78,6 +78,14 @@ class Answers:
         places = [place[row] for row in rows]
         return self.contents[places] if _is_array(self.contents) else [self.contents[at] for at in places]
 
+    def part(self, rows: tuple[int, ...]) -> Answers:
+        """The answers on these rows, in this order; tokens are only known for all of the rows together."""
+        if rows == self.rows:
+            return self
+        tokens = self.tokens if set(rows) == set(self.rows) else (0, 0)
+        failures = {row: self.failures[row] for row in rows if row in self.failures}
+        return Answers(rows, self.on(rows), failures, tokens)
+
     def missing(self, rows: Iterable[int]) -> tuple[int, ...]:
         """Those of the rows that were not asked, in order."""
         known = set(self.rows)

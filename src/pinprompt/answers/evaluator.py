@@ -509,10 +509,7 @@ class Evaluator:
 
     def _store(self, question: _Question, found: Answers, new: Answers, report: bool) -> None:
         """Add answers to the table and, if they are new and usable, to the memo."""
-        ordered = found
-        if found.rows != question.rows:
-            ordered = Answers(question.rows, found.on(question.rows), found.failures, found.tokens)
-        asked = question.asked
+        ordered, asked = found.part(question.rows), question.asked
         self.table.add(asked.prompt, ordered, asked.draw, self.requests_made - 1, report, {"spent": self.spent()})
         if self.memo is None or not new.rows:
             return

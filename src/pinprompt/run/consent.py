@@ -24,8 +24,8 @@ from typing import Any
 
 from pinprompt.agreement import agreed_in_advance, says_yes
 from pinprompt.agreement import answering as answering
-from pinprompt.errors import NotAgreed, PinpromptError
-from pinprompt.files import loads, opener, write_json
+from pinprompt.errors import NotAgreed, PinpromptError, RunError
+from pinprompt.files import loads, read_file, write_json
 from pinprompt.models.cache import home
 from pinprompt.recipe.recipe import Recipe, setting_in
 from pinprompt.recipe.task_sections import RemoteSettings
@@ -218,9 +218,8 @@ def _path() -> Path:
 def _remembered() -> dict[str, Any]:
     """The stored answers by hash; a damaged or foreign file counts as empty."""
     try:
-        with open(_path(), "rb", opener=opener) as file:
-            tree = loads(file.read(MAX_BYTES))
-    except (OSError, ValueError):
+        tree = loads(read_file(_path(), MAX_BYTES) or b"{}")
+    except (RunError, ValueError):
         return {}
     found = tree.get("agreed") if isinstance(tree, dict) else None
     return found if isinstance(found, dict) else {}
