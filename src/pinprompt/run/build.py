@@ -245,7 +245,8 @@ def hold_for_dev(recipe: Recipe, task: Task, budget: Budget) -> Reservation | No
     hand-written prompts if they are candidates. The amount depends on the recipe alone, never on what is left: a
     resumed run reserves the same.
     """
-    if recipe.budget.calls is None or "dev" not in splits(task):
+    left = budget.calls_left()
+    if recipe.budget.calls is None or left is None or "dev" not in splits(task):
         return None
     train, dev = (calls(task, split_rows(task, split)) for split in ("train", "dev"))
     finalists = recipe.scoring.finalists if row_of(recipe.method).finalists else 0
@@ -256,7 +257,6 @@ def hold_for_dev(recipe: Recipe, task: Task, budget: Budget) -> Reservation | No
     wanted += (by_hand + greedy) * (train + dev)
     # If the budget is too small for that, most of it still goes to the search.
     wanted = min(wanted, recipe.budget.calls // 4)
-    left = int(budget.remaining()["calls"])
     if wanted <= 0 or left <= 0 or budget.expired():
         return None  # a resumed run may have spent its whole budget
     return budget.reserve(min(wanted, left))
