@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from pinprompt.answers.budget import Budget
 from pinprompt.answers.evaluator import Evaluator
+from pinprompt.answers.requests import Requests
 from pinprompt.errors import SettingError
 from pinprompt.methods import race as race_module
 from pinprompt.methods.protocol import Block, Outcome, Search
@@ -25,7 +26,7 @@ from pinprompt.methods.selection import chances_of_best
 from pinprompt.policy.backbone import Backbone
 from pinprompt.recipe.sections import BudgetSettings, RaceSettings
 from pinprompt.tasks.protocol import Draft, Labelling, TaskInfo
-from pinprompt.values import Answers, Draw, Evaluation, Meter, Prompt, Row
+from pinprompt.values import Answers, Draw, Evaluation, Prompt, Row
 
 SETTINGS = RaceSettings(max_perplexity=None, first_block=4)
 TRAIN, DEV = 8, 8
@@ -88,7 +89,7 @@ class Told(Noisy):
 
     likely_tokens = most_tokens
 
-    def attach(self, meter: Meter) -> bool:
+    def attach(self, meter: Requests) -> bool:
         return False
 
     def _answers(self, text: str, rows: tuple[int, ...]) -> Answers:

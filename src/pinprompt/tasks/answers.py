@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
+from pinprompt.answers.requests import Requests
 from pinprompt.errors import SettingError
 from pinprompt.maths.bootstrap import interval_of_mean
 from pinprompt.models.chat import ChatModel, Messages, Reply
@@ -25,7 +26,7 @@ from pinprompt.remote.client import is_remote, open_client
 from pinprompt.tasks.answer_data import AnswerData, Asked, answer_data, copied
 from pinprompt.tasks.metrics import Metric, Value, metric_of, numbers
 from pinprompt.tasks.protocol import SPLITS, Draft, Shown, TaskInfo
-from pinprompt.values import Answers, Draw, Evaluation, Floats, Meter, Prompt, Row, derive
+from pinprompt.values import Answers, Draw, Evaluation, Floats, Prompt, Row, derive
 
 CHUNK = 8
 """Number of prompts asked about together: their rows share passes."""
@@ -374,7 +375,7 @@ class AnswerTask(Shown):
         counted = [getattr(self._server, how)(chat) for chat in chats]
         return sum(one for one, _ in counted), sum(one for _, one in counted)
 
-    def attach(self, meter: Meter) -> bool:
+    def attach(self, meter: Requests) -> bool:
         """Report every request to the server to a meter."""
         if self._server is None:
             return False

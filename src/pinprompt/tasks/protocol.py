@@ -16,8 +16,9 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from pinprompt.answers.requests import Requests
 from pinprompt.errors import SettingError, TaskError, did_you_mean
-from pinprompt.values import Answers, Draw, Evaluation, Floats, Meter, Prompt, Row
+from pinprompt.values import Answers, Draw, Evaluation, Floats, Prompt, Row
 
 SPLITS = ("train", "dev", "test")
 IN_CONTEXT = "in-context"
@@ -132,7 +133,7 @@ class Billed(Protocol):
     def likely_tokens(self, prompt: Prompt, rows: Sequence[int], report: bool = False) -> tuple[int, int]:
         """The expected tokens in and out, for estimates."""
 
-    def attach(self, meter: Meter) -> bool:
+    def attach(self, meter: Requests) -> bool:
         """Report every request to the meter from now on; returns False if requests are not counted individually."""
 
 
