@@ -211,7 +211,7 @@ def fields(section: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[tupl
                 mark = f"{name}({part.model_fields['kind'].default})" if "kind" in part.model_fields else name
                 yield from fields(part, f"{prefix}{mark}.")
         elif name != "kind":
-            yield f"{prefix}{name}", _type_name(info), _default(info), info.description or ""
+            yield f"{prefix}{name}", _type_name(info), _default(info), " ".join((info.description or "").split())
 
 
 def _without_none(value: Any) -> Any:
