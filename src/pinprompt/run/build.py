@@ -166,7 +166,12 @@ def load_method(recipe: Recipe) -> Any:
 
     if recipe.method not in METHODS:
         return import_function(recipe.method, "method")
-    module, _, name = METHODS[recipe.method].function.partition(":")
+    return imported(METHODS[recipe.method].function)
+
+
+def imported(place: str) -> Any:
+    """The function at 'module:name' of this package."""
+    module, _, name = place.partition(":")
     return getattr(import_module(module), name)
 
 

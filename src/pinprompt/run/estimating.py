@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any, NamedTuple
 
 from pinprompt.answers.budget import Budget, Reservation
@@ -58,7 +57,7 @@ def cost_of(recipe: Recipe, task: Task, method: Any = None) -> Cost:
         theirs: Cost = method.cost(*asked)
         return theirs
     if row.cost:
-        ours: Cost = _named(row.cost)(*asked, recipe.scoring.finalists)
+        ours: Cost = build.imported(row.cost)(*asked, recipe.scoring.finalists)
         return ours
     train, dev = on(task, "train"), on(task, "dev")
     settings = recipe.method_settings
@@ -78,12 +77,6 @@ def cost_of(recipe: Recipe, task: Task, method: Any = None) -> Cost:
     if row.section == "own" and given is not None:
         spent = given
     return Cost(spent, enough, few, written=spent / max(1, train) if search else 0.0, words=recipe.policy.length)
-
-
-def _named(place: str) -> Any:
-    """The function at 'module:name' of this package; None for ''."""
-    module, _, name = place.partition(":")
-    return getattr(import_module(module), name) if place else None
 
 
 def on(task: Task, split: str) -> int:
