@@ -24,12 +24,10 @@ def _no_ban_list(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PINPROMPT_HOME", str(tmp_path / "home"))
 
 
-def writer_of(
-    backbone: Backbone, spread: float = 0.3, filter_on: bool = True, tree: bool = True, **given: Any
-) -> Writer:
+def writer_of(backbone: Backbone, spread: float = 0.3, tree: bool = True, **given: Any) -> Writer:
     """A writer whose psi has learnt something: weights large enough for Q to differ from state to state."""
     given = {"length": 4, "k": 30, "hidden": 8, "rows": 4, **given}
-    writer = Writer.build(PolicySettings(**given), "It was", filter_on=filter_on, backbone=backbone, tree=tree)
+    writer = Writer.build(PolicySettings(**given), "It was", backbone=backbone, tree=tree)
     generator = torch.Generator().manual_seed(9)
     with torch.no_grad():
         for parameter in writer.psi.parameters():
@@ -113,7 +111,7 @@ def test_exploring_draws_evenly_from_what_is_kept(make: Callable[[str], Backbone
 
 
 def test_without_the_filter_everything_allowed_is_kept(make: Callable[[str], Backbone]) -> None:
-    writer = writer_of(make("gpt2"), filter_on=False)
+    writer = writer_of(make("gpt2"), k=None)
     assert torch.equal(writer.kept([(), (40,)]), writer.allowed([(), (40,)]))
 
 

@@ -46,7 +46,6 @@ class Writer:
         context: str = "",
         seed: int = 0,
         device: str = "cpu",
-        filter_on: bool = True,
         backbone: Backbone | None = None,
         tree: bool = True,
     ) -> Writer:
@@ -56,7 +55,7 @@ class Writer:
             backbone.tokenizer, backbone.vocabulary_size, settings.length, settings.constraints, backbone.texts
         )
         vocabulary.check()
-        ignorable = Ignorable(backbone, vocabulary, settings.k if filter_on else None)
+        ignorable = Ignorable(backbone, vocabulary, settings.k)
         reader = Reader(backbone, backbone.start(context), settings.length, settings.rows)
         prefixes = PrefixTree(reader, ignorable.kept, backbone.vocabulary_size, settings.tree_mb, tree)
         psi = Adapter(backbone.dim, settings.hidden, derive(seed, "psi")).to(device)

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import numpy as np
 
@@ -67,14 +67,6 @@ RATE = (
 )
 
 
-@runtime_checkable
-class Completing(Protocol):
-    """A chat model that can also complete plain text: a local one."""
-
-    def completer(self) -> ChatModel:
-        """The same model, which completes messages as plain text."""
-
-
 class AnswerTask(Shown):
     """The task of `tasks.protocol`, on a chat model and a metric."""
 
@@ -91,7 +83,9 @@ class AnswerTask(Shown):
         """Without a metric, the judge values answers."""
         self.settings, self.data, self.model, self._metric, self._judge = settings, data, model, metric, judge
         self._proposer, self._proposed = proposer or model, 0
-        self._completer: ChatModel | None = model.completer() if isinstance(model, Completing) else None
+        completer = getattr(model, "completer", None)
+        self._completer: ChatModel | None = None if completer is None else completer()
+        """The same model, which completes messages as plain text; only a local one can."""
         self.billed = model.billed
         self._server: Any = model if model.billed is not None else None
         calls = 1 if metric is not None else 2
