@@ -100,10 +100,6 @@ class PrefixTree:
             found |= {prefix: replace(self._node(prefix), own=None) for prefix in chunk}
         return found
 
-    def keys(self) -> list[Prefix]:
-        """The prefixes stored now, the least recently used first, without the root."""
-        return list(self._nodes)
-
     def prompts_at_once(self) -> int:
         """The number of prompts whose prefixes all fit in half of the memory; at least the rows of one pass."""
         if self._root is None:

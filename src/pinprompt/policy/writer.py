@@ -65,10 +65,6 @@ class Writer:
         """States e [n, d] of prefixes shorter than a prompt."""
         return self.tree.states(prefixes)
 
-    def kept(self, prefixes: Sequence[Prefix]) -> Tensor:
-        """Kept sets F_I, bool [n, V]."""
-        return self.tree.kept(prefixes)
-
     def allowed(self, prefixes: Sequence[Prefix]) -> Tensor:
         """The tokens that the constraints allow, without the filter, bool [n, V]."""
         return torch.stack([self.vocabulary.allowed(prefix) for prefix in prefixes]).to(self.backbone.device)
