@@ -85,10 +85,16 @@ class Recipe(Section):
         return {*SECTIONS, "own"} - {row_of(self.method).section}
 
     @property
+    def served(self) -> str | None:
+        """The task model's name on its server; None for a local model."""
+        name = str(getattr(self.task, "model", ""))
+        return name.removeprefix("remote:") if name.startswith("remote:") else None
+
+    @property
     def hash(self) -> str:
         """Twelve hex digits that identify this recipe; settings of unused methods and servers are ignored."""
         unused = {*self.other_methods, "private"}  # `private` changes what is shown, not what is computed
-        if not getattr(self.task, "model", "").startswith("remote:"):
+        if self.served is None:
             unused.add("remote")
         canonical = json.dumps(self.model_dump(mode="json", exclude=unused), sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]

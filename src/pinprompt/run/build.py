@@ -49,11 +49,6 @@ def set_threads(count: int | None) -> int:
     return torch.get_num_threads()
 
 
-def is_remote(recipe: Recipe) -> bool:
-    """Whether the task model is remote."""
-    return str(getattr(recipe.task, "model", "")).startswith("remote:")
-
-
 def build_rewriter(recipe: Recipe, device: str, kept: dict[str, Any]) -> Any:
     """The rewriter of a style run: with the judges stored in its folder, or trained again on its texts."""
     if not kept:

@@ -94,9 +94,7 @@ def request_of(recipe: Recipe) -> ConsentRequest:
         module, colon, _ = place.partition(":")
         if colon and not _installed(place, origin := origin_of(module)):
             code.append((setting, place, origin))
-    model, server = str(getattr(recipe.task, "model", "")), None
-    if model.startswith("remote:"):
-        server = (model.removeprefix("remote:"), recipe.remote.base_url, recipe.remote.key_env)
+    server = None if recipe.served is None else (recipe.served, recipe.remote.base_url, recipe.remote.key_env)
     for name in FILES:
         value = getattr(recipe.task, name, None) or ()
         files += [(f"task.{name}", path) for path in ((value,) if isinstance(value, str) else value)]
@@ -117,12 +115,8 @@ def agree(
     `given` are settings that the user gave, which are trusted. With `reads=False` the files that the recipes name are
     not read, so they need no consent.
     """
-    near = [Path.cwd(), Path(source) if Path(source).is_dir() else Path(source).parent]
-    requests: dict[str, ConsentRequest] = {}
-    for recipe in [recipes] if isinstance(recipes, Recipe) else recipes:
-        request = request_of(recipe)
-        if request.foreign(given or {}, near, reads):
-            requests[request.identity] = request
+    asked = map(request_of, [recipes] if isinstance(recipes, Recipe) else recipes)
+    requests = {one.identity: one for one in asked if one.foreign(given or {}, _near_to(source), reads)}
     if not requests or requests.keys() <= _remembered().keys():
         return
     lines = list(dict.fromkeys(line for request in requests.values() for line in request.lines()))
@@ -130,8 +124,8 @@ def agree(
         [f"{len(lines) - MAX_LINES_SHOWN} more of the same kind"] if len(lines) > MAX_LINES_SHOWN else []
     )
     name = text(str(source), 300)
-    asked = "\n".join(f"  - {line}" for line in shown)
-    question = f"{name} was not agreed to yet. It asks to\n{asked}\nDo you trust it?"
+    listed = "\n".join(f"  - {line}" for line in shown)
+    question = f"{name} was not agreed to yet. It asks to\n{listed}\nDo you trust it?"
     if not says_yes(question):
         raise NotAgreed(
             f"{name} was not agreed to yet, and asks to {'; to '.join(shown)}. Nothing was run, sent or read. If you "
@@ -143,8 +137,7 @@ def agree(
 
 def unread(recipe: Recipe, source: Path | str, given: Mapping[str, Any] | None = None) -> list[str]:
     """Files that a recipe of a file or a run folder names and that nobody agreed to read yet."""
-    near = [Path.cwd(), Path(source) if Path(source).is_dir() else Path(source).parent]
-    request = request_of(recipe)
+    request, near = request_of(recipe), _near_to(source)
     if agreed_in_advance() or request.identity in _remembered():
         return []
     named = [
@@ -198,6 +191,11 @@ def _installed(place: str, origin: str) -> bool:
             if Path(origin).is_relative_to(root) and not Path(os.getcwd()).resolve().is_relative_to(root):
                 return True
     return False
+
+
+def _near_to(source: Path | str) -> list[Path]:
+    """The folders whose files need no consent: the working folder, and that of a file or run folder."""
+    return [Path.cwd(), Path(source) if Path(source).is_dir() else Path(source).parent]
 
 
 def _near(path: str, folders: Sequence[Path]) -> bool:

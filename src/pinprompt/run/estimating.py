@@ -121,7 +121,7 @@ def _of_the_plan(recipe: Recipe, report: bool, note: str) -> dict[str, Any]:
 def _estimate(
     recipe: Recipe, device: str | None, probe: bool, given: Task | None, reported: bool, method: Any
 ) -> dict[str, Any]:
-    remote, named = build.is_remote(recipe), False
+    named = False
     if given is None and isinstance(recipe.task, CustomSettings):
         named, given = True, FunctionTask(_not_called)
     started, device = time.perf_counter(), build.choose_device(device)
@@ -142,7 +142,7 @@ def _estimate(
         "passes_per_call": getattr(task, "passes", 1),
     }
     figures |= _tokens_and_money(recipe, task, cost, report)
-    if remote:
+    if recipe.served is not None:
         way = "as completions; chats use more" if recipe.remote.answers == "auto" else f"as {recipe.remote.answers}"
         figures["note"] = f"{recipe.remote.base_url} was not contacted: minutes are not known, tokens are counted {way}"
     elif named:
