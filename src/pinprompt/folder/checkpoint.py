@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from pinprompt.answers.log import Log
+from pinprompt.answers.table import unpack_rows
 from pinprompt.errors import RunError
 from pinprompt.files import checksum, loads, read_file, seal, unseal, whole_lines, write_tensors
 
 FILE = "state.safetensors"
+ANSWERS = "answers.jsonl"
+"""The table of answers, beside the checkpoint."""
 SHARE = 0.04
 """Maximum share of a run's time for saving."""
 BESIDE = ("events", "costs")
@@ -43,19 +46,25 @@ class Checkpoint:
         """A point that the run can return to: the valid part of each log, and the run's state."""
         if folder.is_symlink():
             raise RunError(f"{folder} is a link, and links are not followed; copy the folder it points to")
-        self._state, self._tensors, self._damage = _read(folder / FILE, run)
+        self._state, self._tensors, self.damage = _read(folder / FILE, run)
+        """What is damaged: the checkpoint itself, or what it refers to; '' if nothing."""
+        try:
+            self.damage = self.damage or self._damaged_log()
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            self.damage = f"{folder} cannot be read ({error!r})"
+        if self.damage:  # it is ignored: the run repeats its steps with the answers in its table
+            self._state, self._tensors, self._logs = None, {}, {}
 
-    def damage(self) -> str:
-        """What is damaged: the checkpoint itself or a log it refers to; '' if nothing."""
+    def _damaged_log(self) -> str:
+        """What is wrong with the logs and the answers that the checkpoint refers to; '' if nothing."""
         for name, (count, crc) in ({} if self._state is None else self._state["logs"]).items():
             log = self.log(name)
             if name != "costs" and crc != log.sum_of(range(count)):
                 return f"{log.path} was changed or truncated"
-        return self._damage
-
-    def forget(self) -> None:
-        """Ignore the checkpoint: the run repeats its steps with the answers in its table."""
-        self._state, self._tensors, self._damage, self._logs = None, {}, "", {}
+        position, path = self.provided("evaluator"), self.folder.parent / ANSWERS
+        if position is not None and position["crc"] != Log(path, self.run).sum_of(unpack_rows(position["lines"])):
+            return f"{path}: lines that the checkpoint refers to were changed, moved or removed"
+        return ""
 
     def log(self, name: str) -> Log:
         """A log without the lines after the last checkpoint."""
@@ -104,8 +113,6 @@ class Checkpoint:
 
     def load(self) -> tuple[int, dict[str, Any], dict[str, Any]] | None:
         """The last checkpoint as (step, state, tensors), or None where there is none."""
-        if self._damage:
-            raise RunError(f"{self._damage}; remove {self.folder} and resume: the answers are kept")
         return None if self._state is None else (self._state["step"], self._state["state"], self._tensors)
 
     def append(self, stream: str, rows: list[dict[str, Any]]) -> None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from pinprompt.data.language import name_of
 from pinprompt.errors import BudgetSpent, SettingError
-from pinprompt.folder.folder import ANSWERS, REQUESTS
+from pinprompt.folder.checkpoint import ANSWERS
+from pinprompt.folder.folder import REQUESTS
 from pinprompt.methods.protocol import Outcome, Search, outcome_of
 from pinprompt.methods.table import METHODS, row_of
 from pinprompt.recipe.recipe import Recipe
