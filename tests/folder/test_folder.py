@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from lines import read_lines
 from tests.house.tiny import FindTheWords, recipe
 from typer.testing import CliRunner
 
@@ -20,7 +21,7 @@ from pinprompt import api, files
 from pinprompt.answers.log import Log
 from pinprompt.cli import app
 from pinprompt.errors import RunError
-from pinprompt.files import FolderLock, read_lines, seal, write_atomically, write_tensors
+from pinprompt.files import FolderLock, seal, write_atomically, write_tensors
 from pinprompt.folder import checkpoint as checkpoints
 from pinprompt.folder.checkpoint import Checkpoint
 from pinprompt.folder.folder import FINISHED, RunFolder

@@ -10,7 +10,7 @@ from typing import Any
 
 from pinprompt.answers.log import Log
 from pinprompt.errors import RunError
-from pinprompt.files import checksum, loads, opener, seal, unseal, whole_lines, write_tensors
+from pinprompt.files import checksum, loads, read_file, seal, unseal, whole_lines, write_tensors
 
 FILE = "state.safetensors"
 SHARE = 0.04
@@ -127,13 +127,9 @@ class Checkpoint:
 
 def _read(path: Path, run: str) -> tuple[dict[str, Any] | None, dict[str, Any], str]:
     """The state (None if there is none) and the tensors of a checkpoint, and what is wrong with it ('' if nothing)."""
-    try:
-        with open(path, "rb", opener=opener) as file:
-            content = file.read()
-    except FileNotFoundError:
+    content = read_file(path)
+    if content is None:
         return None, {}, ""
-    except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror}; remove it and resume: the answers are kept") from None
     from safetensors import SafetensorError
     from safetensors.torch import load
 

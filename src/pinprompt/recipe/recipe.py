@@ -85,10 +85,16 @@ class Recipe(Section):
         return {*SECTIONS, "own"} - {row_of(self.method).section}
 
     @property
+    def served(self) -> str | None:
+        """The task model's name on its server; None for a local model."""
+        name = str(getattr(self.task, "model", ""))
+        return name.removeprefix("remote:") if name.startswith("remote:") else None
+
+    @property
     def hash(self) -> str:
         """Twelve hex digits that identify this recipe; settings of unused methods and servers are ignored."""
         unused = {*self.other_methods, "private"}  # `private` changes what is shown, not what is computed
-        if not getattr(self.task, "model", "").startswith("remote:"):
+        if self.served is None:
             unused.add("remote")
         canonical = json.dumps(self.model_dump(mode="json", exclude=unused), sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
@@ -150,10 +156,7 @@ def parse_overrides(overrides: list[str]) -> dict[str, Any]:
     """`["policy.k=256"]` as a tree."""
     tree: dict[str, Any] = {}
     for override in overrides:
-        setting, value = parse_override(override)
-        for name in reversed(setting.split(".")):
-            value = {name: value}
-        tree = merge(tree, value)
+        tree = with_setting(tree, *parse_override(override))
     return tree
 
 
@@ -181,6 +184,20 @@ def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def with_setting(tree: Mapping[str, Any], setting: str, value: Any) -> dict[str, Any]:
+    """A tree with a setting such as "policy.k" set to a value."""
+    for name in reversed(setting.split(".")):
+        value = {name: value}
+    return merge(tree, value)
+
+
+def setting_in(tree: Any, setting: str) -> Any:
+    """The value of a setting such as "policy.k" in a tree; None if there is none."""
+    for name in setting.split("."):
+        tree = tree.get(name) if isinstance(tree, Mapping) else None
+    return tree
+
+
 def to_toml(recipe: Recipe) -> str:
     """The recipe as TOML with every field written out; `load` of it gives an equal recipe."""
     return tomli_w.dumps(_without_none(recipe.model_dump(mode="json")))
@@ -200,7 +217,7 @@ def fields(section: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[tupl
                 mark = f"{name}({part.model_fields['kind'].default})" if "kind" in part.model_fields else name
                 yield from fields(part, f"{prefix}{mark}.")
         elif name != "kind":
-            yield f"{prefix}{name}", _type_name(info), _default(info), info.description or ""
+            yield f"{prefix}{name}", _type_name(info), _default(info), " ".join((info.description or "").split())
 
 
 def _without_none(value: Any) -> Any:

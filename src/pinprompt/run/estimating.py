@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any, NamedTuple
 
 from pinprompt.answers.budget import Budget, Reservation
@@ -19,7 +18,7 @@ from pinprompt.run import build
 from pinprompt.tasks.function import FunctionTask
 from pinprompt.tasks.protocol import (
     Billed,
-    Combining,
+    Labelling,
     Task,
     billed,
     calls,
@@ -58,7 +57,7 @@ def cost_of(recipe: Recipe, task: Task, method: Any = None) -> Cost:
         theirs: Cost = method.cost(*asked)
         return theirs
     if row.cost:
-        ours: Cost = _named(row.cost)(*asked, recipe.scoring.finalists)
+        ours: Cost = build.imported(row.cost)(*asked, recipe.scoring.finalists)
         return ours
     train, dev = on(task, "train"), on(task, "dev")
     settings = recipe.method_settings
@@ -78,12 +77,6 @@ def cost_of(recipe: Recipe, task: Task, method: Any = None) -> Cost:
     if row.section == "own" and given is not None:
         spent = given
     return Cost(spent, enough, few, written=spent / max(1, train) if search else 0.0, words=recipe.policy.length)
-
-
-def _named(place: str) -> Any:
-    """The function at 'module:name' of this package; None for ''."""
-    module, _, name = place.partition(":")
-    return getattr(import_module(module), name) if place else None
 
 
 def on(task: Task, split: str) -> int:
@@ -128,7 +121,7 @@ def _of_the_plan(recipe: Recipe, report: bool, note: str) -> dict[str, Any]:
 def _estimate(
     recipe: Recipe, device: str | None, probe: bool, given: Task | None, reported: bool, method: Any
 ) -> dict[str, Any]:
-    remote, named = build.is_remote(recipe), False
+    named = False
     if given is None and isinstance(recipe.task, CustomSettings):
         named, given = True, FunctionTask(_not_called)
     started, device = time.perf_counter(), build.choose_device(device)
@@ -149,7 +142,7 @@ def _estimate(
         "passes_per_call": getattr(task, "passes", 1),
     }
     figures |= _tokens_and_money(recipe, task, cost, report)
-    if remote:
+    if recipe.served is not None:
         way = "as completions; chats use more" if recipe.remote.answers == "auto" else f"as {recipe.remote.answers}"
         figures["note"] = f"{recipe.remote.base_url} was not contacted: minutes are not known, tokens are counted {way}"
     elif named:
@@ -305,7 +298,7 @@ def report_plan(recipe: Recipe, task: Task, found: Prompt, parts: int, cost: Cos
     """
     hand = [Prompt(text) for text in rivals(recipe, task).values()]
     held_out = [split for split in splits(task) if split != "train"] or ["train"]
-    members = [found] * (recipe.scoring.ensemble if isinstance(task, Combining) else 1)
+    members = [found] * (recipe.scoring.ensemble if isinstance(task, Labelling) else 1)
     asked = [(prompt, split, True) for prompt in (*members, *hand) for split in held_out]
     shorter = [found] * parts + (hand if fit_rows(task) else [])
     # It may have been chosen by a part of the rows.

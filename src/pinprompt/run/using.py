@@ -137,7 +137,11 @@ def predict(
         if unsure or with_embeddings:
             option = "--unsure" if unsure else "--with-embeddings"
             raise SettingError(f"{run} is a run with free answers; {option} is for labels: remove it")
-        asked: Any = _with_notes(build.build_answerer(recipe, build.choose_device(device)))
+        from pinprompt.tasks.answer_data import AnswerData
+
+        bare = recipe.task.model_copy(update={"metric": "exact", "proposer": None, "judge": None})
+        answering = recipe.model_copy(update={"task": bare})
+        asked: Any = _with_notes(build.build_task(answering, build.choose_device(device), data=AnswerData({}, [])))
         replies = zip(texts, asked.answer(found, texts), strict=True)
         return [
             {"text": text, "answer": reply.text, **({"failure": reply.failure} if reply.failure else {})}
@@ -171,9 +175,12 @@ Labels = list[tuple[str, dict[str, float]]]
 
 def labeller(run: Path | str, device: str) -> Callable[[Sequence[str]], Labels]:
     """A function that labels texts by the prompt or the ensemble of a classification run."""
-    members = members_of(run)
+    from pinprompt.tasks.labelled_data import without_rows
+
+    recipe, members = recipe_of(run), members_of(run)
+    settings: Any = recipe.task
     words, first = words_of(members), members[0].readout
-    task: Any = _with_notes(build.build_labeller(recipe_of(run), device, readout=first, words=words))
+    task = _with_notes(build.build_task(recipe, device, readout=first, words=words, data=without_rows(settings)))
 
     def label(texts: Sequence[str]) -> Labels:
         said: Labels
@@ -382,8 +389,7 @@ def _task_on(
     data = load_data(settings) if measures else without_rows(settings)
     path = str(tables.plain_settings({"test": test})["test"])
     data = with_test(data, path, text_column or settings.text_column, label_column or settings.label_column)
-    found: Task = build.build_labeller(recipe, device, data, readout, words)
-    return found
+    return build.build_task(recipe, device, readout=readout, words=words, data=data)
 
 
 def _seen(run: Path, task: Task) -> int:
