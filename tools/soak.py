@@ -39,7 +39,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src"), str(ROOT / "tests" / "toys")]
 
-from lines import read_lines  # noqa: E402
+from tests.toys.lines import read_lines  # noqa: E402
 
 from pinprompt import sweeps  # noqa: E402
 from pinprompt.answers.log import Log  # noqa: E402
