@@ -138,14 +138,12 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def dumps(value: Any) -> str:
-    """JSON on one line: ASCII only, so that lone surrogates and line separators in prompts cannot break it."""
-    return json.dumps(value, ensure_ascii=True, separators=(",", ":"))
-
-
 def seal(value: Mapping[str, Any], owner: str = "") -> bytes:
-    """A JSON object on one line whose last field, `crc`, is the checksum of the others and of the owner."""
-    data = dumps(value).encode("ascii")
+    """A JSON object on one line whose last field, `crc`, is the checksum of the others and of the owner.
+
+    ASCII only, so that lone surrogates and line separators in prompts cannot break the line.
+    """
+    data = json.dumps(value, ensure_ascii=True, separators=(",", ":")).encode("ascii")
     return data[:-1] + _crc(data, owner)
 
 

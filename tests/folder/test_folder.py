@@ -68,10 +68,10 @@ def test_resume_goes_back_to_the_checkpoint(tmp_path: Path) -> None:
     with RunFolder(tmp_path) as run:
         run.begin("")
         run.record(Event("step", 0, {"n": 0}, {"write": 1}))
-        run.checkpoint.append("episodes", [{"ids": [1, 2]}])
+        run.checkpoint.log("episodes").append({"ids": [1, 2]})
         run.checkpoint.save(1, {"greedy": []}, {"psi": torch.arange(3.0)})
         run.record(Event("step", 1, {"n": 1}, {"write": 1}))
-        run.checkpoint.append("episodes", [{"ids": [3, 4]}])
+        run.checkpoint.log("episodes").append({"ids": [3, 4]})
     with RunFolder(tmp_path, resume=True) as run:
         assert len(list(read_lines(tmp_path / "events.jsonl"))) == 2, "opening alone changes nothing"
         run.begin("")
@@ -80,7 +80,7 @@ def test_resume_goes_back_to_the_checkpoint(tmp_path: Path) -> None:
         assert tensors["psi"].tolist() == [0, 1, 2]
         assert list(run.checkpoint.stream("episodes")) == [{"ids": [1, 2]}]
         run.record(Event("step", 1, {"n": 5}, {"write": 5}))
-        run.checkpoint.append("episodes", [{"ids": [5, 6]}])
+        run.checkpoint.log("episodes").append({"ids": [5, 6]})
         run.checkpoint.save(2, {}, {"psi": torch.zeros(1)})
     assert [row["n"] for row in read_lines(tmp_path / "events.jsonl")] == [0, 5]
     assert [row["write"] for row in read_lines(tmp_path / "costs.jsonl")] == [1, 5]

@@ -67,7 +67,7 @@ class Checkpoint:
         return ""
 
     def log(self, name: str) -> Log:
-        """A log without the lines after the last checkpoint."""
+        """A log without the lines after the last checkpoint; new lines are valid once the next `save` has succeeded."""
         if name not in self._logs:
             beside = name in BESIDE
             path = (self.folder.parent if beside else self.folder) / f"{Path(name).name}.jsonl"
@@ -114,10 +114,6 @@ class Checkpoint:
     def load(self) -> tuple[int, dict[str, Any], dict[str, Any]] | None:
         """The last checkpoint as (step, state, tensors), or None where there is none."""
         return None if self._state is None else (self._state["step"], self._state["state"], self._tensors)
-
-    def append(self, stream: str, rows: list[dict[str, Any]]) -> None:
-        """Append rows to a log; they are valid once the next `save` has succeeded."""
-        self.log(stream).append(*rows)
 
     def stream(self, name: str) -> Iterator[dict[str, Any]]:
         """The rows of a log up to the last checkpoint."""

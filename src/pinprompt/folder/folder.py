@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from pinprompt.answers.log import Log
@@ -57,13 +56,12 @@ class RunFolder:
         """Called before files are written by their names."""
         try:
             holds, left = self._has(RUN), self._has(REMAINS)
-            taken_up = resume and (holds or left)
             if holds and not resume and not force:
                 raise RunError(
                     f"{path} already contains a run; continue it with --resume, or delete it and start over with "
                     "--force"
                 )
-            if taken_up:
+            if resume and (holds or left):
                 self._read_identity()
             elif holds or left:
                 self._clear()
@@ -163,9 +161,7 @@ class RunFolder:
     def __enter__(self) -> RunFolder:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _has(self, names: Iterable[str]) -> bool:

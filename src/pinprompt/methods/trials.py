@@ -166,7 +166,7 @@ class Trials:
         else:
             self._tensors = {name: tensor.detach().clone() for name, tensor in (tensors or {}).items()}
         self._places = self._stream_places()
-        self.search.checkpoint.append(TRIALS, self._pending)
+        self.search.checkpoint.log(TRIALS).append(*self._pending)
         self._pending = []
         self.search.checkpoint.mark()
 
