@@ -12,7 +12,7 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -43,35 +43,33 @@ LONGEST_SHOWN = 200
 KINDS = ("classification", "style-transfer", "inversion", "answers", "custom")
 
 
-def _section(kind: Callable[[], Any], description: str) -> Any:
-    """A section of the recipe; all its fields have defaults."""
-    return Field(default_factory=kind, description=description)
-
-
 class Recipe(Section):
     """Everything that determines a run; the same recipe gives the same events."""
 
-    method: str = Field("pin", description="Search method; `pinprompt methods` lists the names.")
-    profile: Literal["paper", "quick"] = Field(
-        "paper", description="paper: the published settings; quick: settings for a few minutes on a laptop."
-    )
-    seed: int = Field(0, ge=0, le=2**63 - 1, description="The random seed; 0 is a seed like any other.")
-    private: bool = Field(False, description="Keep your texts and pictures out of the run folder and its report.")
-    task: TaskSettings = Field(description="The task that prompts are scored on.")
-    policy: sections.PolicySettings = _section(sections.PolicySettings, "The prompt writer.")
-    q_learning: sections.QLearningSettings = _section(sections.QLearningSettings, "Q-learning methods.")
-    untrained: sections.UntrainedSettings = _section(sections.UntrainedSettings, "Random and beam search.")
-    race: sections.RaceSettings = _section(sections.RaceSettings, "Race.")
-    guided: sections.GuidedSettings = _section(sections.GuidedSettings, "Guided decoding.")
-    soft_prompt: sections.SoftPromptSettings = _section(sections.SoftPromptSettings, "Soft prompt tuning.")
-    autoprompt: sections.AutoPromptSettings = _section(sections.AutoPromptSettings, "AutoPrompt.")
-    pez: sections.PezSettings = _section(sections.PezSettings, "PEZ.")
-    grips: sections.GripsSettings = _section(sections.GripsSettings, "GrIPS.")
-    own: dict[str, Any] = Field(default_factory=dict, description="Settings of a method of your own.")
-    budget: sections.BudgetSettings = _section(sections.BudgetSettings, "Limits of the run.")
-    scoring: sections.ScoringSettings = _section(sections.ScoringSettings, "How prompts become scores.")
-    models: task_sections.ModelSettings = _section(task_sections.ModelSettings, "Local task models.")
-    remote: task_sections.RemoteSettings = _section(task_sections.RemoteSettings, "Models behind an API.")
+    method: str = "pin"
+    """Search method; `pinprompt methods` lists the names."""
+    profile: Literal["paper", "quick"] = "paper"
+    """paper: the published settings; quick: settings for a few minutes on a laptop."""
+    seed: int = Field(0, ge=0, le=2**63 - 1)
+    """The random seed; 0 is a seed like any other."""
+    private: bool = False
+    """Keep your texts and pictures out of the run folder and its report."""
+    task: TaskSettings
+    policy: sections.PolicySettings = sections.PolicySettings()
+    q_learning: sections.QLearningSettings = sections.QLearningSettings()
+    untrained: sections.UntrainedSettings = sections.UntrainedSettings()
+    race: sections.RaceSettings = sections.RaceSettings()
+    guided: sections.GuidedSettings = sections.GuidedSettings()
+    soft_prompt: sections.SoftPromptSettings = sections.SoftPromptSettings()
+    autoprompt: sections.AutoPromptSettings = sections.AutoPromptSettings()
+    pez: sections.PezSettings = sections.PezSettings()
+    grips: sections.GripsSettings = sections.GripsSettings()
+    own: dict[str, Any] = Field(default_factory=dict)
+    """Settings of a method of your own."""
+    budget: sections.BudgetSettings = sections.BudgetSettings()
+    scoring: sections.ScoringSettings = sections.ScoringSettings()
+    models: task_sections.ModelSettings = task_sections.ModelSettings()
+    remote: task_sections.RemoteSettings = task_sections.RemoteSettings()
 
     @property
     def method_settings(self) -> Any:

@@ -77,7 +77,6 @@ class RemoteInputs:
     """Texts that prompts are scored on."""
 
     texts: list[str]
-    keep: bool = False
     cut: dict[int, int] = field(default_factory=dict)
 
 
@@ -87,7 +86,6 @@ class RemoteWords:
 
     words: Mapping[str, str]
     ids: tuple[tuple[int, ...], ...]
-    single: bool = False
 
 
 class TextClassifier:
@@ -108,7 +106,7 @@ class TextClassifier:
 
     def prepare(self, texts: Sequence[str], keep: bool = False) -> RemoteInputs:
         """Texts unchanged; a server truncates or rejects long ones."""
-        return RemoteInputs(list(texts), keep)
+        return RemoteInputs(list(texts))
 
     def shaped(self, rows: Sequence[Any], words: bool) -> Any:
         """Log-probabilities of every text as an array [N, C]; with `words` as they are."""
