@@ -54,14 +54,13 @@ def read_file(path: Path, most: int = MAX_FILE_BYTES) -> bytes | None:
     """The content of a file; None if there is none, RunError if it is not a regular file or has more bytes."""
     try:
         with open(path, "rb", opener=opener) as file:
-            content = file.read(most + 1)
+            if os.fstat(file.fileno()).st_size > most:
+                raise RunError(f"{path} has more than the {most // MEBI} MiB that are read; is it from pinprompt?")
+            return file.read()
     except FileNotFoundError:
         return None
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}") from None
-    if len(content) > most:
-        raise RunError(f"{path} has more than the {most // MEBI} MiB that are read; is it from pinprompt?")
-    return content
 
 
 def errno_of(error: BaseException) -> int | None:

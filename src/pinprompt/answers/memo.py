@@ -59,7 +59,7 @@ class Memo:
     def look_up(self, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
         """The known answers among the keys."""
         found: dict[str, dict[str, Any]] = {}
-        with self._lock, self._if_it_works() as database:
+        with self._lock, self._guarded() as database:
             for start in range(0, len(keys) if database is not None else 0, BATCH):
                 part = list(keys[start : start + BATCH])
                 query = f"SELECT key, value FROM answers WHERE key IN ({','.join('?' * len(part))})"  # nosec B608
@@ -71,7 +71,7 @@ class Memo:
 
     def keep(self, answers: Mapping[str, Mapping[str, Any]]) -> None:
         """Store answers; known ones are not changed."""
-        with self._lock, self._if_it_works() as database:
+        with self._lock, self._guarded() as database:
             if database is not None and answers:
                 rows = [(key, seal(value, key)) for key, value in answers.items()]
                 with database:
@@ -107,7 +107,7 @@ class Memo:
                 self._connection = None
 
     @contextlib.contextmanager
-    def _if_it_works(self) -> Iterator[Any]:
+    def _guarded(self) -> Iterator[Any]:
         """The connection, or None if there is none any more; an error of the file ends its use."""
         try:
             yield self._connection

@@ -66,7 +66,7 @@ class PolicySettings(Section):
 
 
 # Settings of the RL methods. The defaults are PIN's, as in the paper except for the target, which is the Monte-Carlo
-# return of the released code (docs/deviations.md, 1); `methods/table.py` has the presets of each method.
+# return of the released code (docs/deviations.md, 1); `presets.toml` has what each method changes.
 
 Target = Literal["bootstrap", "monte-carlo", "path-single", "path-multi", "path-mean"]
 
