@@ -1,7 +1,7 @@
-"""Draws twenty simple pictures on which `invert` is judged by hand (docs/notebook.md): `python tools/drawings.py FOLDER`.
+"""Draws the twenty pictures on which captions are judged by hand (docs/notebook.md): `python tools/drawings.py FOLDER`.
 
-They are no training data and nothing is tuned on them. The twenty were drawn by lot from 57 things that people draw, and
-the drawings were fixed before a caption of any was seen.
+They are no training data, and nothing is tuned on them. They were drawn by lot from 57 things that people draw, and
+fixed before a caption of any was seen.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from PIL import Image, ImageDraw
 THINGS = """apple banana book bus butterfly cactus cake camera candle carrot cat clock cloud crown cup diamond door ear
     envelope eye fish flower grapes guitar hammer hat ice-cream ladder leaf lightning lollipop moon mountain mushroom
     octopus pencil pizza rainbow rocket sailboat scissors smiley-face snake snail snowman sock spider strawberry t-shirt
-    telephone tent traffic-light tree train watermelon windmill wine-glass""".split()
-CHOSEN = sorted(random.Random(37).sample(THINGS, 20))
+    telephone tent traffic-light tree train watermelon windmill wine-glass"""
+CHOSEN = sorted(random.Random(37).sample(THINGS.split(), 20))
 SIDE = 256
 Pen = ImageDraw.ImageDraw
 BLACK, WHITE, GREEN, RED, BROWN, GREY = "#222222", "white", "#3a9d4a", "#d8343a", "#8b5a2b", "#9aa3ab"
