@@ -206,7 +206,7 @@ def test_a_pool_that_is_too_unlikely_is_said_aloud(lm_folder: Path, tmp_path: Pa
     assert "less likely than race.max_perplexity (1)" in result.data["problem"]
     told = [row["reason"] for row in read_lines(tmp_path / "run" / "events.jsonl") if row["event"] == "problem"]
     assert told == [result.data["problem"]]
-    assert "the default prompt: none of 0 others" in result.data["found_by"]
+    assert result.data["found_by"] == "the default prompt; no other was tried"
 
 
 def test_a_budget_that_is_too_small_to_be_sure_is_said_before_it_is_spent(lm_folder: Path, tmp_path: Path) -> None:

@@ -241,6 +241,13 @@ def test_the_parts_are_disjoint_and_the_judges_have_halves(home: Path) -> None:
     assert set(wide.sources["train"]).isdisjoint([*wide.halves[0][0], *wide.halves[1][0], *wide.sources["dev"]])
 
 
+def test_the_same_texts_as_both_styles_are_refused_before_a_model_is_loaded(home: Path) -> None:
+    same = settings(home, target=str(home / "negative.txt"), force_judge=False)
+    with pytest.raises(DataError, match=r"source texts are also target texts.*--force-judge"):
+        style_data(same)
+    assert style_data(settings(home, target=str(home / "negative.txt"), force_judge=True)).halves[0][0]
+
+
 def test_rewrites_come_best_first_and_distinct(task: StyleTransferTask) -> None:
     found = task.rewrite("very nice", 'they "hate" the food', n=3, seed=2)
     assert 1 <= len(found) <= 3

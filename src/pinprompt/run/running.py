@@ -464,7 +464,8 @@ def found_by(recipe: Recipe, outcome: Outcome, best: Finalist | None, prompts: i
         made = "made of labelled examples" if source == IN_CONTEXT else "a fixed prompt"
         return f"{made} ({source}); nothing was searched"
     if source in by_hand:
-        return f"the {source} prompt: none of {prompts - 1:,} others scored better"
+        others = f": none of {prompts - 1:,} others scored better" if prompts > 1 else "; no other was tried"
+        return f"the {source} prompt{others}"
     if row_of(recipe.method).kind == "rl":
         updates = int(outcome.extras.get("updates", 0))
         way = "the greedy prompt" if source == "greedy" else "a prompt sampled"
@@ -472,8 +473,8 @@ def found_by(recipe: Recipe, outcome: Outcome, best: Finalist | None, prompts: i
             never = "is never trained" if row_of(recipe.method).control_of else "had learned nothing yet"
             return f"{way} from a policy that {never}: the best of {prompts:,} prompts, no update was made"
         return f"{way} from a policy that made {updates:,} updates: the best of {prompts:,} prompts"
-    rows = f" by {best.rows:,} rows" if best.rows else ""
-    return f"the best of {prompts:,} prompts{rows} ({recipe.method})"
+    by = outcome.extras.get("chosen_by") or (f"{best.rows:,} rows" if best.rows else "")
+    return f"the best of {prompts:,} prompts{by and f' by {by}'} ({recipe.method})"
 
 
 def readout_in(evaluation: Evaluation | None) -> dict[str, Any]:
