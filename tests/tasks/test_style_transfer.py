@@ -241,13 +241,6 @@ def test_the_parts_are_disjoint_and_the_judges_have_halves(home: Path) -> None:
     assert set(wide.sources["train"]).isdisjoint([*wide.halves[0][0], *wide.halves[1][0], *wide.sources["dev"]])
 
 
-def test_the_same_texts_as_both_styles_are_refused_before_a_model_is_loaded(home: Path) -> None:
-    same = settings(home, target=str(home / "negative.txt"), force_judge=False)
-    with pytest.raises(DataError, match=r"source texts are also target texts.*--force-judge"):
-        style_data(same)
-    assert style_data(settings(home, target=str(home / "negative.txt"), force_judge=True)).halves[0][0]
-
-
 def test_rewrites_come_best_first_and_distinct(task: StyleTransferTask) -> None:
     found = task.rewrite("very nice", 'they "hate" the food', n=3, seed=2)
     assert 1 <= len(found) <= 3
@@ -387,9 +380,11 @@ def test_a_short_file_is_refused_with_what_is_needed(
         StyleTransferTask.build(settings(home, source=str(tmp_path / "few.txt")))
 
 
-def test_identical_files_are_refused_with_the_judges_accuracy(home: Path) -> None:
-    with pytest.raises(SettingError, match=r"accuracy on \d+ held-out texts is 0\.\d\d"):
-        StyleTransferTask.build(settings(home, target=str(home / "negative.txt"), force_judge=False))
+def test_identical_files_are_refused_before_a_model_is_loaded(home: Path) -> None:
+    same = {"target": str(home / "negative.txt")}
+    with pytest.raises(DataError, match=r"source texts are also target texts.*--force-judge"):
+        style_data(settings(home, **same, force_judge=False))
+    assert style_data(settings(home, **same)).halves[0][0]
 
 
 def test_texts_must_be_named(home: Path) -> None:
