@@ -125,6 +125,7 @@ class Uneven(Toy):
     ("gains", "dev", "tried", "said"),
     [
         ((-1.0, -1.0, 1.0, 1.0), (5.0,), False, ""),  # removing it raises nothing
+        ((3.0,), (5.0,), False, "kept: the search did not try the prompt without it"),  # one row has no standard error
         ((-9.0, 11.0, -9.0, 11.0), (5.0,), False, "on 4 training rows its removal gains 1.0, less than the standard"),
         ((3.0, 4.0, 3.0, 4.0), (5.0,), False, "did not try the prompt without it on the rows of dev"),
         ((3.0, 4.0), (-4.0, -3.0), True, "on the 4 rows that choose its removal gains 0.0"),

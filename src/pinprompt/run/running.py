@@ -565,9 +565,10 @@ def _tokens(
         evaluator.score(new, report=True)
     worth = {one.text: score.value for one in asked if (score := evaluator.known(one, "train"))}
     scores = {"score_with": worth[prompt.text] if other_rows else found.score}
-    made = []
+    made, by = [], outcome.extras.get("chosen_by")
     for part, text in zip(parts, rest, strict=True):
-        stays = {"stays": why} if text and (why := _why_it_stays(search, prompt, Prompt(text))) else {}
+        why = _why_it_stays(search, prompt, Prompt(text)) if text else ""
+        stays = {"stays": f"kept: the words were chosen by {by}" if by else why} if why else {}
         made.append({**part, **scores, "score_without": worth.get(text), **stays})
     return made
 
@@ -583,7 +584,9 @@ def _why_it_stays(search: Search, prompt: Prompt, shorter: Prompt) -> str:
         return ""
     gain, chosen = np.concatenate(gains), len(gains) > 1
     count = len(gain)
-    error = gain.std(ddof=1) / math.sqrt(count) if count > 1 else math.inf
+    if count == 1:
+        return "kept: the search did not try the prompt without it"
+    error = gain.std(ddof=1) / math.sqrt(count)
     where = f"the {count:,} rows that choose" if chosen else f"{count:,} training rows"
     if gain.mean() <= error:
         return f"kept: on {where} its removal gains {gain.mean():.1f}, less than the standard error ({error:.1f})"
