@@ -239,7 +239,7 @@ def test_an_answer_needs_evidence_for_each_of_its_words() -> None:
     hints = {"sun": 0.4, "rays": 0.3, "birth": 0.1}
     assert guided_module._evidence("A sun with rays", hints, 0.28) == pytest.approx(0.35)
     assert guided_module._evidence("The sun", hints, 0.28) == pytest.approx(0.4)
-    for without in ("A sun with birth", "A sun with unheard words", "with the"):  # the last says nothing
+    for without in ("A sun with birth", "A sun with unheard words", "with the", "An sun", "A sun in the"):
         assert guided_module._evidence(without, hints, 0.28) == float("-inf")
 
 

@@ -17,6 +17,7 @@ After Visually Guided Decoding (arXiv 2505.08622): a beam search without trainin
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -43,7 +44,9 @@ SMALL_WORDS = frozenset((
     "a", "an", "and", "are", "as", "at", "by", "for", "from", "in", "into", "is", "it", "its", "of", "on", "or", "over",
     "that", "the", "there", "this", "to", "two", "under", "was", "with",
 ))  # fmt: skip
-"""Words that need no evidence."""
+"""Words that need no evidence, and cannot end an answer."""
+MISFIT = re.compile(r"\ban [^aeiouh]|\ba [aeio]")
+"""An article before the wrong sound; "h" and "u" have both."""
 
 
 @dataclass(frozen=True)
@@ -311,9 +314,11 @@ class _Decoding:
 
 
 def _evidence(text: str, hints: Mapping[str, float], bar: float) -> float:
-    """The mean score of a text's words by themselves; -inf if one is below the bar, or if there is none."""
-    found = [hints.get(word, float("-inf")) for word in words(text.lower()) if word not in SMALL_WORDS]
-    return sum(found) / len(found) if found and min(found) >= bar else float("-inf")
+    """The mean score of a text's words by themselves; -inf if one is below the bar or the text is not well formed."""
+    said = words(text.lower())
+    found = [hints.get(word, float("-inf")) for word in said if word not in SMALL_WORDS]
+    whole = bool(found) and said[-1] not in SMALL_WORDS and not MISFIT.search(" ".join(said))
+    return sum(found) / len(found) if whole and min(found) >= bar else float("-inf")
 
 
 def _ends(writer: Writer) -> list[int]:
