@@ -10,7 +10,6 @@ from typing import Any
 from pinprompt.errors import PinpromptError
 from pinprompt.methods.table import row_of
 from pinprompt.recipe.recipe import Recipe
-from pinprompt.run import build
 from pinprompt.run.estimating import prompts_planned
 
 SIZES = {  # parameters in millions, for models whose name does not contain them; of image-text models the text side
@@ -45,7 +44,7 @@ def rough(recipe: Recipe, speed: float | None = None) -> dict[str, Any]:
     if speed is not None and figures["calls"] and (work := _work(recipe, train, figures["calls"], per_prompt)):
         minutes = work / speed / 60
         figures["minutes"] = minutes if recipe.budget.minutes is None else min(minutes, recipe.budget.minutes)
-    if figures["calls"] and build.is_remote(recipe):
+    if figures["calls"] and recipe.served is not None:
         figures |= _rough_money(recipe, figures["calls"])
     return figures
 

@@ -128,7 +128,7 @@ def sparsified(backbone: Backbone, settings: PolicySettings) -> Writer:
     with torch.no_grad():
         for parameter in writer.psi.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator) / parameter.shape[-1] ** 0.5)
-        q, kept = writer.q(writer.states([()])), writer.kept([()])
+        q, kept = writer.q(writer.states([()])), writer.tree.kept([()])
         low, high = 1e-6, 1e6
         for _ in range(60):
             scale = (low * high) ** 0.5

@@ -39,12 +39,14 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src"), str(ROOT / "tests" / "toys")]
 
-from pinprompt import files, sweeps  # noqa: E402
+from tests.toys.lines import read_lines  # noqa: E402
+
+from pinprompt import sweeps  # noqa: E402
 from pinprompt.answers.log import Log  # noqa: E402
 from pinprompt.answers.table import unpack_rows  # noqa: E402
 from pinprompt.errors import PinpromptError  # noqa: E402
 from pinprompt.folder import folder  # noqa: E402
-from pinprompt.folder.checkpoint import Checkpoint  # noqa: E402
+from pinprompt.folder.checkpoint import ANSWERS, Checkpoint  # noqa: E402
 from pinprompt.maths import labels  # noqa: E402
 from pinprompt.methods.table import METHODS  # noqa: E402
 from pinprompt.models import loading  # noqa: E402
@@ -261,9 +263,9 @@ def told(out: Path) -> Any:
 def asked_twice(out: Path) -> list[str]:
     """Cells of the table of answers, and questions to a server, that a run has more than once."""
     cells: Counter[str] = Counter()
-    for line in files.read_lines(out / folder.ANSWERS):
+    for line in read_lines(out / ANSWERS):
         cells.update(f"{line['draw']} {line['text']!r} on row {row}" for row in unpack_rows(line["rows"]))
-    requests = [line for line in files.read_lines(out / folder.REQUESTS) if line["kind"] == "reply"]
+    requests = [line for line in read_lines(out / folder.REQUESTS) if line["kind"] == "reply"]
     cells.update(f"reply {line['key']}" for line in requests)
     return [name for name, count in cells.items() if count > 1]
 

@@ -23,67 +23,24 @@ if TYPE_CHECKING:
         sweep,
         tune,
         use,
-    )
+    )  # fmt: skip
     from pinprompt.errors import PinpromptError
     from pinprompt.recipe.recipe import Recipe
     from pinprompt.run.running import Result
     from pinprompt.tasks.protocol import check_task
     from pinprompt.values import Evaluation, Event, Prompt, Score
 
-# Imported on first use, so that `import pinprompt` and `pinprompt --help` do not import torch.
-_HOMES = {
-    "compare": "api",
-    "draw": "api",
-    "estimate": "api",
-    "evaluate": "api",
-    "export": "api",
-    "figures": "api",
-    "judge": "api",
-    "ls": "api",
-    "predict": "api",
-    "predict_table": "api",
-    "report": "api",
-    "resume": "api",
-    "rewrite": "api",
-    "sweep": "api",
-    "tune": "api",
-    "use": "api",
-    "check_task": "tasks.protocol",
-    "Recipe": "recipe.recipe",
-    "Result": "run.running",
-    "Prompt": "values",
-    "Score": "values",
-    "Evaluation": "values",
-    "Event": "values",
-    "PinpromptError": "errors",
-}
-
 __all__ = [
-    "Evaluation",
-    "Event",
-    "PinpromptError",
-    "Prompt",
-    "Recipe",
-    "Result",
-    "Score",
-    "check_task",
-    "compare",
-    "draw",
-    "estimate",
-    "evaluate",
-    "export",
-    "figures",
-    "judge",
-    "ls",
-    "predict",
-    "predict_table",
-    "report",
-    "resume",
-    "rewrite",
-    "sweep",
-    "tune",
-    "use",
-]
+    "Evaluation", "Event", "PinpromptError", "Prompt", "Recipe", "Result", "Score", "check_task", "compare", "draw",
+    "estimate", "evaluate", "export", "figures", "judge", "ls", "predict", "predict_table", "report", "resume",
+    "rewrite", "sweep", "tune", "use",
+]  # fmt: skip
+
+# Imported on first use, so that `import pinprompt` and `pinprompt --help` do not import torch; the others are in `api`.
+_HOMES = {
+    "check_task": "tasks.protocol", "Recipe": "recipe.recipe", "Result": "run.running", "Prompt": "values",
+    "Score": "values", "Evaluation": "values", "Event": "values", "PinpromptError": "errors",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
@@ -91,6 +48,6 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("pinprompt")
-    if name in _HOMES:
-        return getattr(import_module(f"pinprompt.{_HOMES[name]}"), name)
+    if name in __all__:
+        return getattr(import_module(f"pinprompt.{_HOMES.get(name, 'api')}"), name)
     raise AttributeError(f"module 'pinprompt' has no attribute '{name}'")

@@ -130,10 +130,12 @@ def _extra(extra: Extra) -> dict[str, Any]:
 
 
 def _hub() -> dict[str, Any]:
+    from huggingface_hub.constants import HF_HUB_CACHE
+
     reason = sources.unreachable(seconds=1.0)
     advice = (
         f"use the aliases ({', '.join(ALIASES)}), local folders or .gguf files; models in the hub's cache "
-        f"({sources.cache_folder()}) also work"
+        f"({HF_HUB_CACHE}) also work"
     )
     return {"reachable": reason is None, "reason": reason, "advice": None if reason is None else advice}
 

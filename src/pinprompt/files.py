@@ -50,6 +50,19 @@ def opener(path: str, flags: int) -> int:
     return handle
 
 
+def read_file(path: Path, most: int = MAX_FILE_BYTES) -> bytes | None:
+    """The content of a file; None if there is none, RunError if it is not a regular file or has more bytes."""
+    try:
+        with open(path, "rb", opener=opener) as file:
+            if os.fstat(file.fileno()).st_size > most:
+                raise RunError(f"{path} has more than the {most // MEBI} MiB that are read; is it from pinprompt?")
+            return file.read()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}") from None
+
+
 def errno_of(error: BaseException) -> int | None:
     """The system's number of an error; safetensors wraps the system's errors in its own."""
     if isinstance(error, OSError):
@@ -124,14 +137,12 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def dumps(value: Any) -> str:
-    """JSON on one line: ASCII only, so that lone surrogates and line separators in prompts cannot break it."""
-    return json.dumps(value, ensure_ascii=True, separators=(",", ":"))
-
-
 def seal(value: Mapping[str, Any], owner: str = "") -> bytes:
-    """A JSON object on one line whose last field, `crc`, is the checksum of the others and of the owner."""
-    data = dumps(value).encode("ascii")
+    """A JSON object on one line whose last field, `crc`, is the checksum of the others and of the owner.
+
+    ASCII only, so that lone surrogates and line separators in prompts cannot break the line.
+    """
+    data = json.dumps(value, ensure_ascii=True, separators=(",", ":")).encode("ascii")
     return data[:-1] + _crc(data, owner)
 
 
@@ -180,14 +191,6 @@ def whole_lines(path: Path) -> Iterator[bytes]:
         raise RunError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects in a file of sealed lines, without checking whom they belong to."""
-    for line in whole_lines(path):
-        if (found := object_of(line)) is not None:
-            found.pop("crc", None)
-            yield found
-
-
 # Locking a folder for one process.
 LOCK = ".lock"
 _TRIES, _PAUSE = 10, 0.02  # checking whether a folder is locked takes its lock for a moment
@@ -201,22 +204,20 @@ class FolderLock:
             self._file = open(folder / LOCK, "a+", opener=opener)  # noqa: SIM115  # held as long as the run
         except OSError as error:
             raise RunError(f"{folder} cannot be written: {error.strerror}; choose another folder with --out") from None
-        tries = 1
-        while not _lock(self._file.fileno()):
-            if tries == _TRIES:
-                self._file.seek(0)
-                owner = self._file.read(40).strip() or "another process"
-                self.close()
-                raise FolderInUse(
-                    f"{folder} is in use by {owner}; wait for it to end, or choose another folder with --out"
-                )
-            tries += 1
+        self._path = folder / LOCK
+        for _ in range(_TRIES):
+            if _lock(self._file.fileno()):
+                break
             time.sleep(_PAUSE)
+        else:
+            self._file.seek(0)
+            owner = self._file.read(40).strip() or "another process"
+            self.close()
+            raise FolderInUse(f"{folder} is in use by {owner}; wait for it to end, or choose another folder with --out")
         self._file.seek(0)
         self._file.truncate()
         self._file.write(f"process {os.getpid()}")
         self._file.flush()
-        self._path = folder / LOCK
 
     def check(self) -> None:
         """Raise a RunError if the folder is no longer the one that was locked: it may be another's by now."""

@@ -26,7 +26,7 @@ def missing(recipe: Recipe, known: Known | None = None) -> list[str]:
     known = {} if known is None else known
     needed = [_once(f"model {name}", partial(_model, name, known), known) for name in _models(recipe)]
     needed += _data(recipe, known)
-    if row_of(recipe.method).gradients and str(getattr(recipe.task, "model", "")).startswith("remote:"):
+    if row_of(recipe.method).gradients and recipe.served is not None:
         needed.append(f"model: '{recipe.method}' needs gradients, which a remote model does not provide")
     return list(dict.fromkeys(sentence for sentence in needed if sentence is not None))
 

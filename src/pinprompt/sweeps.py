@@ -87,7 +87,7 @@ def read_sweep(
     for varied in _chosen(combinations, only or {}, path):
         raw = _with(base, varied)
         for when, over in rules:
-            if all(_at(raw, setting) == value for setting, value in when.items()):
+            if all(recipes.setting_in(raw, setting) == value for setting, value in when.items()):
                 raw = _with(raw, over)
         recipe = recipes.resolve(recipes.merge(raw, settings or {}))
         what = getattr(recipe.task, "dataset", None) or recipe.task.kind
@@ -203,15 +203,7 @@ def _tree(tree: Mapping[str, Any], section: str, path: Path | str) -> dict[str, 
 def _with(tree: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """The tree with settings such as "policy.k" replaced."""
     for setting, value in settings.items():
-        for name in reversed(setting.split(".")):
-            value = {name: value}
-        tree = recipes.merge(tree, value)
-    return tree
-
-
-def _at(tree: Any, setting: str) -> Any:
-    for name in setting.split("."):
-        tree = tree.get(name) if isinstance(tree, Mapping) else None
+        tree = recipes.with_setting(tree, setting, value)
     return tree
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # numpy is imported where it is used, so that `pinprompt --help` starts without it
     import numpy as np
@@ -77,6 +77,14 @@ class Answers:
         place = {row: number for number, row in enumerate(self.rows)}
         places = [place[row] for row in rows]
         return self.contents[places] if _is_array(self.contents) else [self.contents[at] for at in places]
+
+    def part(self, rows: tuple[int, ...]) -> Answers:
+        """The answers on these rows, in this order; tokens are only known for all of the rows together."""
+        if rows == self.rows:
+            return self
+        tokens = self.tokens if set(rows) == set(self.rows) else (0, 0)
+        failures = {row: self.failures[row] for row in rows if row in self.failures}
+        return Answers(rows, self.on(rows), failures, tokens)
 
     def missing(self, rows: Iterable[int]) -> tuple[int, ...]:
         """Those of the rows that were not asked, in order."""
@@ -174,31 +182,6 @@ class Event:
     step: int
     data: Mapping[str, Any] = field(default_factory=dict)
     costs: Mapping[str, Any] = field(default_factory=dict)
-
-
-class Meter(Protocol):
-    """Records the requests of a remote model: stores replies, counts what is sent, and enforces limits.
-
-    Thread-safe.
-    """
-
-    def recall(self, question: str) -> tuple[Any, int, int] | None:
-        """The stored reply to a question in this run, with its tokens in and out."""
-
-    def keep(self, question: str, answer: Any, tokens_in: int, tokens_out: int) -> None:
-        """Store a reply (JSON values); it is on disk when this returns."""
-
-    def sending(self, calls: int, tokens_in: int, tokens_out: int) -> int:
-        """Register a request and its maximum cost before sending; returns its number. Raises at a limit."""
-
-    def ended(self, number: int, calls: int, tokens_in: int, tokens_out: int, how: str = "told") -> None:
-        """Register what a request used; 0 calls if it is not billed.
-
-        `how` is one of 'told' (by the server), 'untold' (the maximum is assumed), 'lost' (no answer), 'refused'.
-        """
-
-    def seconds_left(self) -> float | None:
-        """The maximum time to wait; None if there is no limit."""
 
 
 Listener = Callable[[Event], None]

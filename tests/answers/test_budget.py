@@ -36,7 +36,7 @@ def test_calls_are_refused_before_they_overshoot() -> None:
     second = budget.reserve(calls=4)
     budget.settle(first, calls=2)
     budget.release(second)
-    assert budget.remaining() == {"calls": 8}
+    assert budget.calls_left() == 8
     assert budget.spent.calls == 2
     assert budget.reserved == Amounts()
 
@@ -50,7 +50,8 @@ def test_money_is_what_the_price_table_says() -> None:
         budget.reserve(tokens_in=0, tokens_out=1200, model="dear")
     budget.settle(held, tokens_in=1000, tokens_out=100)
     assert budget.spent.money == Decimal("0.0045")
-    assert budget.remaining()["money"] == pytest.approx(0.0455)
+    with pytest.raises(BudgetSpent, match=r"0\.0455 left"):
+        budget.reserve(tokens_in=20_000, model="dear")
     assert budget.spent.tokens == 1100
 
 
@@ -117,7 +118,7 @@ def test_minutes_of_earlier_sessions_count() -> None:
     clock.now += 10**6  # between the sessions
     second = Budget(BudgetSettings(minutes=1.0), clock)
     second.restore(state)
-    assert second.remaining()["minutes"] == pytest.approx(0.25)
+    assert second.seconds_left() == pytest.approx(15)
     second.reserve()
     clock.now += 15
     assert second.expired()
@@ -173,11 +174,13 @@ def test_what_is_reserved_is_not_left() -> None:
     budget.settle(budget.reserve(1, 100, 10, "dear"))
     held = budget.reserve(2, 200, 20, "dear")
     # 0.0003 + 0.00015 spent and twice as much reserved
-    assert budget.remaining() == {"calls": 7, "tokens": 670, "money": pytest.approx(1 - 3 * 0.00045)}
+    assert budget.calls_left() == 7
+    assert budget.paid() + budget.reserved.money == pytest.approx(Decimal("0.00135"))
     with pytest.raises(BudgetSpent, match="tokens has 670 left, up to 671 needed"):
         budget.reserve(tokens_in=671)
     budget.settle(held)
-    assert budget.remaining()["tokens"] == 670
+    with pytest.raises(BudgetSpent, match="tokens has 670 left, up to 671 needed"):
+        budget.reserve(tokens_in=671)
 
 
 def test_nothing_is_booked_that_was_not_asked_for() -> None:
@@ -284,11 +287,11 @@ def test_what_is_sent_has_the_same_limits_and_is_what_was_paid() -> None:
 def test_more_than_reserved_is_booked_in_full() -> None:
     budget = Budget(BudgetSettings(calls=10))
     budget.settle(budget.reserve(2), calls=5)
-    assert budget.remaining() == {"calls": 5}
+    assert budget.calls_left() == 5
 
 
 def test_without_limits_nothing_is_left_to_say() -> None:
-    assert Budget(BudgetSettings()).remaining() == {}
+    assert Budget(BudgetSettings()).calls_left() is None
 
 
 LIMITS = BudgetSettings(calls=40, total_calls=56, tokens=900, money=0.004, prices=PRICES)
@@ -440,4 +443,6 @@ def test_what_is_left_in_all_counts_the_report() -> None:
     budget.settle(budget.reserve(calls=4))
     budget.settle(budget.reserve(calls=3, report=True))
     budget.reserve(calls=2)
-    assert budget.remaining() == {"calls": 4, "total_calls": 21}
+    assert budget.calls_left() == 4
+    with pytest.raises(BudgetSpent, match="30 calls in all has 21 left"):
+        budget.reserve(calls=22, report=True)

@@ -17,11 +17,12 @@ from pinprompt.answers.evaluator import Evaluator
 from pinprompt.answers.executors import Inline, Job, Stop
 from pinprompt.answers.log import Log
 from pinprompt.answers.memo import Memo
+from pinprompt.answers.requests import Requests
 from pinprompt.answers.table import Table
 from pinprompt.errors import BudgetSpent, RunError, ServerDown, SettingError, TaskError
 from pinprompt.files import seal
 from pinprompt.recipe.sections import BudgetSettings, Price
-from pinprompt.values import Answers, Draw, Evaluation, Meter, Prompt, Score, derive
+from pinprompt.values import Answers, Draw, Evaluation, Prompt, Score, derive
 
 TRAIN, DEV = tuple(range(4)), (4, 5)  # the rows of a toy
 
@@ -242,7 +243,7 @@ class Remote(Toy):
 
     likely_tokens = most_tokens
 
-    def attach(self, meter: Meter) -> bool:
+    def attach(self, meter: Requests) -> bool:
         return False
 
     def _answers(self, text: str, rows: tuple[int, ...], draw: Draw) -> Answers:

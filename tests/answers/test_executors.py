@@ -183,7 +183,7 @@ def test_what_a_worker_does_is_what_the_task_does() -> None:
     """The same class here as in an actor: the task is built once, at the first question."""
     import ray.cloudpickle
 
-    worker = Worker(ray.cloudpickle.dumps(Toy), ["/nowhere/to/be/found"], threads=1)
+    worker = Worker(ray.cloudpickle.dumps(Toy), os.getcwd(), ["/nowhere/to/be/found"], threads=1)
     try:
         assert worker.task is None
         (answers,), failure = worker.ask(jobs("abc"))
@@ -195,7 +195,7 @@ def test_what_a_worker_does_is_what_the_task_does() -> None:
         assert sys.path[-1] == "/nowhere/to/be/found"
     finally:
         sys.path.remove("/nowhere/to/be/found")
-    broken = Worker(ray.cloudpickle.dumps(build_broken), [], threads=1)
+    broken = Worker(ray.cloudpickle.dumps(build_broken), os.getcwd(), [], threads=1)
     assert broken.ask(jobs("a")) == ([], ("SettingError", "no such label"))
 
 

@@ -75,7 +75,7 @@ def test_taken_tokens_are_kept_ones() -> None:
     for shape in (SMALL, update.Shape(batch=32, length=5, vocabulary=999, dim=64, hidden=8, k=200)):
         batch = update.make(shape)
         for row in batch.ids.tolist():
-            kept = batch.learner.writer.kept([tuple(row[:t]) for t in range(len(row))])
+            kept = batch.learner.writer.tree.kept([tuple(row[:t]) for t in range(len(row))])
             assert kept.sum(-1).tolist() == [shape.k] * shape.length
             assert kept[range(len(row)), row].all()
 

@@ -76,6 +76,8 @@ def test_a_run_is_evaluated_on_another_file(run: Path, tmp_path: Path) -> None:
     assert facts["accuracy"] == pytest.approx(sum(right) / 6)
     (same,) = pinprompt.evaluate(run, test=frame, text_column="body", label_column="queue").values()
     assert same.metrics["accuracy"] == facts["accuracy"]
+    said_aloud = call("evaluate", run, *words[:-2]).stderr
+    assert "texts were used by the search: too optimistic" in said_aloud
 
 
 def test_without_its_data_a_run_asks_for_a_file(run: Path) -> None:

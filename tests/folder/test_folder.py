@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from lines import read_lines
 from tests.house.tiny import FindTheWords, recipe
 from typer.testing import CliRunner
 
@@ -20,7 +21,7 @@ from pinprompt import api, files
 from pinprompt.answers.log import Log
 from pinprompt.cli import app
 from pinprompt.errors import RunError
-from pinprompt.files import FolderLock, read_lines, seal, write_atomically, write_tensors
+from pinprompt.files import FolderLock, seal, write_atomically, write_tensors
 from pinprompt.folder import checkpoint as checkpoints
 from pinprompt.folder.checkpoint import Checkpoint
 from pinprompt.folder.folder import FINISHED, RunFolder
@@ -67,10 +68,10 @@ def test_resume_goes_back_to_the_checkpoint(tmp_path: Path) -> None:
     with RunFolder(tmp_path) as run:
         run.begin("")
         run.record(Event("step", 0, {"n": 0}, {"write": 1}))
-        run.checkpoint.append("episodes", [{"ids": [1, 2]}])
+        run.checkpoint.log("episodes").append({"ids": [1, 2]})
         run.checkpoint.save(1, {"greedy": []}, {"psi": torch.arange(3.0)})
         run.record(Event("step", 1, {"n": 1}, {"write": 1}))
-        run.checkpoint.append("episodes", [{"ids": [3, 4]}])
+        run.checkpoint.log("episodes").append({"ids": [3, 4]})
     with RunFolder(tmp_path, resume=True) as run:
         assert len(list(read_lines(tmp_path / "events.jsonl"))) == 2, "opening alone changes nothing"
         run.begin("")
@@ -79,12 +80,12 @@ def test_resume_goes_back_to_the_checkpoint(tmp_path: Path) -> None:
         assert tensors["psi"].tolist() == [0, 1, 2]
         assert list(run.checkpoint.stream("episodes")) == [{"ids": [1, 2]}]
         run.record(Event("step", 1, {"n": 5}, {"write": 5}))
-        run.checkpoint.append("episodes", [{"ids": [5, 6]}])
+        run.checkpoint.log("episodes").append({"ids": [5, 6]})
         run.checkpoint.save(2, {}, {"psi": torch.zeros(1)})
     assert [row["n"] for row in read_lines(tmp_path / "events.jsonl")] == [0, 5]
     assert [row["write"] for row in read_lines(tmp_path / "costs.jsonl")] == [1, 5]
     saved = Checkpoint(tmp_path / "checkpoint", run=run.run)
-    assert saved.damage() == ""
+    assert saved.damage == ""
     assert [row["ids"] for row in saved.stream("episodes")] == [[1, 2], [5, 6]]
 
 
@@ -111,20 +112,19 @@ def test_a_damaged_checkpoint_is_a_sentence(tmp_path: Path, content: bytes) -> N
     folder = tmp_path / "checkpoint"
     folder.mkdir()
     (folder / checkpoints.FILE).write_bytes(content)
-    assert "damaged" in Checkpoint(folder).damage()
-    with pytest.raises(RunError, match="damaged"):
-        Checkpoint(folder).load()
+    assert "damaged" in Checkpoint(folder).damage
+    assert Checkpoint(folder).load() is None
 
 
 def test_every_byte_of_a_checkpoint_is_checked(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
     tensors = {"psi": torch.arange(3.0), "rng": torch.arange(4, dtype=torch.uint8), "step": torch.tensor(2)}
     Checkpoint(folder, run="one").save(1, {"greedy": []}, tensors)
-    assert "another run" in Checkpoint(folder, run="two").damage()
+    assert "another run" in Checkpoint(folder, run="two").damage
     whole = (folder / checkpoints.FILE).read_bytes()
     for place in range(len(whole)):
         (folder / checkpoints.FILE).write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
-        assert Checkpoint(folder, run="one").damage(), place
+        assert Checkpoint(folder, run="one").damage, place
     (folder / checkpoints.FILE).write_bytes(whole)
     step, state, loaded = Checkpoint(folder, run="one").load() or (None, None, {})
     assert (step, state) == (1, {"greedy": []})

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lines import read_lines
 from tests.house.tiny import FindTheWords, recipe
 
 from pinprompt import api
 from pinprompt.errors import RunError
-from pinprompt.files import read_lines, seal
+from pinprompt.files import seal
 from pinprompt.folder import folder
 from pinprompt.folder import identity as identities
 from pinprompt.folder.checkpoint import Checkpoint

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from lines import read_lines
 
-from pinprompt.files import read_lines
 from pinprompt.run import running
 from pinprompt.tasks.protocol import TaskInfo
 from pinprompt.values import Answers, Draw, Prompt, Row

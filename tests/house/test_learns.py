@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lines import read_lines
 
-from pinprompt.files import read_lines
 from pinprompt.run import running
 from tests.house.tiny import TARGET, FindTheWords, recipe
 

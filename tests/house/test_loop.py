@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pinprompt.files import read_lines
+from lines import read_lines
+
 from pinprompt.run import running
 from pinprompt.values import Answers, Draw, Prompt, Row
 from tests.house.tiny import FindTheWords, recipe

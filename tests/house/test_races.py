@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 from answer_toys import Toy
+from lines import read_lines
 
 from pinprompt.answers.budget import Budget
 from pinprompt.answers.evaluator import Evaluator
 from pinprompt.errors import SettingError
-from pinprompt.files import read_lines
 from pinprompt.methods.protocol import Candidate, Outcome
 from pinprompt.methods.variations import without
 from pinprompt.recipe.sections import BudgetSettings

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lines import read_lines
 
 from pinprompt.errors import RunError
-from pinprompt.files import read_lines
 from pinprompt.run import running
 from pinprompt.values import Row
 from tests.house.child import SETTINGS

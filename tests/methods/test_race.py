@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from pinprompt.answers.budget import Budget
 from pinprompt.answers.evaluator import Evaluator
+from pinprompt.answers.requests import Requests
 from pinprompt.errors import SettingError
 from pinprompt.methods import race as race_module
 from pinprompt.methods.protocol import Block, Outcome, Search
@@ -24,8 +25,8 @@ from pinprompt.methods.race import Runner, blocks_of, cut, plan, prune, race, ra
 from pinprompt.methods.selection import chances_of_best
 from pinprompt.policy.backbone import Backbone
 from pinprompt.recipe.sections import BudgetSettings, RaceSettings
-from pinprompt.tasks.protocol import Draft, TaskInfo
-from pinprompt.values import Answers, Draw, Evaluation, Meter, Prompt, Row
+from pinprompt.tasks.protocol import Draft, Labelling, TaskInfo
+from pinprompt.values import Answers, Draw, Evaluation, Prompt, Row
 
 SETTINGS = RaceSettings(max_perplexity=None, first_block=4)
 TRAIN, DEV = 8, 8
@@ -88,7 +89,7 @@ class Told(Noisy):
 
     likely_tokens = most_tokens
 
-    def attach(self, meter: Meter) -> bool:
+    def attach(self, meter: Requests) -> bool:
         return False
 
     def _answers(self, text: str, rows: tuple[int, ...]) -> Answers:
@@ -463,7 +464,7 @@ def test_blocks_of_a_classification_task_are_its_splits(kind: str, labels: str) 
 
 
 def test_phrases_that_state_the_task_are_in_every_race(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    class Labelling(Noisy):
+    class Named(Noisy, Labelling):
         def label_words(self) -> tuple[str, ...]:
             return ("w5", "w6")
 
@@ -471,7 +472,7 @@ def test_phrases_that_state_the_task_are_in_every_race(monkeypatch: pytest.Monke
         return [writer.prompt(writer.vocabulary.tokens.encode(" " + " ".join(words)))]
 
     monkeypatch.setattr(race_module, "stating", stating)
-    task = Labelling({"manual": "w3 w4"})
+    task = Named({"manual": "w3 w4"})
     run(task, tmp_path / "run", calls=300)
     assert "w5 w6" in {text.strip() for text, _ in task.asked}
 

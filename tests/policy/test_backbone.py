@@ -79,10 +79,10 @@ def test_perplexity_without_an_opening_token_needs_two_tokens(bare: Any) -> None
     ids = torch.tensor([[0, 2, 1]])
     with torch.no_grad():
         loss = backbone.model(input_ids=ids, labels=ids).loss
-    assert backbone.perplexity("a great film") == pytest.approx(float(loss.exp()), rel=1e-5)
+    assert backbone.perplexities(["a great film"])[0] == pytest.approx(float(loss.exp()), rel=1e-5)
     for text in ("", "film"):
         with pytest.raises(SettingError, match="no perplexity"):
-            backbone.perplexity(text)
+            backbone.perplexities([text])
 
 
 def test_a_head_of_another_width_than_the_states_is_refused(bare: Any) -> None:

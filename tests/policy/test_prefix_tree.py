@@ -113,7 +113,7 @@ def test_each_prefix_is_read_once(make: Callable[[str], Backbone]) -> None:
     tree.states(prefixes)
     distinct = {prefix[:end] for prefix in prefixes for end in range(len(prefix) + 1)}
     assert tree.misses == len(distinct)
-    assert set(tree.keys()) == distinct - {()}
+    assert set(tree._nodes) == distinct - {()}
     tree.states(prefixes)
     assert tree.misses == len(distinct)
     assert tree.hits == len(set(prefixes) - {()})
@@ -143,7 +143,7 @@ def test_states_outlive_their_nodes(make: Callable[[str], Backbone]) -> None:
     kept = small.kept(first)
     for seed in (6, 7):
         small.kept(some_prefixes(30, seed))
-    gone, read = set(first) - {(), *small.keys()}, small.misses
+    gone, read = set(first) - {(), *small._nodes}, small.misses
     assert gone, "the tree has no room for all of them"
     assert torch.equal(small.states(first), whole.states(first))
     assert small.misses == read, "no state was read again"

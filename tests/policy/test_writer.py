@@ -24,12 +24,10 @@ def _no_ban_list(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PINPROMPT_HOME", str(tmp_path / "home"))
 
 
-def writer_of(
-    backbone: Backbone, spread: float = 0.3, filter_on: bool = True, tree: bool = True, **given: Any
-) -> Writer:
+def writer_of(backbone: Backbone, spread: float = 0.3, tree: bool = True, **given: Any) -> Writer:
     """A writer whose psi has learnt something: weights large enough for Q to differ from state to state."""
     given = {"length": 4, "k": 30, "hidden": 8, "rows": 4, **given}
-    writer = Writer.build(PolicySettings(**given), "It was", filter_on=filter_on, backbone=backbone, tree=tree)
+    writer = Writer.build(PolicySettings(**given), "It was", backbone=backbone, tree=tree)
     generator = torch.Generator().manual_seed(9)
     with torch.no_grad():
         for parameter in writer.psi.parameters():
@@ -64,7 +62,7 @@ def test_memory_changes_nothing(make: Callable[[str], Backbone]) -> None:
 def test_frequencies_are_the_policys(make: Callable[[str], Backbone], entropy: Any) -> None:
     writer = writer_of(make("gpt2"), spread=0.15, length=1)
     q = writer.q(writer.states([()]))[0].double()
-    kept = writer.kept([()])[0]
+    kept = writer.tree.kept([()])[0]
     z = q[kept].numpy()
     if entropy == "shannon":
         expected = np.exp(z) / np.exp(z).sum()
@@ -85,7 +83,7 @@ def test_frequencies_are_the_policys(make: Callable[[str], Backbone], entropy: A
 
 def test_top_q_bias_and_filter(make: Callable[[str], Backbone]) -> None:
     writer = writer_of(make("gpt2"), length=1)
-    q, kept = writer.q(writer.states([()]))[0], writer.kept([()])[0]
+    q, kept = writer.q(writer.states([()]))[0], writer.tree.kept([()])[0]
     best = q.masked_fill(~kept, -torch.inf).topk(3).indices.tolist()
     written = writer.sample(200, draw(0), "shannon", top_q=3)
     assert {p.ids[0] for p in written.prompts} <= set(best)
@@ -98,7 +96,7 @@ def test_top_q_bias_and_filter(make: Callable[[str], Backbone]) -> None:
 
 def test_exploring_draws_evenly_from_what_is_kept(make: Callable[[str], Backbone]) -> None:
     writer = writer_of(make("llama"), length=1, k=10)
-    kept = set(writer.kept([()])[0].nonzero().flatten().tolist())
+    kept = set(writer.tree.kept([()])[0].nonzero().flatten().tolist())
     alone = {prompt.ids[0] for prompt in writer.sample(500, draw(3), top_q=1).prompts}
     assert len(alone) == 1, "without exploring only the largest Q is written"
     drawn = [prompt.ids[0] for prompt in writer.sample(3000, draw(3), top_q=1, explore=0.4).prompts]
@@ -113,8 +111,8 @@ def test_exploring_draws_evenly_from_what_is_kept(make: Callable[[str], Backbone
 
 
 def test_without_the_filter_everything_allowed_is_kept(make: Callable[[str], Backbone]) -> None:
-    writer = writer_of(make("gpt2"), filter_on=False)
-    assert torch.equal(writer.kept([(), (40,)]), writer.allowed([(), (40,)]))
+    writer = writer_of(make("gpt2"), k=None)
+    assert torch.equal(writer.tree.kept([(), (40,)]), writer.allowed([(), (40,)]))
 
 
 def test_greedy_is_the_largest_q_at_each_place(backbone: Backbone) -> None:
@@ -182,7 +180,7 @@ def test_lm_sample_follows_the_language_model(make: Callable[[str], Backbone]) -
     backbone = writer.backbone
     with torch.no_grad():
         logits = backbone.model(input_ids=torch.tensor([backbone.start("It was")])).logits[0, -1]
-    kept = writer.kept([()])[0]
+    kept = writer.tree.kept([()])[0]
     expected = torch.softmax(logits.masked_fill(~kept, -torch.inf) / 0.7, -1)
     prompts = writer.lm_sample(3000, draw(0), temperature=0.7)
     seen = torch.bincount(torch.tensor([p.ids[0] for p in prompts]), minlength=len(expected)) / 3000
@@ -201,7 +199,7 @@ def test_explain_says_what_greedy_saw(make: Callable[[str], Backbone]) -> None:
     assert "".join(row["token"] for row in rows).strip() == prompt.text
     for place, row in enumerate(rows):
         q = writer.q(writer.states([prompt.ids[:place]]))[0]
-        kept = q[writer.kept([prompt.ids[:place]])[0]].sort(descending=True).values
+        kept = q[writer.tree.kept([prompt.ids[:place]])[0]].sort(descending=True).values
         assert row["rank"] == 1
         assert row["q"] == pytest.approx(float(kept[0]))
         assert [value for _, value in row["runners_up"]] == pytest.approx(kept[1:6].tolist())

@@ -23,7 +23,7 @@ from pinprompt.models.label_text import Frame
 from pinprompt.recipe.task_sections import RemoteSettings
 from pinprompt.remote.client import open_client
 from pinprompt.remote.generator import RemoteGenerator
-from pinprompt.remote.labels import open_classifier
+from pinprompt.remote.labels import RemoteClassifier
 
 WORDS = {"0": "terrible", "1": "great"}
 FRAME = Frame("", " It was")
@@ -67,7 +67,7 @@ def test_transformers_serve_answers_in_words(tmp_path: Path) -> None:
         base_url=f"http://127.0.0.1:{port}/v1", key_env="", timeout=LIMIT, retries=0, concurrency=2
     )
     with running(command, port, "/health", tmp_path / "log") as process:
-        model = open_classifier(f"remote:{folder}", settings, WORDS)
+        model = RemoteClassifier(open_client(f"remote:{folder}", settings), WORDS)
         # It says nothing of log-probabilities, and knows no constraints: what is left are words.
         assert model.way == "parsed"
         assert "free-text answers" in model.notes[0]
@@ -101,7 +101,7 @@ def test_llama_cpp_gives_log_probabilities(tmp_path: Path) -> None:
     command += ["--port", str(port), "--logits_all", "true", "--n_ctx", "512", "--model_alias", "smollm2"]
     settings = RemoteSettings(base_url=f"http://127.0.0.1:{port}/v1", key_env="", timeout=LIMIT, concurrency=1)
     with running(command, port, "/v1/models", tmp_path / "log"):
-        model = open_classifier("remote:smollm2", settings, WORDS)
+        model = RemoteClassifier(open_client("remote:smollm2", settings), WORDS)
         assert model.way == "completions"
         inputs = model.prepare(["i loved it, a wonderful film.", "the worst film ever."])
         logs, failures, _ = model.answers(FRAME, inputs)

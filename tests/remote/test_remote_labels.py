@@ -16,7 +16,7 @@ from pinprompt.errors import ModelError, SettingError
 from pinprompt.models.label_text import Frame
 from pinprompt.recipe.task_sections import RemoteSettings
 from pinprompt.remote.client import RemoteClient, is_remote, open_client
-from pinprompt.remote.labels import CERTAINTY, RemoteClassifier, dig, open_classifier
+from pinprompt.remote.labels import CERTAINTY, RemoteClassifier, dig
 from pinprompt.tasks.prompts import parse
 
 WORDS = {"0": "terrible", "1": "great"}
@@ -202,7 +202,7 @@ def test_names() -> None:
         with pytest.raises(SettingError, match="remote:<model name>"):
             open_client(name, RemoteSettings())
     with serving(constrained) as server:
-        model = open_classifier("remote:small", RemoteSettings(base_url=server.url), WORDS)
+        model = RemoteClassifier(open_client("remote:small", RemoteSettings(base_url=server.url)), WORDS)
         assert model.billed == "small"
 
 
@@ -231,8 +231,8 @@ def test_any_json_is_a_row_of_probabilities_or_a_failure(answer: dict[str, Any],
     client = RemoteClient(RemoteSettings(), "small")
     client._ask = lambda *_: answer  # type: ignore[method-assign]
     model = RemoteClassifier.__new__(RemoteClassifier)
-    model.client, model.way, model._top, model._lowered = client, way, 20, ["terrible", "great"]
-    model.words = type("W", (), {"words": WORDS})()
+    model.client, model.way, model._top = client, way, 20
+    model._use(WORDS)
     logs, failures, _ = model.answers(FRAME, model.prepare(["x"]))
     assert np.exp(logs).sum() == pytest.approx(1.0)
     assert not failures or np.exp(logs[0]) == pytest.approx([0.5, 0.5])

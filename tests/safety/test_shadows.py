@@ -13,6 +13,7 @@ import pytest
 from pinprompt.errors import ModelError
 from pinprompt.models import wheels
 from pinprompt.studio import forms
+from tests.house.tiny import make_lm
 from tests.toys.children import wait_until
 
 SHADOWED = ("pip", "numpy", "typer", "pydantic", "json")
@@ -48,6 +49,34 @@ def test_a_search_of_the_studio_does_not_import_modules_of_its_folder(trap: Path
 def test_try_it_does_not_import_modules_of_its_folder(trap: Path) -> None:
     command = [sys.executable, "-P", "-m", "pinprompt.studio.trying", str(trap / "no-run")]
     subprocess.run(command, cwd=trap, capture_output=True, input=b"", check=False)
+    assert not (trap / "ran").exists()
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("verb", ["tune", "sweep"])
+def test_workers_on_ray_do_not_import_modules_beside_the_recipe(
+    verb: str, trap: Path, lm_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray", reason="the extra `ray` is not installed")
+    monkeypatch.setenv("PINPROMPT_HOME", str(trap / "home"))  # where the consent is remembered
+    settings = f"""method = "random"
+task = {{kind = "custom", function = "builtins:len"}}
+policy = {{model = "{make_lm(lm_folder)}", length = 3, k = 50}}
+untrained = {{prompts = 4}}
+scoring = {{workers = {2 if verb == "tune" else 1}}}
+"""
+    if verb == "tune":
+        options = ["--out", "found"]
+    else:
+        settings, options = (
+            f"out = 'found'\n[base]\n{settings}[grid]\nseed = [0, 1]\n",
+            ["--engine", "ray", "--workers", "1"],
+        )
+    (trap / "recipe.toml").write_text(settings)
+    command = [sys.executable, "-P", "-m", "pinprompt", verb, "recipe.toml", "--trust", *options]
+    done = subprocess.run(command, cwd=trap, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert list((trap / "found").rglob("result.json"))
     assert not (trap / "ran").exists()
 
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lines import read_lines
 from tests.house.tiny import recipe
 
 from pinprompt.answers.budget import Budget
 from pinprompt.answers.evaluator import Evaluator
 from pinprompt.answers.memo import Memo
 from pinprompt.errors import SettingError, TaskError
-from pinprompt.files import read_lines
 from pinprompt.recipe.sections import BudgetSettings
 from pinprompt.recipe.task_sections import CustomSettings
 from pinprompt.run import running

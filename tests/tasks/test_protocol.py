@@ -49,7 +49,7 @@ def test_a_task_of_seven_members_keeps_the_contract(task: Any) -> None:
 
 def test_what_it_does_not_have_is_not_asked_of_it() -> None:
     task = Bare()
-    others = ("Billed", "Fitted", "Shown", "Judged", "DrawsRows", "Windowed", "LabelWords", "Labelling", "Hinting")
+    others = ("Billed", "Fitted", "Shown", "Judged", "DrawsRows", "Windowed", "Labelling", "Hinting", "Proposing")
     assert not any(isinstance(task, getattr(protocol, name)) for name in (*others, "WhiteBox"))
     assert protocol.splits(task) == ("train", "test")
     assert (protocol.fit_rows(task), protocol.billed(task)) == ((), None)

@@ -25,7 +25,8 @@ from pinprompt.answers.evaluator import Evaluator
 from pinprompt.answers.log import Log
 from pinprompt.answers.table import Table
 from pinprompt.data.examples import Example
-from pinprompt.folder.folder import ANSWERS, RunFolder
+from pinprompt.folder.checkpoint import ANSWERS
+from pinprompt.folder.folder import RunFolder
 from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.models.labels import CausalLabels, MaskedLabels
 from pinprompt.policy.writer import Writer

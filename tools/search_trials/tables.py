@@ -182,7 +182,7 @@ class Cell:
             "label_mass": float(torch.logsumexp(logprobs[-1, self.labels], 0)),
             "mean_state": states.mean(0).numpy(),
             "last_state": states[-1].numpy(),
-            "perplexity": self.backbone.perplexity(text),
+            "perplexity": self.backbone.perplexities([text])[0],
             "dictionary": dictionary_words(text),
         }
 

@@ -219,21 +219,10 @@ class Budget:
     def _paid(self) -> Decimal:
         return self.sent.money if self.metered else self.spent.money + self.report.money
 
-    def remaining(self) -> dict[str, float]:
-        """What is left of each limit, minus reservations."""
+    def calls_left(self) -> int | None:
+        """The calls that the search may still reserve; None if they are not limited."""
         with self._lock:
-            left: dict[str, float] = {}
-            if self.settings.calls is not None:
-                left["calls"] = self.settings.calls - self._calls()
-            if self.settings.total_calls is not None:
-                left["total_calls"] = self.settings.total_calls - self._total_calls()
-            if self.settings.tokens is not None:
-                left["tokens"] = self.settings.tokens - self._tokens()
-            if self._limit_money is not None:
-                left["money"] = float(self._limit_money - self._paid() - self.reserved.money)
-            if self.settings.minutes is not None:
-                left["minutes"] = max(0.0, self.settings.minutes - self._elapsed() / 60)
-            return left
+            return None if self.settings.calls is None else self.settings.calls - self._calls()
 
     def state(self) -> dict[str, Any]:
         """The state as JSON values, without open reservations, which end with the process."""

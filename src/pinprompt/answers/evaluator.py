@@ -33,7 +33,7 @@ from pinprompt.answers.table import Table, pack_contents, pack_rows, unpack_cont
 from pinprompt.errors import BudgetSpent, RunError, TaskError, UselessAnswers
 from pinprompt.tasks.protocol import (
     Billed,
-    Combining,
+    Labelling,
     Task,
     billed,
     calls,
@@ -192,7 +192,7 @@ class Evaluator:
     ) -> Evaluation | None:
         """The task's metrics of the mean output of several prompts, charged to the report; None if there is none."""
         task = self.task
-        if not isinstance(task, Combining):
+        if not isinstance(task, Labelling):
             return None
         asked, fit = self._ask_for_report(prompts, split), report_fit_rows(task)
         answers, rows = [self._answers(one) for one in asked], self.rows(split)
@@ -509,10 +509,7 @@ class Evaluator:
 
     def _store(self, question: _Question, found: Answers, new: Answers, report: bool) -> None:
         """Add answers to the table and, if they are new and usable, to the memo."""
-        ordered = found
-        if found.rows != question.rows:
-            ordered = Answers(question.rows, found.on(question.rows), found.failures, found.tokens)
-        asked = question.asked
+        ordered, asked = found.part(question.rows), question.asked
         self.table.add(asked.prompt, ordered, asked.draw, self.requests_made - 1, report, {"spent": self.spent()})
         if self.memo is None or not new.rows:
             return

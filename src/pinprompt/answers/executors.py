@@ -187,9 +187,7 @@ class Worker:
 class Ray:
     """N actors that score prompts for one run; Ray is started if necessary, and then stopped at the end."""
 
-    def __init__(
-        self, build: Callable[[], Task], workers: int = 1, threads: int = 1, chunk: int = 1, address: str | None = None
-    ) -> None:
+    def __init__(self, build: Callable[[], Task], workers: int = 1, threads: int = 1, chunk: int = 1) -> None:
         try:
             import ray
         except ImportError as error:
@@ -202,8 +200,8 @@ class Ray:
         if self._started:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             # Workers share the machine's cores, even if there are fewer cores than workers.
-            cpus = None if address else max(workers * threads, os.cpu_count() or 1)
-            start_ray(address=address, num_cpus=cpus, include_dashboard=False, configure_logging=False)
+            cpus = max(workers * threads, os.cpu_count() or 1)
+            start_ray(num_cpus=cpus, include_dashboard=False, configure_logging=False)
         # On a cluster with fewer cores Ray would wait for ever, so the workers share the cores.
         cores = float(ray.cluster_resources().get("CPU", 1))
         share = threads if workers * threads <= cores else cores / workers

@@ -12,7 +12,7 @@ import json
 import sqlite3
 import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,30 +59,23 @@ class Memo:
     def look_up(self, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
         """The known answers among the keys."""
         found: dict[str, dict[str, Any]] = {}
-        with self._lock:
-            try:
-                for start in range(0, len(keys) if self._connection is not None else 0, BATCH):
-                    part = list(keys[start : start + BATCH])
-                    query = f"SELECT key, value FROM answers WHERE key IN ({','.join('?' * len(part))})"  # nosec B608
-                    for key, value in self._db.execute(query, part):
-                        answer = unseal(value, key) if isinstance(value, bytes) and isinstance(key, str) else None
-                        if answer is not None:
-                            found[key] = answer
-            except (sqlite3.Error, UnicodeError) as error:
-                self._give_up(error)
+        with self._lock, self._guarded() as database:
+            for start in range(0, len(keys) if database is not None else 0, BATCH):
+                part = list(keys[start : start + BATCH])
+                query = f"SELECT key, value FROM answers WHERE key IN ({','.join('?' * len(part))})"  # nosec B608
+                for key, value in database.execute(query, part):
+                    answer = unseal(value, key) if isinstance(value, bytes) and isinstance(key, str) else None
+                    if answer is not None:
+                        found[key] = answer
         return found
 
     def keep(self, answers: Mapping[str, Mapping[str, Any]]) -> None:
         """Store answers; known ones are not changed."""
-        with self._lock:
-            if self._connection is None or not answers:
-                return
-            try:
-                with self._db:
-                    rows = [(key, seal(value, key)) for key, value in answers.items()]
-                    self._db.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?)", rows)
-            except (sqlite3.Error, UnicodeError) as error:
-                self._give_up(error)
+        with self._lock, self._guarded() as database:
+            if database is not None and answers:
+                rows = [(key, seal(value, key)) for key, value in answers.items()]
+                with database:
+                    database.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?)", rows)
 
     def size(self) -> tuple[int, int]:
         """The number of answers, and the bytes of the file."""
@@ -90,7 +83,7 @@ class Memo:
             if self._connection is None:
                 return 0, 0
             try:
-                (entries,) = self._db.execute("SELECT count(*) FROM answers").fetchone()
+                (entries,) = self._connection.execute("SELECT count(*) FROM answers").fetchone()
             except (sqlite3.Error, UnicodeError) as error:
                 raise RunError(f"cannot read the memo {self.path}: {error}; move it away") from error
             return int(entries), self.path.stat().st_size
@@ -100,9 +93,9 @@ class Memo:
         with self._lock:
             if self._connection is not None:
                 try:
-                    with self._db:
-                        self._db.execute("DELETE FROM answers")
-                    self._db.execute("VACUUM")
+                    with self._connection:
+                        self._connection.execute("DELETE FROM answers")
+                    self._connection.execute("VACUUM")
                 except (sqlite3.Error, UnicodeError) as error:
                     raise RunError(f"cannot clear the memo {self.path}: {error}; is another run using it?") from error
 
@@ -113,10 +106,13 @@ class Memo:
                 self._connection.close()
                 self._connection = None
 
-    @property
-    def _db(self) -> sqlite3.Connection:
-        assert self._connection is not None
-        return self._connection
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[Any]:
+        """The connection, or None if there is none any more; an error of the file ends its use."""
+        try:
+            yield self._connection
+        except (sqlite3.Error, UnicodeError) as error:
+            self._give_up(error)
 
     def _open(self, connection: sqlite3.Connection) -> None:
         """Check that the file is a memo, or make an empty one; two processes may do so at once."""

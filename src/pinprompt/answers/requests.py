@@ -16,7 +16,7 @@ from pinprompt.errors import RunError
 
 
 class Requests:
-    """Implements `values.Meter` for one run, with a budget and a file."""
+    """What one run sends, with its budget and its file; safe to use from several threads."""
 
     def __init__(self, log: Log, budget: Budget, model: str) -> None:
         self.log, self.budget, self.model = log, budget, model
@@ -40,18 +40,18 @@ class Requests:
             raise RunError(f"{self.log.path} cannot be read ({error!r}); start the run again with --force") from error
 
     def recall(self, question: str) -> tuple[Any, int, int] | None:
-        """The stored reply to a question in this run."""
+        """The stored reply to a question in this run, with its tokens in and out."""
         with self._lock:
             return self._known.get(question)
 
     def keep(self, question: str, answer: Any, tokens_in: int, tokens_out: int) -> None:
-        """Store a reply."""
+        """Store a reply (JSON values); it is on disk when this returns."""
         self.log.append({"kind": "reply", "key": question, "reply": answer, "tokens": [tokens_in, tokens_out]})
         with self._lock:
             self._known[question] = (answer, tokens_in, tokens_out)
 
     def sending(self, calls: int, tokens_in: int, tokens_out: int) -> int:
-        """Record a request before it is sent; ServerDown if it would exceed a limit."""
+        """Record a request and its maximum before it is sent; returns its number. ServerDown if it exceeds a limit."""
         pending = self.budget.send(calls, tokens_in, tokens_out, self.model)
         with self._lock:
             number, self._next = self._next, self._next + 1
@@ -60,7 +60,10 @@ class Requests:
         return number
 
     def ended(self, number: int, calls: int, tokens_in: int, tokens_out: int, how: str = "told") -> None:
-        """Record what a request used, and how that is known."""
+        """Record what a request used; 0 calls if it is not billed.
+
+        `how` is one of 'told' (by the server), 'untold' (the maximum is assumed), 'lost' (no answer), 'refused'.
+        """
         with self._lock:
             pending = self._pending.pop(number)
         self.budget.land(pending, self._amounts(calls, tokens_in, tokens_out))
@@ -69,7 +72,7 @@ class Requests:
             self._tally(how, calls)
 
     def seconds_left(self) -> float | None:
-        """The remaining seconds, while they are limited."""
+        """The maximum time to wait for a server; None if there is no limit."""
         return self.budget.seconds_left() if self.limited else None
 
     def _amounts(self, calls: int, tokens_in: int, tokens_out: int) -> Amounts:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -106,14 +106,6 @@ class Asked:
     """Whether the search asked about it, and not only the report."""
 
 
-@dataclass
-class _Waiting:
-    """A line that an earlier session wrote and this one has not asked for yet."""
-
-    line: int
-    answers: Answers
-
-
 class Table:
     """The answers of one run, in memory and, with a log, on disk."""
 
@@ -127,7 +119,8 @@ class Table:
         self._answers: dict[tuple[str, str], Answers] = {}
         self._tokens: dict[tuple[str, str], list[tuple[tuple[int, ...], tuple[int, int]]]] = {}
         """The rows and tokens of answers that came together."""
-        self._waiting: dict[tuple[str, str], list[_Waiting]] = {}
+        self._waiting: dict[tuple[str, str], dict[int, Answers]] = {}
+        """By line, what an earlier session wrote and this one has not asked for yet."""
         self._lines: list[list[int]] = []
         """Ranges of the lines that are part of the run."""
         self._crc = ""
@@ -145,12 +138,10 @@ class Table:
     def waiting(self, text: str, draw: str, rows: Sequence[int]) -> Answers:
         """The answers on these rows that an earlier session paid for and this one has not asked for yet."""
         wanted, found = set(rows), _NONE
-        for one in self._waiting.get((draw, text), ()):
-            shared = tuple(row for row in one.answers.rows if row in wanted and row not in found.rows)
+        for answers in self._waiting.get((draw, text), {}).values():
+            shared = tuple(row for row in answers.rows if row in wanted and row not in found.rows)
             if shared:
-                failures = {row: one.answers.failures[row] for row in shared if row in one.answers.failures}
-                whole = one.answers.tokens if shared == one.answers.rows else (0, 0)
-                found = found.joined(Answers(shared, one.answers.on(shared), failures, whole))
+                found = found.joined(answers.part(shared))
         return found
 
     def add(
@@ -160,15 +151,13 @@ class Table:
         key = (draw, prompt.text)
         self._enter(prompt, answers, draw, request, report)
         left = set(answers.rows)
-        for one in list(self._waiting.get(key, ())):
-            if set(one.answers.rows) <= left:
-                self._waiting[key].remove(one)
-                self._count(one.line)
-                left -= set(one.answers.rows)
+        for number, known in list(self._waiting.get(key, {}).items()):
+            if set(known.rows) <= left:
+                del self._waiting[key][number]
+                self._count(number)
+                left -= set(known.rows)
         if left and self.log is not None:
-            rows = tuple(row for row in answers.rows if row in left)
-            failures = {row: answers.failures[row] for row in rows if row in answers.failures}
-            new = answers if rows == answers.rows else Answers(rows, answers.on(rows), failures, answers.tokens)
+            new = replace(answers.part(tuple(row for row in answers.rows if row in left)), tokens=answers.tokens)
             line = {"request": request, "report": report, "draw": draw, "text": prompt.text, "ids": list(prompt.ids)}
             written = pack_answers(new)
             if self.private:
@@ -198,7 +187,7 @@ class Table:
             if number in wanted:
                 self._enter(prompt, answers, draw, request, bool(line["report"]))
             else:
-                self._waiting.setdefault((draw, prompt.text), []).append(_Waiting(number, answers))
+                self._waiting.setdefault((draw, prompt.text), {})[number] = answers
         self._lines, self.log.lines = [list(pair) for pair in lines], []
         self._crc = self.log.sum_of(unpack_rows(lines))
         return facts

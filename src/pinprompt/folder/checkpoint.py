@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from pinprompt.answers.log import Log
+from pinprompt.answers.table import unpack_rows
 from pinprompt.errors import RunError
-from pinprompt.files import checksum, loads, opener, seal, unseal, whole_lines, write_tensors
+from pinprompt.files import checksum, loads, read_file, seal, unseal, whole_lines, write_tensors
 
 FILE = "state.safetensors"
+ANSWERS = "answers.jsonl"
+"""The table of answers, beside the checkpoint."""
 SHARE = 0.04
 """Maximum share of a run's time for saving."""
 BESIDE = ("events", "costs")
@@ -43,22 +46,28 @@ class Checkpoint:
         """A point that the run can return to: the valid part of each log, and the run's state."""
         if folder.is_symlink():
             raise RunError(f"{folder} is a link, and links are not followed; copy the folder it points to")
-        self._state, self._tensors, self._damage = _read(folder / FILE, run)
+        self._state, self._tensors, self.damage = _read(folder / FILE, run)
+        """What is damaged: the checkpoint itself, or what it refers to; '' if nothing."""
+        try:
+            self.damage = self.damage or self._damaged_log()
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            self.damage = f"{folder} cannot be read ({error!r})"
+        if self.damage:  # it is ignored: the run repeats its steps with the answers in its table
+            self._state, self._tensors, self._logs = None, {}, {}
 
-    def damage(self) -> str:
-        """What is damaged: the checkpoint itself or a log it refers to; '' if nothing."""
+    def _damaged_log(self) -> str:
+        """What is wrong with the logs and the answers that the checkpoint refers to; '' if nothing."""
         for name, (count, crc) in ({} if self._state is None else self._state["logs"]).items():
             log = self.log(name)
             if name != "costs" and crc != log.sum_of(range(count)):
                 return f"{log.path} was changed or truncated"
-        return self._damage
-
-    def forget(self) -> None:
-        """Ignore the checkpoint: the run repeats its steps with the answers in its table."""
-        self._state, self._tensors, self._damage, self._logs = None, {}, "", {}
+        position, path = self.provided("evaluator"), self.folder.parent / ANSWERS
+        if position is not None and position["crc"] != Log(path, self.run).sum_of(unpack_rows(position["lines"])):
+            return f"{path}: lines that the checkpoint refers to were changed, moved or removed"
+        return ""
 
     def log(self, name: str) -> Log:
-        """A log without the lines after the last checkpoint."""
+        """A log without the lines after the last checkpoint; new lines are valid once the next `save` has succeeded."""
         if name not in self._logs:
             beside = name in BESIDE
             path = (self.folder.parent if beside else self.folder) / f"{Path(name).name}.jsonl"
@@ -104,13 +113,7 @@ class Checkpoint:
 
     def load(self) -> tuple[int, dict[str, Any], dict[str, Any]] | None:
         """The last checkpoint as (step, state, tensors), or None where there is none."""
-        if self._damage:
-            raise RunError(f"{self._damage}; remove {self.folder} and resume: the answers are kept")
         return None if self._state is None else (self._state["step"], self._state["state"], self._tensors)
-
-    def append(self, stream: str, rows: list[dict[str, Any]]) -> None:
-        """Append rows to a log; they are valid once the next `save` has succeeded."""
-        self.log(stream).append(*rows)
 
     def stream(self, name: str) -> Iterator[dict[str, Any]]:
         """The rows of a log up to the last checkpoint."""
@@ -127,13 +130,9 @@ class Checkpoint:
 
 def _read(path: Path, run: str) -> tuple[dict[str, Any] | None, dict[str, Any], str]:
     """The state (None if there is none) and the tensors of a checkpoint, and what is wrong with it ('' if nothing)."""
-    try:
-        with open(path, "rb", opener=opener) as file:
-            content = file.read()
-    except FileNotFoundError:
+    content = read_file(path)
+    if content is None:
         return None, {}, ""
-    except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror}; remove it and resume: the answers are kept") from None
     from safetensors import SafetensorError
     from safetensors.torch import load
 

@@ -12,21 +12,19 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from pinprompt.answers.log import Log
-from pinprompt.answers.table import unpack_rows
 from pinprompt.errors import RunError
 from pinprompt.files import LOCK, FolderLock, csv_safe, is_held, write_atomically, write_json
 from pinprompt.folder import identity as identities
-from pinprompt.folder.checkpoint import BESIDE, Checkpoint
+from pinprompt.folder.checkpoint import ANSWERS, BESIDE, Checkpoint
 from pinprompt.folder.identity import Identity
 from pinprompt.folder.reading import MARKS, number
 from pinprompt.values import Event
 
-ANSWERS, REQUESTS = "answers.jsonl", "requests.jsonl"
-"""The table of answers, and the requests that were sent to a server."""
+REQUESTS = "requests.jsonl"
+"""The requests that were sent to a server."""
 FINISHED = ("recipe.toml", "events.jsonl", "costs.jsonl", ANSWERS, REQUESTS, "result.json", "prompts.csv",
             "environment.json", "rows.json", "judges.json", "vectors.safetensors", "report.html")  # fmt: skip
 """Files whose checksums are in run.json."""
@@ -58,19 +56,21 @@ class RunFolder:
         """Called before files are written by their names."""
         try:
             holds, left = self._has(RUN), self._has(REMAINS)
-            taken_up = resume and (holds or left)
             if holds and not resume and not force:
                 raise RunError(
                     f"{path} already contains a run; continue it with --resume, or delete it and start over with "
                     "--force"
                 )
-            if taken_up:
+            if resume and (holds or left):
                 self._read_identity()
             elif holds or left:
                 self._clear()
             self.checkpoint = Checkpoint(self.path / "checkpoint", run=self.run)
-            if taken_up:
-                self._check()
+            if self.checkpoint.damage:
+                self.notes.append(
+                    f"{self.checkpoint.damage}; the run repeats its steps from the beginning, without paying again for "
+                    "answers in its table"
+                )
         except BaseException:
             self._lock.close()
             raise
@@ -161,9 +161,7 @@ class RunFolder:
     def __enter__(self) -> RunFolder:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _has(self, names: Iterable[str]) -> bool:
@@ -178,15 +176,6 @@ class RunFolder:
             )
         if identities.restore_recipe(self.path):
             self.notes.append(f"{self.path / 'recipe.toml'} was changed after the run wrote it; restored")
-
-    def _check(self) -> None:
-        """Check everything that a resumed run starts from; a damaged checkpoint is ignored, and noted."""
-        damage = _damage(self.path, self.run, self.checkpoint)
-        if damage:
-            self.checkpoint.forget()
-            self.notes.append(
-                f"{damage}; the run repeats its steps from the beginning, without paying again for answers in its table"
-            )
 
     def _clear(self) -> None:
         """Delete the run of this folder, or the rest of one; first what makes it a run.
@@ -205,20 +194,6 @@ def is_run_file(path: Path) -> bool:
     """Whether a path is that of a file that a run has written, or will write, in its folder."""
     whole = path.resolve()
     return whole.name in OURS and any((whole.parent / name).is_file() for name in RUN)
-
-
-def _damage(folder: Path, run: str, checkpoint: Checkpoint) -> str:
-    """What is wrong with a checkpoint or with the answers it refers to; '' if nothing."""
-    try:
-        if found := checkpoint.damage():
-            return found
-        position = checkpoint.provided("evaluator")
-        log = Log(folder / ANSWERS, run)
-        if position is not None and position["crc"] != log.sum_of(unpack_rows(position["lines"])):
-            return f"{log.path}: lines that the checkpoint refers to were changed, moved or removed"
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        return f"{checkpoint.folder} cannot be read ({error!r})"
-    return ""
 
 
 @dataclass(frozen=True)
@@ -258,7 +233,7 @@ def verify(folder: Path | str) -> Verification:
         changed = identities.changed_files(folder, identity.files)
         return Verification(folder, "finished", tuple(str(folder / what) for what in changed))
     try:
-        found = [_damage(folder, identity.run, Checkpoint(folder / "checkpoint", run=identity.run))]
+        found = [Checkpoint(folder / "checkpoint", run=identity.run).damage]
     except RunError as error:
         found = [str(error)]
     found += [Log(folder / name, identity.run).bad() for name in (ANSWERS, REQUESTS)]

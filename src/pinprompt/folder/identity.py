@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from pinprompt.errors import RunError
-from pinprompt.files import opener, seal, sha256_of, unseal, write_atomically
+from pinprompt.files import read_file, seal, sha256_of, unseal, write_atomically
 
 FILE = "run.json"
 FORMAT = 4
@@ -31,13 +31,10 @@ def write(folder: Path, identity: Identity) -> None:
 def read(folder: Path) -> Identity | None:
     """A folder's run.json; None if there is none, RunError if it cannot be used."""
     path = folder / FILE
-    try:
-        with open(path, "rb", opener=opener) as file:
-            found = unseal(file.read())
-    except FileNotFoundError:
+    content = read_file(path)
+    if content is None:
         return None
-    except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror}") from None
+    found = unseal(content)
     if found is not None and found.get("format") != FORMAT:
         raise RunError(f"{path} was written by another version of pinprompt; start over with --force")
     texts = [] if found is None else [found.get(name) for name in ("run", "fingerprint", "recipe")]
@@ -49,16 +46,8 @@ def read(folder: Path) -> Identity | None:
 def restore_recipe(folder: Path) -> bool:
     """Restore recipe.toml from run.json if it is missing or was changed; returns whether it was."""
     identity, path = read(folder), folder / "recipe.toml"
-    if identity is None:
+    if identity is None or read_file(path) == identity.recipe.encode():
         return False
-    try:
-        with open(path, "rb", opener=opener) as file:
-            if file.read() == identity.recipe.encode():
-                return False
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror}") from None
     write_atomically(path, identity.recipe)
     return True
 

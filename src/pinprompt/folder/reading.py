@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pinprompt.errors import RunError
-from pinprompt.files import MEBI, loads, object_of, opener
+from pinprompt.files import MEBI, loads, object_of, read_file
 from pinprompt.folder import identity as identities
 
 MAX_BYTES = 128 * MEBI
@@ -125,17 +125,8 @@ def read_text(folder: Path, name: str) -> str | None:
 
     Bytes that are not UTF-8 become replacement characters.
     """
-    path = folder / name
-    try:
-        with open(path, "rb", opener=opener) as file:
-            raw = file.read(MAX_BYTES + 1)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror}.") from None
-    if len(raw) > MAX_BYTES:
-        raise RunError(f"{path} has more than the {MAX_BYTES // MEBI} MiB that are read. Is it from pinprompt?")
-    return raw.decode("utf-8", "replace")
+    raw = read_file(folder / name, MAX_BYTES)
+    return None if raw is None else raw.decode("utf-8", "replace")
 
 
 def read_json(folder: Path, name: str) -> dict[str, Any]:

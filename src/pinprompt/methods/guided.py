@@ -129,8 +129,8 @@ class _Decoding:
             self._restore(resumed[0])
             self.hinted = bool(resumed[0]["hinted"])
         else:
-            left = search.evaluator.budget.remaining().get("calls", float("inf"))
-            self.hinted = bool(hints) and len(hints) <= left / 2
+            left = search.evaluator.budget.calls_left()
+            self.hinted = bool(hints) and (left is None or len(hints) <= left / 2)
             if self.hinted:
                 search.evaluator.charge(len(hints))
             self.trials.remember(0, self._state())  # a budget may end the search before its first step

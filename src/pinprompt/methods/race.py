@@ -44,11 +44,9 @@ from pinprompt.recipe.sections import RaceSettings
 from pinprompt.tasks.protocol import (
     CHAT,
     DrawsRows,
-    LabelWords,
+    Labelling,
     Proposing,
-    Showing,
     Task,
-    Taught,
     calls,
     fit_rows,
     hand_written,
@@ -186,7 +184,7 @@ def _filled(search: Search, writer: Writer, settings: RaceSettings, hand: Sequen
             "the writer can write no prompt that keeps all constraints, so there is nothing to race; loosen "
             "policy.constraints (dictionary is on for race), or choose another method"
         )
-    words = task.label_words() if isinstance(task, LabelWords) else ()
+    words = task.label_words() if isinstance(task, Labelling) else ()
     pool = Pool(writer, candidates, words, settings.max_perplexity, drafts)
     if not drafts and phrases:
         stated = stating(writer, words) if words else []
@@ -478,7 +476,7 @@ def _first_block(
                 chats = {draft.text for draft in search.task.drafts() if draft.name == CHAT}  # a format is not varied
                 pool.add(vary([runner.prompt.text for runner in ahead if runner.prompt.text not in chats]))
                 vary = None
-            if isinstance(search.task, Showing) and not shown:
+            if isinstance(search.task, Labelling) and not shown:
                 made, shown = search.task.with_examples([runner.prompt for runner in ahead], search.seed), True
                 pool.add(_accepted(search.writer(), made), drafts=True)
             _propose(search, pool, ahead)
@@ -508,7 +506,7 @@ def _headroom(search: Search, runners: Sequence[Runner], blocks: Sequence[Block]
     answers = search.evaluator.table.get(best.prompt.text)
     values = np.stack([_outcomes(search, runner, first) for runner in runners])
     gain = expected_gain(values, float(_outcomes(search, best, first).mean()), count, len(asked))
-    half = task.with_half(answers, asked) if isinstance(task, Taught) else None
+    half = task.with_half(answers, asked) if isinstance(task, Labelling) else None
     manual = float(_outcomes(search, best, asked).mean())
     return Headroom(manual, len(asked), half, min(gain, max(0.0, 1.0 - manual)))
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pinprompt.answers.evaluator import Evaluator
 from pinprompt.errors import BudgetSpent
 from pinprompt.methods.protocol import Block, Candidate, Finalist, Search
-from pinprompt.tasks.protocol import Combining, hand_written, report_fit_rows
+from pinprompt.tasks.protocol import Labelling, hand_written, report_fit_rows
 from pinprompt.values import Event, Prompt, Score, derive
 
 Floats = NDArray[np.float64]
@@ -92,7 +92,7 @@ def ensemble(search: Search, finalists: Sequence[Finalist], size: int) -> list[P
     answers = {prompt.text: search.evaluator.table.get(prompt.text) for prompt in prompts}
     waiting = [prompt for prompt in prompts[1:] if not answers[prompt.text].missing(rows)]
     chosen = prompts[:1]
-    if not isinstance(task, Combining) or not chosen or answers[chosen[0].text].missing(rows):
+    if not isinstance(task, Labelling) or not chosen or answers[chosen[0].text].missing(rows):
         return chosen
     fit = report_fit_rows(task)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,11 @@ class Trial:
     @property
     def mean(self) -> float:
         return self.total / self.count
+
+    @property
+    def worth(self) -> float:
+        """What it is ranked by."""
+        return self.mean if self.merit is None else self.merit
 
 
 class Trials:
@@ -125,8 +131,7 @@ class Trials:
 
     def merit_of(self, prompt: Prompt) -> float:
         """The value by which a prompt that was tried is ranked."""
-        trial = self._trials[prompt.text]
-        return trial.mean if trial.merit is None else trial.merit
+        return self._trials[prompt.text].worth
 
     def mean_of(self, prompt: Prompt) -> float | None:
         """The mean training score of a text so far; None if it was not tried."""
@@ -136,11 +141,9 @@ class Trials:
     def best(self, count: int | None = None) -> list[Candidate]:
         """The finalists, or the `count` best prompts: by dev score if any has one, then by merit or training score."""
         count = self.search.scoring.finalists if count is None else count
-        worst = float("-inf")
 
         def key(trial: Trial) -> tuple[float, float, int]:
-            merit = trial.mean if trial.merit is None else trial.merit
-            return -(worst if trial.dev is None else trial.dev), -merit, trial.order
+            return (math.inf if trial.dev is None else -trial.dev), -trial.worth, trial.order
 
         return [
             Candidate(trial.prompt, self.source, trial.mean)
@@ -163,7 +166,7 @@ class Trials:
         else:
             self._tensors = {name: tensor.detach().clone() for name, tensor in (tensors or {}).items()}
         self._places = self._stream_places()
-        self.search.checkpoint.append(TRIALS, self._pending)
+        self.search.checkpoint.log(TRIALS).append(*self._pending)
         self._pending = []
         self.search.checkpoint.mark()
 

@@ -53,14 +53,6 @@ class _TextSlots(Slots):
         return self._store[:, :, rows, :, columns].clone()
 
 
-def fits(pasts: Sequence[torch.Tensor], depth: int, groups: int = 1) -> bool:
-    """Whether the texts' keys and values, with room for `depth` more tokens, fit within `SLOT_BYTES`."""
-    layers, two, heads, _, width = pasts[0].shape
-    longest = max(past.shape[3] for past in pasts)
-    token = layers * two * heads * width * pasts[0].element_size()
-    return groups * len(pasts) * (longest + depth) * token <= SLOT_BYTES
-
-
 class SharedPrefixes:
     """Logits after continuations of a fixed list of texts; `depth` is the length of the longest continuation."""
 
@@ -68,21 +60,20 @@ class SharedPrefixes:
         self, model: Any, texts: Sequence[Sequence[int]], depth: int, *, rows: int = ROWS, node_bytes: int = NODE_BYTES
     ) -> None:
         self.model, self.depth = model, depth
-        pasts = read_many(model, texts)
-        if not fits(pasts, depth):
+        pasts, self.rows = read_many(model, texts), len(texts)
+        length, token = max(map(len, texts)) + depth, self.rows * pasts[0][:, :, :, 0].nbytes
+        copies = SLOT_BYTES // (length * token)
+        """How many copies of the texts, with room for a continuation, fit into memory."""
+        if not copies:
             raise MemoryError("the texts' keys and values are too large to be kept")
-        groups = max(1, rows // len(texts))
-        self.groups = groups if fits(pasts, depth, groups) else 1
-        self.rows = len(texts)
-        device = pasts[0].device
-        self._sizes = torch.tensor([len(ids) for ids in texts], device=device)
-        longest = int(self._sizes.max())
-        self._slots = _TextSlots(model, self.groups * self.rows, longest + depth, pasts[0])
+        groups = max(1, rows // self.rows)
+        self.groups = groups if groups <= copies else 1
+        self._sizes = torch.tensor([len(ids) for ids in texts], device=pasts[0].device)
+        self._slots = _TextSlots(model, self.groups * self.rows, length, pasts[0])
         for slot in range(self.groups * self.rows):
             self._slots.load(slot, pasts[slot % self.rows])
         self._nodes: OrderedDict[TokenPath, torch.Tensor] = OrderedDict()
-        layers, two, heads, _, width = pasts[0].shape
-        self._most = max(1, node_bytes // (self.rows * layers * two * heads * width * pasts[0].element_size()))
+        self._most = max(1, node_bytes // token)
         self._held: list[TokenPath] = [()] * self.groups
         self.passes = 0
         """Passes made so far, for benchmarks and tests."""

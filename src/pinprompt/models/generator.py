@@ -35,6 +35,13 @@ class Generated:
     failure: str | None = None
 
 
+def check_template(template: str) -> None:
+    """Raise a SettingError for a template without a place for the prompt or the text."""
+    for name in ("{prompt}", "{text}"):
+        if name not in template:
+            raise SettingError(f"the template {template!r} has no {name}; an example: {TEMPLATE!r}")
+
+
 def filled(template: str, prompt: str, text: str) -> str:
     """The model's input: the filled template, or the prompt itself where `{text}` in it marks the place of the text.
 
@@ -75,9 +82,7 @@ class Generator(Sampler):
     """None: by `new_tokens`."""
 
     def __post_init__(self) -> None:
-        for name in ("{prompt}", "{text}"):
-            if name not in self.template:
-                raise SettingError(f"the template {self.template!r} has no {name}; an example: {TEMPLATE!r}")
+        check_template(self.template)
         super().__post_init__()
 
     def chats(self, instruction: str) -> list[str]:

@@ -97,7 +97,10 @@ class LocalLabels:
         return inputs
 
     def chats(self, instruction: str) -> list[str]:
-        """Prompts in the model's chat format with the text left open; none if it has no chat template."""
+        """Prompts in the model's chat format with the text left open: the instruction as system message, or before it.
+
+        None if it has no chat template.
+        """
         return []
 
     def likely_words(self, frame: Frame, inputs: Inputs, count: int) -> dict[str, int]:
@@ -179,15 +182,10 @@ class CausalLabels(LocalLabels):
         return replace(found, others=others)
 
     def chats(self, instruction: str) -> list[str]:
-        """Prompts in the model's chat format with the text left open: the instruction as system message, or before."""
         return asking(self.tokenizer, instruction)
 
     @torch.no_grad()
     def log_probs(self, frames: Sequence[Frame], inputs: Inputs, words: LabelWords | None = None) -> list[torch.Tensor]:
-        """For each frame, log-probabilities [N, C + W] for every text, on the CPU: among the labels, then other words.
-
-        `words` comes from `words_for` and is needed only for frames of another template than the model was made with.
-        """
         words = words or self.words
         found: dict[Frame, torch.Tensor] = {}
         behind: dict[TokenPath, list[Frame]] = {}
@@ -480,10 +478,6 @@ class MaskedLabels(LocalLabels):
 
     @torch.no_grad()
     def log_probs(self, frames: Sequence[Frame], inputs: Inputs, words: LabelWords | None = None) -> list[torch.Tensor]:
-        """For each frame, log-probabilities [N, C + W] for every text, on the CPU: among the labels, then other words.
-
-        `words` comes from `words_for` and is needed only for frames of another template than the model was made with.
-        """
         # A word of n tokens gets n masks; its probability is the product of its tokens' probabilities.
         found = {
             frame: _scored(words or self.words, len, partial(self._read, frame, inputs.texts))

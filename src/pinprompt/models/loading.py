@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal
 from weakref import WeakValueDictionary
 
@@ -35,26 +36,6 @@ def load_causal_lm(name: str, device: str = "cpu", precision: Precision | None =
     return model, model.pinprompt_tokenizer
 
 
-def load_masked_lm(name: str, device: str = "cpu", precision: Precision | None = None) -> tuple[Any, Any]:
-    """A frozen masked language model with its head, and its tokenizer."""
-    return _load("AutoModelForMaskedLM", name, device, precision)
-
-
-def load_encoder(name: str, device: str = "cpu") -> tuple[Any, Any]:
-    """A frozen encoder without a head, and its tokenizer."""
-    return _load("AutoModel", name, device)
-
-
-def load_sequence_classifier(name: str, device: str = "cpu") -> tuple[Any, Any]:
-    """A frozen classifier of texts and its tokenizer."""
-    return _load("AutoModelForSequenceClassification", name, device)
-
-
-def load_seq2seq(name: str, device: str = "cpu") -> tuple[Any, Any]:
-    """A frozen sequence-to-sequence model and its tokenizer."""
-    return _load("AutoModelForSeq2SeqLM", name, device)
-
-
 def _dtype(precision: Precision | None, device: str) -> torch.dtype | Literal["auto"]:
     """The dtype to load weights in."""
     if precision is None:
@@ -63,7 +44,7 @@ def _dtype(precision: Precision | None, device: str) -> torch.dtype | Literal["a
     return torch.bfloat16 if precision == "bf16" else torch.float32
 
 
-def _load(door: str, name: str, device: str, precision: Precision | None = None) -> tuple[Any, Any]:
+def _load(door: str, name: str, device: str = "cpu", precision: Precision | None = None) -> tuple[Any, Any]:
     source = resolve(name)
     with quiet():
         import transformers
@@ -91,6 +72,13 @@ def _load(door: str, name: str, device: str, precision: Precision | None = None)
     except (RuntimeError, AssertionError) as error:  # torch raises an AssertionError if it was built without the device
         reason = str(error).splitlines()[0]
         raise ModelError(f"'{name}' cannot be put on the device '{device}': {reason} Use --device cpu.") from error
+
+
+load_masked_lm = partial(_load, "AutoModelForMaskedLM")
+load_encoder = partial(_load, "AutoModel")
+load_sequence_classifier = partial(_load, "AutoModelForSequenceClassification")
+load_seq2seq = partial(_load, "AutoModelForSeq2SeqLM")
+"""Frozen models of other kinds with their tokenizers, by name, device and precision; an encoder has no head."""
 
 
 def _refuse_new_weights(source: Source, door: str, report: dict[str, Any]) -> None:

@@ -334,8 +334,7 @@ def in_batches(
 
 def token_bytes(model: Any) -> int:
     """Bytes that the keys and values of one token take."""
-    past = read_many(model, [[0]])[0]
-    return past.numel() * past.element_size()
+    return read_many(model, [[0]])[0].nbytes
 
 
 class Slots:

@@ -134,7 +134,7 @@ class Sampler:
         waiting = self._open(ahead.pop())
         first = jobs[0].past
         assert first is not None
-        row_bytes = first[:, :, :, 0].numel() * first.element_size() * length
+        row_bytes = first[:, :, :, 0].nbytes * length
         slots = Slots(self.model, max(4, min(self.rows, self.cache_mb * 2**20 // row_bytes)), length, first)
         held: list[_Branch | None] = [None] * slots.rows
         while True:

@@ -110,17 +110,6 @@ def unreachable(seconds: float = 3.0) -> str | None:
     return answer[0] if answer else f"{endpoint()} did not answer within {seconds:g} s"
 
 
-def cache_folder() -> Path:
-    """The cache folder of the hub's client."""
-    given = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
-    if given:
-        return Path(given).expanduser()
-    root = os.environ.get("HF_HOME")
-    if root:
-        return Path(root).expanduser() / "hub"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface" / "hub"
-
-
 def snapshot(name: str, advice: str) -> tuple[Path, str]:
     """The cached folder and the commit of a hub model; its config.json is downloaded if necessary."""
     from huggingface_hub import hf_hub_download

@@ -179,12 +179,8 @@ class Backbone:
             logits = torch.tanh(logits / cap) * cap
         return torch.log_softmax(logits, dim=-1)
 
-    def perplexity(self, text: str) -> float:
-        """Perplexity of a text after the opening token, without a context."""
-        return self.perplexities([text])[0]
-
     def perplexities(self, texts: Sequence[str], after: str = "") -> list[float]:
-        """The perplexity of each text, read by itself or after another text, several texts side by side."""
+        """The perplexity of each text after the opening token, or after another text; several texts side by side."""
         with self._packed_layers:
             found = self.side_by_side(partial(self._likelihoods, after=after), texts)
         return [float((-logprobs.mean()).exp()) for logprobs in found]

@@ -62,13 +62,12 @@ class PrefixTree:
 
     def states(self, prefixes: Sequence[Prefix]) -> Tensor:
         """States [n, d] of the prefixes, on the backbone's device."""
-        return self.look(prefixes, kept=False)[0]
+        nodes = self._nodes_of(prefixes, kept=False)
+        return torch.stack([nodes[prefix].state for prefix in prefixes])
 
     def kept(self, prefixes: Sequence[Prefix]) -> Tensor:
         """Kept sets of the prefixes, bool [n, V], on the backbone's device."""
-        kept = self.look(prefixes)[1]
-        assert kept is not None
-        return kept
+        return self.look(prefixes)[1]
 
     def packed(self, prefixes: Sequence[Prefix]) -> Tensor:
         """Kept sets as they are stored, uint8 [n, ceil(V/8)]: an eighth of the memory."""
@@ -76,16 +75,13 @@ class PrefixTree:
         rows = np.stack([_packed(nodes[prefix]) for prefix in prefixes])
         return torch.from_numpy(rows).to(self.reader.backbone.device)
 
-    def look(self, prefixes: Sequence[Prefix], kept: bool = True) -> tuple[Tensor, Tensor | None]:
-        """States [n, d] and, with `kept`, kept sets [n, V]."""
-        nodes = self._nodes_of(prefixes, kept)
-        device = self.reader.backbone.device
+    def look(self, prefixes: Sequence[Prefix]) -> tuple[Tensor, Tensor]:
+        """States [n, d] and kept sets [n, V]."""
+        nodes = self._nodes_of(prefixes)
         stacked = torch.stack([nodes[prefix].state for prefix in prefixes])
-        if not kept:
-            return stacked, None
         packed = np.stack([_packed(nodes[prefix]) for prefix in prefixes])
         bits = np.unpackbits(packed, axis=1, count=self.size, bitorder="little").view(np.bool_)
-        return stacked, torch.from_numpy(bits).to(device)
+        return stacked, torch.from_numpy(bits).to(self.reader.backbone.device)
 
     def _nodes_of(self, prefixes: Sequence[Prefix], kept: bool = True) -> dict[Prefix, Node]:
         """The nodes of the prefixes, without keys and values, which may be dropped before the request is complete."""
@@ -103,10 +99,6 @@ class PrefixTree:
                 self._filter(chunk)
             found |= {prefix: replace(self._node(prefix), own=None) for prefix in chunk}
         return found
-
-    def keys(self) -> list[Prefix]:
-        """The prefixes stored now, the least recently used first, without the root."""
-        return list(self._nodes)
 
     def prompts_at_once(self) -> int:
         """The number of prompts whose prefixes all fit in half of the memory; at least the rows of one pass."""

@@ -46,7 +46,6 @@ class Writer:
         context: str = "",
         seed: int = 0,
         device: str = "cpu",
-        filter_on: bool = True,
         backbone: Backbone | None = None,
         tree: bool = True,
     ) -> Writer:
@@ -56,7 +55,7 @@ class Writer:
             backbone.tokenizer, backbone.vocabulary_size, settings.length, settings.constraints, backbone.texts
         )
         vocabulary.check()
-        ignorable = Ignorable(backbone, vocabulary, settings.k if filter_on else None)
+        ignorable = Ignorable(backbone, vocabulary, settings.k)
         reader = Reader(backbone, backbone.start(context), settings.length, settings.rows)
         prefixes = PrefixTree(reader, ignorable.kept, backbone.vocabulary_size, settings.tree_mb, tree)
         psi = Adapter(backbone.dim, settings.hidden, derive(seed, "psi")).to(device)
@@ -66,19 +65,14 @@ class Writer:
         """States e [n, d] of prefixes shorter than a prompt."""
         return self.tree.states(prefixes)
 
-    def kept(self, prefixes: Sequence[Prefix]) -> Tensor:
-        """Kept sets F_I, bool [n, V]."""
-        return self.tree.kept(prefixes)
-
     def allowed(self, prefixes: Sequence[Prefix]) -> Tensor:
         """The tokens that the constraints allow, without the filter, bool [n, V]."""
         return torch.stack([self.vocabulary.allowed(prefix) for prefix in prefixes]).to(self.backbone.device)
 
     @torch.no_grad()
-    def q(self, states: Tensor, psi: Adapter | None = None) -> Tensor:
+    def q(self, states: Tensor) -> Tensor:
         """Q/alpha of all tokens, [n, V] from [n, d], without a gradient: W psi(e), in passes of `rows` rows."""
-        psi = self.psi if psi is None else psi
-        found = [self.backbone.over_vocabulary(psi(part)) for part in self._passes(states)]
+        found = [self.backbone.over_vocabulary(self.psi(part)) for part in self._passes(states)]
         return (found[0] if len(found) == 1 else torch.cat(found))[: len(states)]
 
     def sample(
@@ -147,7 +141,6 @@ class Writer:
     def lm_next(self, prefixes: Sequence[Prefix]) -> tuple[Tensor, Tensor]:
         """The LM's log-probabilities of any next token, [n, V], and which of them may be written, bool [n, V]."""
         states, kept = self.tree.look(prefixes)
-        assert kept is not None
         return torch.cat([self.backbone.logprobs(part) for part in self._passes(states)])[: len(prefixes)], kept
 
     def prompt(self, ids: Iterable[int]) -> Prompt:
@@ -169,7 +162,6 @@ class Writer:
             )
         prefixes = [prompt.ids[:place] for place in range(len(prompt.ids))]
         states, kept = self.tree.look(prefixes)
-        assert kept is not None
         rows = []
         for place, token in enumerate(prompt.ids):
             q = self.q(states[place : place + 1])
@@ -263,7 +255,7 @@ class Writer:
         self, choose: Choose, prefixes: list[Prefix], filtered: bool
     ) -> Iterator[tuple[Prefix, Any, Any]]:
         """Probabilities [V] and allowed tokens [V], on the CPU, in passes of `rows` rows; all zero at a dead end."""
-        states, kept = self.tree.look(prefixes, kept=filtered)
+        states, kept = self.tree.look(prefixes) if filtered else (self.tree.states(prefixes), None)
         for first, part in zip(range(0, len(prefixes), self.rows), self._passes(states), strict=True):
             batch = prefixes[first : first + self.rows]
             masks = self.allowed(batch) if kept is None else kept[first : first + self.rows]

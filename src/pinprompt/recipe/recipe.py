@@ -12,7 +12,7 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -43,35 +43,33 @@ LONGEST_SHOWN = 200
 KINDS = ("classification", "style-transfer", "inversion", "answers", "custom")
 
 
-def _section(kind: Callable[[], Any], description: str) -> Any:
-    """A section of the recipe; all its fields have defaults."""
-    return Field(default_factory=kind, description=description)
-
-
 class Recipe(Section):
     """Everything that determines a run; the same recipe gives the same events."""
 
-    method: str = Field("pin", description="Search method; `pinprompt methods` lists the names.")
-    profile: Literal["paper", "quick"] = Field(
-        "paper", description="paper: the published settings; quick: settings for a few minutes on a laptop."
-    )
-    seed: int = Field(0, ge=0, le=2**63 - 1, description="The random seed; 0 is a seed like any other.")
-    private: bool = Field(False, description="Keep your texts and pictures out of the run folder and its report.")
-    task: TaskSettings = Field(description="The task that prompts are scored on.")
-    policy: sections.PolicySettings = _section(sections.PolicySettings, "The prompt writer.")
-    q_learning: sections.QLearningSettings = _section(sections.QLearningSettings, "Q-learning methods.")
-    untrained: sections.UntrainedSettings = _section(sections.UntrainedSettings, "Random and beam search.")
-    race: sections.RaceSettings = _section(sections.RaceSettings, "Race.")
-    guided: sections.GuidedSettings = _section(sections.GuidedSettings, "Guided decoding.")
-    soft_prompt: sections.SoftPromptSettings = _section(sections.SoftPromptSettings, "Soft prompt tuning.")
-    autoprompt: sections.AutoPromptSettings = _section(sections.AutoPromptSettings, "AutoPrompt.")
-    pez: sections.PezSettings = _section(sections.PezSettings, "PEZ.")
-    grips: sections.GripsSettings = _section(sections.GripsSettings, "GrIPS.")
-    own: dict[str, Any] = Field(default_factory=dict, description="Settings of a method of your own.")
-    budget: sections.BudgetSettings = _section(sections.BudgetSettings, "Limits of the run.")
-    scoring: sections.ScoringSettings = _section(sections.ScoringSettings, "How prompts become scores.")
-    models: task_sections.ModelSettings = _section(task_sections.ModelSettings, "Local task models.")
-    remote: task_sections.RemoteSettings = _section(task_sections.RemoteSettings, "Models behind an API.")
+    method: str = "pin"
+    """Search method; `pinprompt methods` lists the names."""
+    profile: Literal["paper", "quick"] = "paper"
+    """paper: the published settings; quick: settings for a few minutes on a laptop."""
+    seed: int = Field(0, ge=0, le=2**63 - 1)
+    """The random seed; 0 is a seed like any other."""
+    private: bool = False
+    """Keep your texts and pictures out of the run folder and its report."""
+    task: TaskSettings
+    policy: sections.PolicySettings = sections.PolicySettings()
+    q_learning: sections.QLearningSettings = sections.QLearningSettings()
+    untrained: sections.UntrainedSettings = sections.UntrainedSettings()
+    race: sections.RaceSettings = sections.RaceSettings()
+    guided: sections.GuidedSettings = sections.GuidedSettings()
+    soft_prompt: sections.SoftPromptSettings = sections.SoftPromptSettings()
+    autoprompt: sections.AutoPromptSettings = sections.AutoPromptSettings()
+    pez: sections.PezSettings = sections.PezSettings()
+    grips: sections.GripsSettings = sections.GripsSettings()
+    own: dict[str, Any] = Field(default_factory=dict)
+    """Settings of a method of your own."""
+    budget: sections.BudgetSettings = sections.BudgetSettings()
+    scoring: sections.ScoringSettings = sections.ScoringSettings()
+    models: task_sections.ModelSettings = task_sections.ModelSettings()
+    remote: task_sections.RemoteSettings = task_sections.RemoteSettings()
 
     @property
     def method_settings(self) -> Any:
@@ -85,10 +83,16 @@ class Recipe(Section):
         return {*SECTIONS, "own"} - {row_of(self.method).section}
 
     @property
+    def served(self) -> str | None:
+        """The task model's name on its server; None for a local model."""
+        name = str(getattr(self.task, "model", ""))
+        return name.removeprefix("remote:") if name.startswith("remote:") else None
+
+    @property
     def hash(self) -> str:
         """Twelve hex digits that identify this recipe; settings of unused methods and servers are ignored."""
         unused = {*self.other_methods, "private"}  # `private` changes what is shown, not what is computed
-        if not getattr(self.task, "model", "").startswith("remote:"):
+        if self.served is None:
             unused.add("remote")
         canonical = json.dumps(self.model_dump(mode="json", exclude=unused), sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
@@ -150,10 +154,7 @@ def parse_overrides(overrides: list[str]) -> dict[str, Any]:
     """`["policy.k=256"]` as a tree."""
     tree: dict[str, Any] = {}
     for override in overrides:
-        setting, value = parse_override(override)
-        for name in reversed(setting.split(".")):
-            value = {name: value}
-        tree = merge(tree, value)
+        tree = with_setting(tree, *parse_override(override))
     return tree
 
 
@@ -181,6 +182,20 @@ def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def with_setting(tree: Mapping[str, Any], setting: str, value: Any) -> dict[str, Any]:
+    """A tree with a setting such as "policy.k" set to a value."""
+    for name in reversed(setting.split(".")):
+        value = {name: value}
+    return merge(tree, value)
+
+
+def setting_in(tree: Any, setting: str) -> Any:
+    """The value of a setting such as "policy.k" in a tree; None if there is none."""
+    for name in setting.split("."):
+        tree = tree.get(name) if isinstance(tree, Mapping) else None
+    return tree
+
+
 def to_toml(recipe: Recipe) -> str:
     """The recipe as TOML with every field written out; `load` of it gives an equal recipe."""
     return tomli_w.dumps(_without_none(recipe.model_dump(mode="json")))
@@ -200,7 +215,7 @@ def fields(section: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[tupl
                 mark = f"{name}({part.model_fields['kind'].default})" if "kind" in part.model_fields else name
                 yield from fields(part, f"{prefix}{mark}.")
         elif name != "kind":
-            yield f"{prefix}{name}", _type_name(info), _default(info), info.description or ""
+            yield f"{prefix}{name}", _type_name(info), _default(info), " ".join((info.description or "").split())
 
 
 def _without_none(value: Any) -> Any:

@@ -13,7 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 class Section(BaseModel):
     """A frozen section of a recipe; unknown keys are an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 # Settings of the writer of prompts.
@@ -22,49 +24,49 @@ class Section(BaseModel):
 class Constraints(Section):
     """Constraints on every prompt. Each is a mask on the action set, so every prompt that is tried satisfies it."""
 
-    banned: tuple[str, ...] = Field((), description="Words that a prompt must not contain (whole words, any case).")
-    banned_file: str | None = Field(
-        None, description="File with one banned word or phrase per line; PINPROMPT_BAN_FILE sets one for all runs."
-    )
-    required: tuple[str, ...] = Field((), description="Words that every prompt must contain, with this exact spelling.")
-    charset: Literal["any", "ascii", "letters", "tags"] = Field(
-        "any",
-        description="Characters allowed: any; ascii; letters (letters and spaces); tags (a to z, commas and spaces).",
-    )
-    whole_words: bool = Field(False, description="Only allow tokens that are whole words with a leading space.")
-    dictionary: bool = Field(
-        False, description="Only allow tokens that are whole words of an English dictionary, with a leading space."
-    )
-    max_chars: int | None = Field(None, ge=1, le=1_000_000, description="Maximum length of a prompt in characters.")
-    no_repeats: Literal["off", "tokens", "words"] = Field(
-        "off", description="Never use twice in a prompt: a token; or a word, except function words (a, of, with)."
-    )
-    stable: bool = Field(True, description="Only allow tokens whose text is tokenised to the same token again.")
+    banned: tuple[str, ...] = ()
+    """Words that a prompt must not contain (whole words, any case)."""
+    banned_file: str | None = None
+    """File with one banned word or phrase per line; PINPROMPT_BAN_FILE sets one for all runs."""
+    required: tuple[str, ...] = ()
+    """Words that every prompt must contain, with this exact spelling."""
+    charset: Literal["any", "ascii", "letters", "tags"] = "any"
+    """Characters allowed: any; ascii; letters (letters and spaces); tags (a to z, commas and spaces)."""
+    whole_words: bool = False
+    """Only allow tokens that are whole words with a leading space."""
+    dictionary: bool = False
+    """Only allow tokens that are whole words of an English dictionary, with a leading space."""
+    max_chars: int | None = Field(None, ge=1, le=1_000_000)
+    """Maximum length of a prompt in characters."""
+    no_repeats: Literal["off", "tokens", "words"] = "off"
+    """Never use twice in a prompt: a token; or a word, except function words (a, of, with)."""
+    stable: bool = True
+    """Only allow tokens whose text is tokenised to the same token again."""
 
 
 class PolicySettings(Section):
     """The frozen language model that writes prompts, and its constraints."""
 
-    model: str = Field(
-        "facebook/opt-125m", description="The language model that writes prompts: hub id, folder, .gguf file or alias."
-    )
-    length: int = Field(5, ge=1, le=512, description="Number of tokens in a prompt (L).")
-    k: int | None = Field(
-        10_000, ge=1, le=1_000_000, description="The filter keeps the k most likely next tokens; none: no filter."
-    )
-    context: Literal["none", "task"] | str = Field(
-        "none", description="Text the LM reads before the prompt: none, task (provided by the task), or your own text."
-    )
-    hidden: int = Field(2048, ge=1, le=16_384, description="Width of the hidden layer of psi.")
-    rows: int = Field(
-        16, ge=1, le=512, description="Rows of every forward pass of the LM: fixed, so that results are the same."
-    )
-    tree_mb: int = Field(1024, ge=1, le=16_384, description="Memory for cached prefixes, in MiB.")
-    constraints: Constraints = Field(default_factory=Constraints, description="Constraints on prompts.")
+    model: str = "facebook/opt-125m"
+    """The language model that writes prompts: hub id, folder, .gguf file or alias."""
+    length: int = Field(5, ge=1, le=512)
+    """Number of tokens in a prompt (L)."""
+    k: int | None = Field(10_000, ge=1, le=1_000_000)
+    """The filter keeps the k most likely next tokens; none: no filter."""
+    context: Literal["none", "task"] | str = "none"
+    """Text the LM reads before the prompt: none, task (provided by the task), or your own text."""
+    hidden: int = Field(2048, ge=1, le=16_384)
+    """Width of the hidden layer of psi."""
+    rows: int = Field(16, ge=1, le=512)
+    """Rows of every forward pass of the LM: fixed, so that results are the same."""
+    tree_mb: int = Field(1024, ge=1, le=16_384)
+    """Memory for cached prefixes, in MiB."""
+    constraints: Constraints = Field(default_factory=Constraints)
+    """Constraints on prompts."""
 
 
 # Settings of the RL methods. The defaults are PIN's, as in the paper except for the target, which is the Monte-Carlo
-# return of the released code (docs/deviations.md, 1); `methods/table.py` has the presets of each method.
+# return of the released code (docs/deviations.md, 1); `presets.toml` has what each method changes.
 
 Target = Literal["bootstrap", "monte-carlo", "path-single", "path-multi", "path-mean"]
 
@@ -72,70 +74,56 @@ Target = Literal["bootstrap", "monte-carlo", "path-single", "path-multi", "path-
 class QLearningSettings(Section):
     """Q-learning over tokens with an entropy bonus (pin, pin-no-fluency, rlprompt and its variants)."""
 
-    entropy: Literal["tsallis", "shannon"] = Field(
-        "tsallis", description="Entropy bonus: tsallis gives a sparsemax policy (PIN), shannon a softmax (RLPrompt)."
-    )
-    target: Target = Field(
-        "monte-carlo",
-        description="Regression target of Q: the Monte-Carlo return (as in the released PIN code), the bootstrapped "
-        "value (as in the paper), or RLPrompt's path consistency (single step, multi step, or their mean).",
-    )
-    replay: bool = Field(
-        True, description="Learn from a replay buffer of all episodes; false: from the current step's prompts only."
-    )
-    filter: Literal["values", "sampling", "off"] = Field(
-        "values",
-        description="Where unlikely tokens are filtered out: in policy and values, in sampling only, or nowhere.",
-    )
-    filter_from: int = Field(
-        0, ge=0, le=100_000_000, description="Number of prompts before the filter applies to sampling."
-    )
-    top_q: int | None = Field(
-        None, ge=1, le=1_000_000, description="Sample only from this many tokens with the largest Q; none: all."
-    )
-    top_q_from: int = Field(0, ge=0, le=100_000_000, description="Number of prompts before top_q applies.")
-    explore: float = Field(
-        0.0, ge=0, lt=1, description="Share of tokens drawn uniformly from the kept tokens instead of from the policy."
-    )
-    alpha: float = Field(1.0, gt=0, description="Weight of the entropy bonus; 1/alpha is the reward scale.")
-    rewards: Literal["prompt", "prefix"] = Field(
-        "prompt",
-        description="What is rewarded: the whole prompt (as in the paper), or each token by its gain in score, for "
-        "which every prefix of a prompt is scored too.",
-    )
-    reward_shift: float = Field(0.0, description="Constant added to the scaled reward.")
-    logit_bias: float = Field(0.0, description="Constant added to every Q/alpha (RLPrompt's style transfer uses -10).")
-    rho: float = Field(
-        0.999, ge=0, le=1, description="Momentum of the target network (the slow copy of psi) at each step."
-    )
-    normalise: Literal["batch", "input", "none"] = Field(
-        "batch", description="Z-score raw scores over the step's prompts (batch), per input, or not at all."
-    )
-    renormalise: bool = Field(
-        False,
-        description="Z-score replayed scores over the whole replay buffer; false: keep the z-scores of their step.",
-    )
-    steps: int = Field(6000, ge=1, le=10_000_000, description="Number of search steps.")
-    prompts: int = Field(16, ge=1, le=4096, description="Prompts written and scored per step.")
-    updates: int = Field(1, ge=1, le=10_000, description="Gradient steps per search step.")
-    capacity: int = Field(
-        64_000, ge=1, le=10_000_000, description="Episodes in the replay buffer; the oldest are dropped first."
-    )
-    keep_best: int = Field(
-        0, ge=0, le=1_000_000, description="Number of best episodes that are never dropped from the replay buffer."
-    )
-    batch: int = Field(
-        256,
-        ge=1,
-        le=16_384,
-        description="Episodes per gradient step; the first step waits until the replay has as many.",
-    )
-    learning_rate: float = Field(5e-5, gt=0, description="Adam's learning rate.")
-    eval_every: int = Field(20, ge=1, le=10_000_000, description="Score the greedy prompt on dev every N steps.")
-    on_collapse: Literal["restart", "stop", "ignore"] = Field(
-        "ignore",
-        description="After three steps without a new prompt: restart with new weights, stop, or continue (ignore).",
-    )
+    entropy: Literal["tsallis", "shannon"] = "tsallis"
+    """Entropy bonus: tsallis gives a sparsemax policy (PIN), shannon a softmax (RLPrompt)."""
+    target: Target = "monte-carlo"
+    """Regression target of Q: the Monte-Carlo return (as in the released PIN code), the bootstrapped value (as in the
+    paper), or RLPrompt's path consistency (single step, multi step, or their mean)."""
+    replay: bool = True
+    """Learn from a replay buffer of all episodes; false: from the current step's prompts only."""
+    filter: Literal["values", "sampling", "off"] = "values"
+    """Where unlikely tokens are filtered out: in policy and values, in sampling only, or nowhere."""
+    filter_from: int = Field(0, ge=0, le=100_000_000)
+    """Number of prompts before the filter applies to sampling."""
+    top_q: int | None = Field(None, ge=1, le=1_000_000)
+    """Sample only from this many tokens with the largest Q; none: all."""
+    top_q_from: int = Field(0, ge=0, le=100_000_000)
+    """Number of prompts before top_q applies."""
+    explore: float = Field(0.0, ge=0, lt=1)
+    """Share of tokens drawn uniformly from the kept tokens instead of from the policy."""
+    alpha: float = Field(1.0, gt=0)
+    """Weight of the entropy bonus; 1/alpha is the reward scale."""
+    rewards: Literal["prompt", "prefix"] = "prompt"
+    """What is rewarded: the whole prompt (as in the paper), or each token by its gain in score, for which every prefix
+    of a prompt is scored too."""
+    reward_shift: float = 0.0
+    """Constant added to the scaled reward."""
+    logit_bias: float = 0.0
+    """Constant added to every Q/alpha (RLPrompt's style transfer uses -10)."""
+    rho: float = Field(0.999, ge=0, le=1)
+    """Momentum of the target network (the slow copy of psi) at each step."""
+    normalise: Literal["batch", "input", "none"] = "batch"
+    """Z-score raw scores over the step's prompts (batch), per input, or not at all."""
+    renormalise: bool = False
+    """Z-score replayed scores over the whole replay buffer; false: keep the z-scores of their step."""
+    steps: int = Field(6000, ge=1, le=10_000_000)
+    """Number of search steps."""
+    prompts: int = Field(16, ge=1, le=4096)
+    """Prompts written and scored per step."""
+    updates: int = Field(1, ge=1, le=10_000)
+    """Gradient steps per search step."""
+    capacity: int = Field(64_000, ge=1, le=10_000_000)
+    """Episodes in the replay buffer; the oldest are dropped first."""
+    keep_best: int = Field(0, ge=0, le=1_000_000)
+    """Number of best episodes that are never dropped from the replay buffer."""
+    batch: int = Field(256, ge=1, le=16_384)
+    """Episodes per gradient step; the first step waits until the replay has as many."""
+    learning_rate: float = Field(5e-5, gt=0)
+    """Adam's learning rate."""
+    eval_every: int = Field(20, ge=1, le=10_000_000)
+    """Score the greedy prompt on dev every N steps."""
+    on_collapse: Literal["restart", "stop", "ignore"] = "ignore"
+    """After three steps without a new prompt: restart with new weights, stop, or continue (ignore)."""
 
     def planned(self, length: int, finalists: int) -> tuple[int, int]:
         """The maximum number of prompts scored on train and on dev; greedy prompts are scored on both."""
@@ -174,12 +162,8 @@ class QLearningSettings(Section):
 class UntrainedSettings(Section):
     """Searches that learn nothing (random, beam): the frozen LM writes many prompts and the best one is chosen."""
 
-    prompts: int = Field(
-        96_000,
-        ge=1,
-        le=10_000_000,
-        description="Number of different prompts to score; by default as many as in PIN's published schedule.",
-    )
+    prompts: int = Field(96_000, ge=1, le=10_000_000)
+    """Number of different prompts to score; by default as many as in PIN's published schedule."""
 
     def planned(self, length: int, finalists: int) -> tuple[int, int]:
         """The maximum number of prompts scored on train and on dev."""
@@ -191,32 +175,26 @@ class RaceSettings(Section):
 
     prompts: ClassVar[int] = 69
     """Number of prompts in the first block if there is no call limit to derive it from."""
-    first_block: int = Field(
-        8,
-        ge=1,
-        le=100_000,
-        description="Rows in the first block, rounded up to the same number per class; each block doubles them.",
-    )
-    keep: float = Field(1 / 3, gt=0, le=1, description="Share of prompts that advance to the next block.")
-    least: int = Field(4, ge=1, le=10_000, description="Minimum number of prompts that advance.")
-    batch: int = Field(8, ge=1, le=4096, description="Prompts scored together in the first block.")
-    max_perplexity: float | None = Field(
-        400.0, gt=0, description="Leave out prompts with a higher perplexity under the LM; none: no limit."
-    )
-    prune: float = Field(
-        0.1, ge=0, lt=1, description="Share of the calls reserved for removing needless words from the answer; 0: none."
-    )
-    choose: Literal["score", "readable", "paired"] = Field(
-        "readable",
-        description="How the answer is chosen: score: the best score; readable: of those within a standard error of "
-        "it, a phrase that people wrote before others, then the most likely one; paired: the best score if it beats "
-        "the best hand-written prompt on dev by more than a standard error, otherwise that hand-written prompt.",
-    )
-    early_stop: bool = Field(
-        True,
-        description="Stop if a hand-written prompt is right on all rows of train and dev: nothing is to be gained.",
-    )
-    phrases: bool = Field(True, description='Whether the pool has stock phrases, such as "All in all, it is".')
+    first_block: int = Field(8, ge=1, le=100_000)
+    """Rows in the first block, rounded up to the same number per class; each block doubles them."""
+    keep: float = Field(1 / 3, gt=0, le=1)
+    """Share of prompts that advance to the next block."""
+    least: int = Field(4, ge=1, le=10_000)
+    """Minimum number of prompts that advance."""
+    batch: int = Field(8, ge=1, le=4096)
+    """Prompts scored together in the first block."""
+    max_perplexity: float | None = Field(400.0, gt=0)
+    """Leave out prompts with a higher perplexity under the LM; none: no limit."""
+    prune: float = Field(0.1, ge=0, lt=1)
+    """Share of the calls reserved for removing needless words from the answer; 0: none."""
+    choose: Literal["score", "readable", "paired"] = "readable"
+    """How the answer is chosen: score: the best score; readable: of those within a standard error of it, a phrase that
+    people wrote before others, then the most likely one; paired: the best score if it beats the best hand-written
+    prompt on dev by more than a standard error, otherwise that hand-written prompt."""
+    early_stop: bool = True
+    """Stop if a hand-written prompt is right on all rows of train and dev: nothing is to be gained."""
+    phrases: bool = True
+    """Whether the pool has stock phrases, such as "All in all, it is"."""
 
     def planned(self, length: int, finalists: int) -> tuple[int, int]:
         """The maximum number of prompts scored on train and on dev."""
@@ -226,20 +204,16 @@ class RaceSettings(Section):
 class GuidedSettings(Section):
     """Guided decoding: a beam search in which LM and task score choose each token; the default for pictures."""
 
-    beams: int = Field(8, ge=1, le=256, description="Number of beams in the first round; it doubles each round.")
-    tokens: int = Field(
-        96, ge=1, le=1024, description="Number of most likely tokens with which each beam is extended and scored."
-    )
-    rounds: int = Field(2, ge=1, le=6, description="Number of times the whole beam search is run.")
-    revisions: int = Field(
-        8,
-        ge=0,
-        le=10_000,
-        description="Maximum number of revisions of the best prompt; each replaces or removes one token.",
-    )
-    weight: float = Field(
-        0.03, ge=0, description="Weight of the mean log-probability of a prompt's tokens relative to its score."
-    )
+    beams: int = Field(8, ge=1, le=256)
+    """Number of beams in the first round; it doubles each round."""
+    tokens: int = Field(96, ge=1, le=1024)
+    """Number of most likely tokens with which each beam is extended and scored."""
+    rounds: int = Field(2, ge=1, le=6)
+    """Number of times the whole beam search is run."""
+    revisions: int = Field(8, ge=0, le=10_000)
+    """Maximum number of revisions of the best prompt; each replaces or removes one token."""
+    weight: float = Field(0.03, ge=0)
+    """Weight of the mean log-probability of a prompt's tokens relative to its score."""
 
     def planned(self, length: int, finalists: int) -> tuple[int, int]:
         """The maximum number of prompts scored on train and on dev."""
@@ -252,8 +226,10 @@ class SoftPromptSettings(Section):
 
     eval_every: ClassVar[int] = 5
     """Number of epochs between scores on train and dev; the best vectors on dev are kept."""
-    epochs: int = Field(400, ge=1, le=1_000_000, description="Passes over the training rows.")
-    learning_rate: float = Field(1e-2, gt=0, le=1e30, description="Adam's learning rate.")
+    epochs: int = Field(400, ge=1, le=1_000_000)
+    """Passes over the training rows."""
+    learning_rate: float = Field(1e-2, gt=0, le=1e30)
+    """Adam's learning rate."""
 
     def planned(self, length: int, finalists: int) -> tuple[int, int]:
         """The maximum cost on train and on dev, in prompts; the start and the end are scored too."""
@@ -266,7 +242,8 @@ class AutoPromptSettings(Section):
 
     candidates: ClassVar[int] = 10
     """Candidate tokens per step, as published; 5 and 20 were no better (docs/notebook.md)."""
-    steps: int = Field(100, ge=1, le=1_000_000, description="Number of replacements to try.")
+    steps: int = Field(100, ge=1, le=1_000_000)
+    """Number of replacements to try."""
 
     def planned(self, length: int, finalists: int) -> tuple[int, int]:
         """The maximum cost on train and on dev, in prompts."""
@@ -276,17 +253,14 @@ class AutoPromptSettings(Section):
 class PezSettings(Section):
     """PEZ: computes the gradient at the nearest words and applies it to continuous vectors."""
 
-    steps: int = Field(5000, ge=1, le=10_000_000, description="Gradient steps.")
-    optimiser: Literal["adafactor", "adamw"] = Field(
-        "adafactor", description="adafactor (as published for language models) or adamw (as published for CLIP)."
-    )
-    learning_rate: float = Field(0.3, gt=0, le=1e30, description="Learning rate.")
-    eval_every: int = Field(
-        100,
-        ge=1,
-        le=10_000_000,
-        description="Every N steps, score the current prompt and the one with the lowest loss since then.",
-    )
+    steps: int = Field(5000, ge=1, le=10_000_000)
+    """Gradient steps."""
+    optimiser: Literal["adafactor", "adamw"] = "adafactor"
+    """adafactor (as published for language models) or adamw (as published for CLIP)."""
+    learning_rate: float = Field(0.3, gt=0, le=1e30)
+    """Learning rate."""
+    eval_every: int = Field(100, ge=1, le=10_000_000)
+    """Every N steps, score the current prompt and the one with the lowest loss since then."""
 
     def planned(self, length: int, finalists: int) -> tuple[int, int]:
         """The maximum cost on train and on dev, in prompts; two prompts are scored each time."""
@@ -301,10 +275,10 @@ class GripsSettings(Section):
     """Prompts per step, each one edit away (m; l = 1), as published."""
     patience: ClassVar[int] = 2
     """Number of steps in a row without a better prompt after which the search stops (P), as published."""
-    steps: int = Field(10, ge=1, le=1_000_000, description="Maximum number of steps (n).")
-    paraphraser: Literal["writer", "pegasus"] = Field(
-        "writer", description="Paraphraser of phrases: writer (the policy LM) or pegasus (as published; needs a hub)."
-    )
+    steps: int = Field(10, ge=1, le=1_000_000)
+    """Maximum number of steps (n)."""
+    paraphraser: Literal["writer", "pegasus"] = "writer"
+    """Paraphraser of phrases: writer (the policy LM) or pegasus (as published; needs a hub)."""
 
     def planned(self, length: int, finalists: int) -> tuple[int, int]:
         """The maximum number of prompts scored on train and on dev."""
@@ -317,70 +291,49 @@ class GripsSettings(Section):
 class Price(Section):
     """Price of a million tokens of a remote model."""
 
-    input: float = Field(0.0, ge=0, description="Per million tokens sent.")
-    output: float = Field(0.0, ge=0, description="Per million tokens received.")
+    input: float = Field(0.0, ge=0)
+    """Per million tokens sent."""
+    output: float = Field(0.0, ge=0)
+    """Per million tokens received."""
 
 
 class BudgetSettings(Section):
     """Limits of a run; the first one reached ends the search. None means no limit."""
 
-    calls: int | None = Field(
-        None,
-        ge=1,
-        le=10**15,
-        description="Maximum number of calls in the search (a call is one example); the report's calls are extra. For "
-        "a model behind an API: everything that is sent, the report included.",
-    )
-    total_calls: int | None = Field(
-        None,
-        ge=1,
-        le=10**15,
-        description="Maximum number of calls in search and report, including repeated and lost requests. None: for a "
-        "model behind an API, `calls`. If it is given, `calls` limits the search alone.",
-    )
-    tokens: int | None = Field(
-        None, ge=1, le=10**15, description="Maximum number of tokens sent and received in search and report."
-    )
-    money: float | None = Field(None, gt=0, description="Maximum cost of search and report, by the price table.")
-    minutes: float | None = Field(
-        None,
-        gt=0,
-        description="Maximum minutes for the search; the report takes extra time, except where outputs are sampled.",
-    )
-    clock: Literal["wall", "cpu"] = Field(
-        "wall",
-        description="How minutes are measured: wall-clock time, or CPU time of this process (all threads added up).",
-    )
-    prices: dict[str, Price] = Field(
-        default_factory=dict, description="Price table: model name to price per million tokens."
-    )
+    calls: int | None = Field(None, ge=1, le=10**15)
+    """Maximum number of calls in the search (a call is one example); the report's calls are extra. For a model behind
+    an API: everything that is sent, the report included."""
+    total_calls: int | None = Field(None, ge=1, le=10**15)
+    """Maximum number of calls in search and report, including repeated and lost requests. None: for a model behind an
+    API, `calls`. If it is given, `calls` limits the search alone."""
+    tokens: int | None = Field(None, ge=1, le=10**15)
+    """Maximum number of tokens sent and received in search and report."""
+    money: float | None = Field(None, gt=0)
+    """Maximum cost of search and report, by the price table."""
+    minutes: float | None = Field(None, gt=0)
+    """Maximum minutes for the search; the report takes extra time, except where outputs are sampled."""
+    clock: Literal["wall", "cpu"] = "wall"
+    """How minutes are measured: wall-clock time, or CPU time of this process (all threads added up)."""
+    prices: dict[str, Price] = Field(default_factory=dict)
+    """Price table: model name to price per million tokens."""
 
 
 class ScoringSettings(Section):
     """How prompts become scores."""
 
-    memo: bool = Field(True, description="Reuse answers of deterministic tasks across runs (the memo).")
-    workers: int = Field(
-        1, ge=1, le=256, description="Number of task models that score prompts in parallel; more than one needs Ray."
-    )
-    choose: Literal["dev", "rows", "greedy"] = Field(
-        "dev",
-        description="How the answer is chosen: dev: the method's finalist with the best score on dev; rows: the best "
-        "on all rows of train and dev, with hand-written prompts among the candidates; greedy: the greedy prompt with "
-        "the best score on dev, as in the released code of the Q-learning methods.",
-    )
-    finalists: int = Field(
-        16, ge=1, le=10_000, description="Number of best prompts of a search that the answer is chosen from."
-    )
-    ensemble: int = Field(
-        1,
-        ge=1,
-        le=32,
-        description="Labels: use the mean output of this many prompts, the answer and those that add most to it on the "
-        "rows of train and dev; each labels every text, so a text costs as many calls.",
-    )
-    word_values: Literal["auto", "on", "off"] = Field(
-        "auto",
-        description="Whether the report scores the found prompt without each of its words; auto: unless calls are "
-        "expensive (a model behind an API, free answers).",
-    )
+    memo: bool = True
+    """Reuse answers of deterministic tasks across runs (the memo)."""
+    workers: int = Field(1, ge=1, le=256)
+    """Number of task models that score prompts in parallel; more than one needs Ray."""
+    choose: Literal["dev", "rows", "greedy"] = "dev"
+    """How the answer is chosen: dev: the method's finalist with the best score on dev; rows: the best on all rows of
+    train and dev, with hand-written prompts among the candidates; greedy: the greedy prompt with the best score on dev,
+    as in the released code of the Q-learning methods."""
+    finalists: int = Field(16, ge=1, le=10_000)
+    """Number of best prompts of a search that the answer is chosen from."""
+    ensemble: int = Field(1, ge=1, le=32)
+    """Labels: use the mean output of this many prompts, the answer and those that add most to it on the rows of train
+    and dev; each labels every text, so a text costs as many calls."""
+    word_values: Literal["auto", "on", "off"] = "auto"
+    """Whether the report scores the found prompt without each of its words; auto: unless calls are expensive (a model
+    behind an API, free answers)."""

@@ -21,7 +21,7 @@ from pinprompt.errors import BudgetSpent, ModelError, SettingError
 from pinprompt.maths.readout import as_content
 from pinprompt.models.chat import Messages, Reply
 from pinprompt.models.label_text import Frame
-from pinprompt.remote.labels import CERTAINTY, Guess, RemoteInputs, RemoteWords, place_of
+from pinprompt.remote.labels import RemoteInputs, TextClassifier, certain, normalised, place_of
 
 WINDOW = 1 << 20
 """Nothing is known about the callable's window, so nothing is cut."""
@@ -29,23 +29,20 @@ LEAST = math.log(1e-12)
 """The log-probability of a label that an answer does not mention, unless others are even less likely."""
 
 
-class CallableLabels:
+class CallableLabels(TextClassifier):
     """Label probabilities by a Python callable."""
 
-    kind = "causal"
-    mask_token = ""
     billed = None
 
     def __init__(self, function: Callable[..., Any], words: Mapping[str, str]) -> None:
         if not callable(function):
             raise SettingError(f"model must be a name or a callable; given: {type(function).__name__}")
+        super().__init__(words, WINDOW)
         self.function = function
-        self.encoder = Guess(WINDOW)
-        self.words = RemoteWords(dict(words), tuple((number,) for number in range(len(words))))
         self._names = [{label.strip().lower(), word.strip().lower()} for label, word in words.items()]
         self.notes: tuple[str, ...] = ()
         first = next(iter(words.values()))
-        [answer] = self._call([f"The opposite of {first} is"])
+        [answer] = call(function, [f"The opposite of {first} is"])
         self.graded = not isinstance(answer, str | Exception)
         """Whether answers have probabilities; one question finds out."""
 
@@ -54,14 +51,6 @@ class CallableLabels:
         """The callable's name and source: an edited one is another model."""
         return source_of(self.function)
 
-    def words_for(self, frame: Frame) -> RemoteWords:
-        """The label words for another template: the same."""
-        return self.words
-
-    def prepare(self, texts: Sequence[str], keep: bool = False) -> RemoteInputs:
-        """Texts unchanged."""
-        return RemoteInputs(list(texts), keep)
-
     def answers(
         self, frame: Frame, inputs: RemoteInputs, words: bool = False
     ) -> tuple[Any, dict[int, str], tuple[int, int]]:
@@ -69,19 +58,16 @@ class CallableLabels:
 
         With `words`, those of the labels and of all words that an answer names (`maths.readout.as_content`).
         """
-        import numpy as np
-
         rows: list[Any] = []
-        failures, even = {}, [-math.log(len(self._names))] * len(self._names)
-        for place, answer in enumerate(self._call([frame.around(text)[0] for text in inputs.texts])):
+        failures: dict[int, str] = {}
+        for place, answer in enumerate(call(self.function, [frame.around(text)[0] for text in inputs.texts])):
             row, said = self._row(answer), self._words(answer) if words else {}
             if isinstance(row, str):
                 if not said:
                     failures[place] = row
-                row = even
+                row = self.even
             rows.append(as_content(row, said) if words else row)
-        found = rows if words else np.array(rows, dtype=np.float64).reshape(len(rows), len(self._names))
-        return found, failures, (0, 0)
+        return self.shaped(rows, words), failures, (0, 0)
 
     def _words(self, answer: Any) -> dict[str, float]:
         """The log-probabilities of all words that an answer names."""
@@ -97,9 +83,6 @@ class CallableLabels:
             for word, value in numbers.items()
             if math.isfinite(value) and (logs or value >= 0)
         }
-
-    def _call(self, texts: list[str]) -> list[Any]:
-        return call(self.function, texts)
 
     def _row(self, answer: Any) -> list[float] | str:
         """Log-probabilities of the labels from an answer, or why there are none."""
@@ -123,8 +106,7 @@ class CallableLabels:
         known = [place for place in places if place is not None]
         if not known:
             return f"no label in the answer {text[:80]!r}"
-        chosen, others = places.index(min(known)), max(1, len(places) - 1)
-        return [math.log(CERTAINTY if at == chosen else (1 - CERTAINTY) / others) for at in range(len(places))]
+        return certain(places.index(min(known)), len(places))
 
     def _from_mapping(self, answer: Mapping[Any, Any]) -> list[float | None]:
         numbers = {str(key).strip().lower(): float(value) for key, value in answer.items()}
@@ -137,10 +119,7 @@ class CallableLabels:
         known = [value for value in logs if value is not None and math.isfinite(value)]
         if not known:
             return "the model gave no probability for any label"
-        filled = [min(LEAST, *known) if value is None else value for value in logs]
-        largest = max(filled)
-        total = largest + math.log(sum(math.exp(value - largest) for value in filled))
-        return [value - total for value in filled]
+        return normalised([min(LEAST, *known) if value is None else value for value in logs])
 
 
 class CallableChat:

@@ -16,11 +16,12 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from pinprompt.answers.requests import Requests
 from pinprompt.errors import BudgetSpent, ModelError, ServerDown, SettingError
 from pinprompt.recipe.task_sections import RemoteSettings
 from pinprompt.remote.http import Connections, NoAnswer, Response, seconds_of
 from pinprompt.remote.secret import Secret
-from pinprompt.values import Meter, derive
+from pinprompt.values import derive
 
 PREFIX = "remote:"
 """Prefix of the names of remote models."""
@@ -74,19 +75,16 @@ class RemoteClient:
         seed: int = 0,
         sleep: Callable[[float], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
-        door: Any = None,
     ) -> None:
         self.settings, self.model = settings, model
         self._sleep, self._clock = sleep or self._rest, clock
         self._secret = Secret(settings.key_env)
         self.redact = self._secret.redact
-        self._door: Connections = door or Connections(
-            settings.base_url, self._secret.key, settings.timeout, self.max_bytes
-        )
+        self._door = Connections(settings.base_url, self._secret.key, settings.timeout, self.max_bytes)
         self._lock = threading.Lock()
         self._halt = threading.Event()
         """Set when answers are no longer needed: ends every wait."""
-        self._meter: Meter | None = None
+        self._meter: Requests | None = None
         self._unmetered: Used = (0, 0, 0)
         """What requests used before there was a meter."""
         self._all_told = True
@@ -126,7 +124,7 @@ class RemoteClient:
         with self._lock:
             self._usage.failures.append(self.redact(failure))
 
-    def attach(self, meter: Meter) -> None:
+    def attach(self, meter: Requests) -> None:
         """Report every request to a meter from now on, and those before."""
         with self._lock:
             used, self._unmetered = self._unmetered, (0, 0, 0)

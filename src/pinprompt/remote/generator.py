@@ -11,9 +11,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pinprompt.errors import ModelError, SettingError
+from pinprompt.errors import ModelError
 from pinprompt.judges.vision import VisionAnswer
-from pinprompt.models.generator import TEMPLATE, Generated, Request, filled, new_tokens, tidy
+from pinprompt.models.generator import TEMPLATE, Generated, Request, check_template, filled, new_tokens, tidy
 from pinprompt.remote.client import BadAnswer, RemoteClient, Usage, dig, size_of, texts_of
 from pinprompt.remote.labels import Guess, likely_tokens
 from pinprompt.values import derive
@@ -36,9 +36,7 @@ class RemoteGenerator:
         lower: bool = False,
         max_new_tokens: int | None = None,
     ) -> None:
-        for name in ("{prompt}", "{text}"):
-            if name not in template:
-                raise SettingError(f"the template {template!r} has no {name}; an example: {TEMPLATE!r}")
+        check_template(template)
         self.client, self.template, self.billed = client, template, client.model
         self.top_k, self.temperature, self.lower, self.max_new_tokens = top_k, temperature, lower, max_new_tokens
         self.window = client.settings.window

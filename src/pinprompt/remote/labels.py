@@ -25,8 +25,7 @@ from typing import Any
 from pinprompt.errors import ModelError, SettingError
 from pinprompt.maths.readout import as_content
 from pinprompt.models.label_text import Frame
-from pinprompt.recipe.task_sections import RemoteSettings
-from pinprompt.remote.client import BadAnswer, RemoteClient, dig, open_client, size_of, texts_of
+from pinprompt.remote.client import BadAnswer, RemoteClient, dig, size_of, texts_of
 
 Asked = str | list[dict[str, Any]]
 CERTAINTY = 0.99
@@ -78,7 +77,6 @@ class RemoteInputs:
     """Texts that prompts are scored on."""
 
     texts: list[str]
-    keep: bool = False
     cut: dict[int, int] = field(default_factory=dict)
 
 
@@ -88,14 +86,37 @@ class RemoteWords:
 
     words: Mapping[str, str]
     ids: tuple[tuple[int, ...], ...]
-    single: bool = False
 
 
-class RemoteClassifier:
-    """Label probabilities of a remote model, with the interface of `models.labels.CausalLabels`."""
+class TextClassifier:
+    """What classifiers have in common that get texts instead of tokens: models behind an API, and callables."""
 
     kind = "causal"
     mask_token = ""
+
+    def __init__(self, words: Mapping[str, str], window: int) -> None:
+        self.encoder = Guess(window)
+        self.words = RemoteWords(dict(words), tuple((number,) for number in range(len(words))))
+        self.even = [-math.log(len(words))] * len(words)
+        """The log-probabilities of labels about which nothing is known."""
+
+    def words_for(self, frame: Frame) -> RemoteWords:
+        """The label words for another template: the same, since only the model tokenises them."""
+        return self.words
+
+    def prepare(self, texts: Sequence[str], keep: bool = False) -> RemoteInputs:
+        """Texts unchanged; a server truncates or rejects long ones."""
+        return RemoteInputs(list(texts))
+
+    def shaped(self, rows: Sequence[Any], words: bool) -> Any:
+        """Log-probabilities of every text as an array [N, C]; with `words` as they are."""
+        import numpy as np
+
+        return rows if words else np.array(rows, dtype=np.float64).reshape(len(rows), len(self.even))
+
+
+class RemoteClassifier(TextClassifier):
+    """Label probabilities of a remote model, with the interface of `models.labels.CausalLabels`."""
 
     def __init__(
         self,
@@ -104,9 +125,11 @@ class RemoteClassifier:
         contact: bool = True,
         names: Mapping[str, str] | None = None,
     ) -> None:
-        """`names` are what a chat is asked for; default: the label words."""
+        """The server is probed, and `notes` report how labels are read; `names` are what a chat is asked for.
+
+        Without `contact` nothing is sent, and costs are those of the most expensive way.
+        """
         self.client, self.billed = client, client.model
-        self.encoder = Guess(client.settings.window)
         self._use(words)
         self._top = TOP[0]
         self.notes: list[str] = []
@@ -121,7 +144,7 @@ class RemoteClassifier:
         self._lowered = [word.strip().lower() for word in words.values()]
         if len(set(self._lowered)) < len(words) or not all(self._lowered):
             raise SettingError(f"label words must differ in more than case and spaces: {', '.join(words.values())}")
-        self.words = RemoteWords(dict(words), tuple((number,) for number in range(len(words))))
+        super().__init__(words, self.client.settings.window)
 
     @property
     def template(self) -> str | None:
@@ -134,14 +157,6 @@ class RemoteClassifier:
         settings = self.client.settings
         return json.dumps(["remote", settings.base_url, self.client.model, self.way, self._top, settings.instruction])
 
-    def words_for(self, frame: Frame) -> RemoteWords:
-        """The label words for another template: the same, since the server tokenises them."""
-        return self.words
-
-    def prepare(self, texts: Sequence[str], keep: bool = False) -> RemoteInputs:
-        """Texts unchanged; the server truncates or rejects long ones."""
-        return RemoteInputs(list(texts), keep)
-
     def answers(
         self, frame: Frame, inputs: RemoteInputs, words: bool = False
     ) -> tuple[Any, dict[int, str], tuple[int, int]]:
@@ -150,11 +165,8 @@ class RemoteClassifier:
         With `words`, those of the labels and the most likely words for every text (`maths.readout.as_content`). A text
         without a usable answer gets equal probabilities.
         """
-        import numpy as np
-
         self.client.take()
         failures: dict[int, str] = {}
-        even = [-math.log(len(self._lowered))] * len(self._lowered)
 
         def one(place: int) -> Any:
             text = frame.around(inputs.texts[place])[0]
@@ -162,13 +174,11 @@ class RemoteClassifier:
                 return self._row(self.asked(frame, inputs.texts[place]), words)
             except BadAnswer as failure:
                 failures[place] = self.client.redact(f"{str(failure)[:300]} (text: {text[:60]!r})")
-                return as_content(even, {}) if words else even
+                return as_content(self.even, {}) if words else self.even
 
-        rows: Any = self.client.each(one, range(len(inputs.texts)))
+        rows = self.client.each(one, range(len(inputs.texts)))
         usage = self.client.take()
-        if not words:
-            rows = np.array(rows, dtype=np.float64).reshape(len(inputs.texts), len(self._lowered))
-        return rows, dict(sorted(failures.items())), (usage.tokens_in, usage.tokens_out)
+        return self.shaped(rows, words), dict(sorted(failures.items())), (usage.tokens_in, usage.tokens_out)
 
     def most_tokens(self, frame: Frame, inputs: RemoteInputs) -> tuple[int, int]:
         """The maximum tokens in and out of one frame on these texts."""
@@ -210,7 +220,7 @@ class RemoteClassifier:
         try:
             labels = self._from_tops(tops)
         except BadAnswer:
-            labels = [-math.log(len(self._lowered))] * len(self._lowered)
+            labels = self.even
         mass: dict[str, float] = {}
         for token, log in known_tops(tops):
             if len(word := token.strip()) > 1 and word.isalpha():
@@ -288,7 +298,7 @@ class RemoteClassifier:
             raise BadAnswer(f"the server does not keep to the label words: it said {said[:80]!r}") from None
         if label not in self._lowered:
             raise BadAnswer(f"the server does not keep to the label words: it said {label[:80]!r}")
-        return self._certain(self._lowered.index(label))
+        return certain(self._lowered.index(label), len(self._lowered))
 
     def _by_parsed(self, asked: Asked) -> list[float]:
         said = self._said(asked)
@@ -296,7 +306,7 @@ class RemoteClassifier:
         known = [place for place in places if place is not None]
         if not known:
             raise _NoLabel(f"no label word in the answer {said[:80]!r}")
-        return self._certain(places.index(min(known)))
+        return certain(places.index(min(known)), len(places))
 
     def _said(self, asked: Any, **more: Any) -> str:
         answer = self.client.chat(asked, WORDS_OUT, temperature=0, seed=0, **more)
@@ -327,14 +337,20 @@ class RemoteClassifier:
                 mass[begun[0]] += math.exp(log)
         if not any(mass):
             raise BadAnswer("no label word starts with any of the most likely tokens")
-        logs = [math.log(weight) if weight > 0 else least for weight in mass]
-        largest = max(logs)
-        total = largest + math.log(sum(math.exp(value - largest) for value in logs))
-        return [value - total for value in logs]
+        return normalised([math.log(weight) if weight > 0 else least for weight in mass])
 
-    def _certain(self, label: int) -> list[float]:
-        others = max(1, len(self._lowered) - 1)
-        return [math.log(CERTAINTY if n == label else (1 - CERTAINTY) / others) for n in range(len(self._lowered))]
+
+def normalised(logs: Sequence[float]) -> list[float]:
+    """Log-probabilities that add up to 1."""
+    largest = max(logs)
+    total = largest + math.log(sum(math.exp(value - largest) for value in logs))
+    return [value - total for value in logs]
+
+
+def certain(label: int, labels: int) -> list[float]:
+    """The log-probabilities of all labels if a text names one of them."""
+    others = max(1, labels - 1)
+    return [math.log(CERTAINTY if number == label else (1 - CERTAINTY) / others) for number in range(labels)]
 
 
 def known_tops(tops: Sequence[tuple[Any, Any]]) -> Iterator[tuple[str, float]]:
@@ -356,17 +372,3 @@ def place_of(word: str, said: str) -> int | None:
     """Where a word first stands in a text as a whole word; None if it does not."""
     found = re.search(rf"(?<!\w){re.escape(word)}(?!\w)", said)
     return None if found is None else found.start()
-
-
-def open_classifier(
-    name: str,
-    settings: RemoteSettings,
-    words: Mapping[str, str],
-    contact: bool = True,
-    names: Mapping[str, str] | None = None,
-) -> RemoteClassifier:
-    """A labeller for a remote model: the server is probed, and `notes` report how labels are read.
-
-    Without `contact` nothing is sent, and costs are those of the most expensive way.
-    """
-    return RemoteClassifier(open_client(name, settings), words, contact, names)

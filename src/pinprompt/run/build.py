@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from pinprompt.data.language import name_of
 from pinprompt.errors import BudgetSpent, SettingError
-from pinprompt.folder.folder import ANSWERS, REQUESTS
+from pinprompt.folder.checkpoint import ANSWERS
+from pinprompt.folder.folder import REQUESTS
 from pinprompt.methods.protocol import Outcome, Search, outcome_of
 from pinprompt.methods.table import METHODS, row_of
 from pinprompt.recipe.recipe import Recipe
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from pinprompt.folder.folder import RunFolder
     from pinprompt.maths.readout import Readout
     from pinprompt.recipe.task_sections import RemoteSettings
-    from pinprompt.tasks.labelled_data import LabelledData
 
 
 def choose_device(name: str | None) -> str:
@@ -50,49 +50,6 @@ def set_threads(count: int | None) -> int:
     return torch.get_num_threads()
 
 
-def is_remote(recipe: Recipe) -> bool:
-    """Whether the task model is remote."""
-    return str(getattr(recipe.task, "model", "")).startswith("remote:")
-
-
-def build_labeller(
-    recipe: Recipe,
-    device: str,
-    data: LabelledData | None = None,
-    readout: Readout | None = None,
-    words: Sequence[str] = (),
-) -> Any:
-    """The task of a classification recipe with other data or none, for a prompt whose readout is known.
-
-    `words` are words of the readouts of further prompts.
-    """
-    from pinprompt.tasks.classification import ClassificationTask
-    from pinprompt.tasks.labelled_data import without_rows
-
-    settings: Any = recipe.task
-    return ClassificationTask.build(
-        settings,
-        device,
-        recipe.seed,
-        data=data or without_rows(settings),
-        remote=recipe.remote,
-        models=recipe.models,
-        readout=readout,
-        words=words,
-    )
-
-
-def build_answerer(recipe: Recipe, device: str) -> Any:
-    """The task of a recipe with free answers without its rows, to answer new texts."""
-    from pinprompt.tasks.answer_data import AnswerData
-    from pinprompt.tasks.answers import AnswerTask
-
-    settings: Any = recipe.task
-    own = settings.model_copy(update={"metric": "exact", "proposer": None, "judge": None})
-    nothing = AnswerData({}, [])
-    return AnswerTask.build(own, device, data=nothing, remote=recipe.remote, precision=recipe.models.precision)
-
-
 def build_rewriter(recipe: Recipe, device: str, kept: dict[str, Any]) -> Any:
     """The rewriter of a style run: with the judges stored in its folder, or trained again on its texts."""
     if not kept:
@@ -111,11 +68,13 @@ def build_task(
     words: Sequence[str] = (),
     model: Callable[..., Any] | None = None,
     metric: Callable[..., Any] | None = None,
+    data: Any = None,
 ) -> Task:
     """The task of a recipe; without `contact`, a remote model's server is not asked anything (for estimates).
 
     `readout` is the known one of the only prompt that it will be asked about, `words` are those of further readouts;
-    `model` and `metric` are the user's own callables.
+    `model` and `metric` are the user's own callables. `data` (LabelledData or AnswerData)
+    replaces the rows of a classification or of free answers.
     """
     settings: Any = recipe.task
     if model is not None and settings.kind not in ("classification", "answers"):
@@ -128,33 +87,23 @@ def build_task(
         from pinprompt.tasks.answers import AnswerTask
 
         return AnswerTask.build(
-            settings, device, remote=recipe.remote, precision=recipe.models.precision, model=model, metric=metric
-        )
+            settings, device, data=data, remote=recipe.remote,
+            precision=recipe.models.precision, model=model, metric=metric,
+        )  # fmt: skip
     if settings.kind == "classification":
         from pinprompt.tasks.classification import ClassificationTask
 
         return ClassificationTask.build(
-            settings,
-            device,
-            recipe.seed,
-            remote=recipe.remote,
-            contact=contact,
-            models=recipe.models,
-            readout=readout,
-            words=words,
-            model=model,
-        )
+            settings, device, recipe.seed, data=data, remote=recipe.remote,
+            contact=contact, models=recipe.models, readout=readout, words=words, model=model,
+        )  # fmt: skip
     if settings.kind == "style-transfer":
         from pinprompt.tasks.style_transfer import StyleTransferTask
 
         return StyleTransferTask.build(
-            settings,
-            device,
-            remote=recipe.remote,
-            writer=recipe.policy.model,
-            contact=contact,
+            settings, device, remote=recipe.remote, writer=recipe.policy.model, contact=contact,
             precision=recipe.models.precision,
-        )
+        )  # fmt: skip
     if settings.kind == "inversion":
         from pinprompt.tasks.inversion import InversionTask
 
@@ -213,7 +162,12 @@ def load_method(recipe: Recipe) -> Any:
 
     if recipe.method not in METHODS:
         return import_function(recipe.method, "method")
-    module, _, name = METHODS[recipe.method].function.partition(":")
+    return imported(METHODS[recipe.method].function)
+
+
+def imported(place: str) -> Any:
+    """The function at 'module:name' of this package."""
+    module, _, name = place.partition(":")
     return getattr(import_module(module), name)
 
 
@@ -292,7 +246,8 @@ def hold_for_dev(recipe: Recipe, task: Task, budget: Budget) -> Reservation | No
     hand-written prompts if they are candidates. The amount depends on the recipe alone, never on what is left: a
     resumed run reserves the same.
     """
-    if recipe.budget.calls is None or "dev" not in splits(task):
+    left = budget.calls_left()
+    if recipe.budget.calls is None or left is None or "dev" not in splits(task):
         return None
     train, dev = (calls(task, split_rows(task, split)) for split in ("train", "dev"))
     finalists = recipe.scoring.finalists if row_of(recipe.method).finalists else 0
@@ -303,7 +258,6 @@ def hold_for_dev(recipe: Recipe, task: Task, budget: Budget) -> Reservation | No
     wanted += (by_hand + greedy) * (train + dev)
     # If the budget is too small for that, most of it still goes to the search.
     wanted = min(wanted, recipe.budget.calls // 4)
-    left = int(budget.remaining()["calls"])
     if wanted <= 0 or left <= 0 or budget.expired():
         return None  # a resumed run may have spent its whole budget
     return budget.reserve(min(wanted, left))

@@ -24,10 +24,10 @@ from typing import Any
 
 from pinprompt.agreement import agreed_in_advance, says_yes
 from pinprompt.agreement import answering as answering
-from pinprompt.errors import NotAgreed, PinpromptError
-from pinprompt.files import loads, opener, write_json
+from pinprompt.errors import NotAgreed, PinpromptError, RunError
+from pinprompt.files import loads, read_file, write_json
 from pinprompt.models.cache import home
-from pinprompt.recipe.recipe import Recipe
+from pinprompt.recipe.recipe import Recipe, setting_in
 from pinprompt.recipe.task_sections import RemoteSettings
 from pinprompt.wording import text
 
@@ -76,13 +76,13 @@ class ConsentRequest:
 
     def foreign(self, given: Mapping[str, Any], near: Sequence[Path], reads: bool) -> bool:
         """Whether anything in it needs consent; files near the user do not."""
-        if any(_at(given, setting) is None for setting, *_ in self.code):
+        if any(setting_in(given, setting) is None for setting, *_ in self.code):
             return True
         if self.server is not None:
-            address, variable = _at(given, "remote.base_url"), _at(given, "remote.key_env")
+            address, variable = setting_in(given, "remote.base_url"), setting_in(given, "remote.key_env")
             if address is None or (variable is None and self.server[2] not in ("", RemoteSettings().key_env)):
                 return True
-        named = [path for setting, path in self.files if _at(given, setting) is None]
+        named = [path for setting, path in self.files if setting_in(given, setting) is None]
         return reads and any(not _near(path, near) for path in named)
 
 
@@ -94,9 +94,7 @@ def request_of(recipe: Recipe) -> ConsentRequest:
         module, colon, _ = place.partition(":")
         if colon and not _installed(place, origin := origin_of(module)):
             code.append((setting, place, origin))
-    model, server = str(getattr(recipe.task, "model", "")), None
-    if model.startswith("remote:"):
-        server = (model.removeprefix("remote:"), recipe.remote.base_url, recipe.remote.key_env)
+    server = None if recipe.served is None else (recipe.served, recipe.remote.base_url, recipe.remote.key_env)
     for name in FILES:
         value = getattr(recipe.task, name, None) or ()
         files += [(f"task.{name}", path) for path in ((value,) if isinstance(value, str) else value)]
@@ -117,12 +115,8 @@ def agree(
     `given` are settings that the user gave, which are trusted. With `reads=False` the files that the recipes name are
     not read, so they need no consent.
     """
-    near = [Path.cwd(), Path(source) if Path(source).is_dir() else Path(source).parent]
-    requests: dict[str, ConsentRequest] = {}
-    for recipe in [recipes] if isinstance(recipes, Recipe) else recipes:
-        request = request_of(recipe)
-        if request.foreign(given or {}, near, reads):
-            requests[request.identity] = request
+    asked = map(request_of, [recipes] if isinstance(recipes, Recipe) else recipes)
+    requests = {one.identity: one for one in asked if one.foreign(given or {}, _near_to(source), reads)}
     if not requests or requests.keys() <= _remembered().keys():
         return
     lines = list(dict.fromkeys(line for request in requests.values() for line in request.lines()))
@@ -130,8 +124,8 @@ def agree(
         [f"{len(lines) - MAX_LINES_SHOWN} more of the same kind"] if len(lines) > MAX_LINES_SHOWN else []
     )
     name = text(str(source), 300)
-    asked = "\n".join(f"  - {line}" for line in shown)
-    question = f"{name} was not agreed to yet. It asks to\n{asked}\nDo you trust it?"
+    listed = "\n".join(f"  - {line}" for line in shown)
+    question = f"{name} was not agreed to yet. It asks to\n{listed}\nDo you trust it?"
     if not says_yes(question):
         raise NotAgreed(
             f"{name} was not agreed to yet, and asks to {'; to '.join(shown)}. Nothing was run, sent or read. If you "
@@ -143,11 +137,12 @@ def agree(
 
 def unread(recipe: Recipe, source: Path | str, given: Mapping[str, Any] | None = None) -> list[str]:
     """Files that a recipe of a file or a run folder names and that nobody agreed to read yet."""
-    near = [Path.cwd(), Path(source) if Path(source).is_dir() else Path(source).parent]
-    request = request_of(recipe)
+    request, near = request_of(recipe), _near_to(source)
     if agreed_in_advance() or request.identity in _remembered():
         return []
-    named = [path for setting, path in request.files if _at(given or {}, setting) is None and not _near(path, near)]
+    named = [
+        path for setting, path in request.files if setting_in(given or {}, setting) is None and not _near(path, near)
+    ]
     return [text(path, 200).replace("\n", "␊") for path in named[:MAX_LINES_SHOWN]]
 
 
@@ -198,6 +193,11 @@ def _installed(place: str, origin: str) -> bool:
     return False
 
 
+def _near_to(source: Path | str) -> list[Path]:
+    """The folders whose files need no consent: the working folder, and that of a file or run folder."""
+    return [Path.cwd(), Path(source) if Path(source).is_dir() else Path(source).parent]
+
+
 def _near(path: str, folders: Sequence[Path]) -> bool:
     """Whether a file is below one of the folders, links resolved, and neither it nor a parent folder is hidden."""
     with contextlib.suppress(OSError, RuntimeError, ValueError):
@@ -209,12 +209,6 @@ def _near(path: str, folders: Sequence[Path]) -> bool:
     return False
 
 
-def _at(tree: Any, setting: str) -> Any:
-    for name in setting.split("."):
-        tree = tree.get(name) if isinstance(tree, Mapping) else None
-    return tree
-
-
 def _path() -> Path:
     return home() / "agreed.json"
 
@@ -222,9 +216,8 @@ def _path() -> Path:
 def _remembered() -> dict[str, Any]:
     """The stored answers by hash; a damaged or foreign file counts as empty."""
     try:
-        with open(_path(), "rb", opener=opener) as file:
-            tree = loads(file.read(MAX_BYTES))
-    except (OSError, ValueError):
+        tree = loads(read_file(_path(), MAX_BYTES) or b"{}")
+    except (RunError, ValueError):
         return {}
     found = tree.get("agreed") if isinstance(tree, dict) else None
     return found if isinstance(found, dict) else {}

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
-from pinprompt.answers.budget import Budget, Reservation
+from pinprompt.answers.budget import Amounts, Budget, Reservation
 from pinprompt.answers.executors import on_the_clock
 from pinprompt.errors import BudgetSpent, NotFetched, SettingError
 from pinprompt.methods.protocol import Cost
@@ -19,7 +18,7 @@ from pinprompt.run import build
 from pinprompt.tasks.function import FunctionTask
 from pinprompt.tasks.protocol import (
     Billed,
-    Combining,
+    Labelling,
     Task,
     billed,
     calls,
@@ -58,7 +57,7 @@ def cost_of(recipe: Recipe, task: Task, method: Any = None) -> Cost:
         theirs: Cost = method.cost(*asked)
         return theirs
     if row.cost:
-        ours: Cost = _named(row.cost)(*asked, recipe.scoring.finalists)
+        ours: Cost = build.imported(row.cost)(*asked, recipe.scoring.finalists)
         return ours
     train, dev = on(task, "train"), on(task, "dev")
     settings = recipe.method_settings
@@ -78,12 +77,6 @@ def cost_of(recipe: Recipe, task: Task, method: Any = None) -> Cost:
     if row.section == "own" and given is not None:
         spent = given
     return Cost(spent, enough, few, written=spent / max(1, train) if search else 0.0, words=recipe.policy.length)
-
-
-def _named(place: str) -> Any:
-    """The function at 'module:name' of this package; None for ''."""
-    module, _, name = place.partition(":")
-    return getattr(import_module(module), name) if place else None
 
 
 def on(task: Task, split: str) -> int:
@@ -128,7 +121,7 @@ def _of_the_plan(recipe: Recipe, report: bool, note: str) -> dict[str, Any]:
 def _estimate(
     recipe: Recipe, device: str | None, probe: bool, given: Task | None, reported: bool, method: Any
 ) -> dict[str, Any]:
-    remote, named = build.is_remote(recipe), False
+    named = False
     if given is None and isinstance(recipe.task, CustomSettings):
         named, given = True, FunctionTask(_not_called)
     started, device = time.perf_counter(), build.choose_device(device)
@@ -149,7 +142,7 @@ def _estimate(
         "passes_per_call": getattr(task, "passes", 1),
     }
     figures |= _tokens_and_money(recipe, task, cost, report)
-    if remote:
+    if recipe.served is not None:
         way = "as completions; chats use more" if recipe.remote.answers == "auto" else f"as {recipe.remote.answers}"
         figures["note"] = f"{recipe.remote.base_url} was not contacted: minutes are not known, tokens are counted {way}"
     elif named:
@@ -175,20 +168,16 @@ def _not_called(prompt: str) -> float:
     raise AssertionError("an estimate does not call a function named in a recipe")
 
 
-class _Asked(NamedTuple):
-    """One expected question of a report."""
-
-    calls: int
-    tokens_in: float
-    tokens_out: float
+def _typical(words: int) -> Prompt:
+    """A prompt of common words."""
+    return Prompt(" ".join(WORDS[place % len(WORDS)] for place in range(words)))
 
 
-def _report(recipe: Recipe, task: Task, reported: bool, method: Any) -> list[_Asked]:
-    """What the report will likely ask; where none is wanted, what the found prompt's evaluation will."""
+def _report(recipe: Recipe, task: Task, reported: bool, method: Any) -> list[Amounts]:
+    """What each question of the report will likely cost; where none is wanted, those about the found prompt."""
     cost = cost_of(recipe, task, method)
-    words = cost.words
-    found = Prompt(" ".join(WORDS[place % len(WORDS)] for place in range(words)))
-    asked = []
+    words, asked = cost.words, []
+    found = _typical(words)
     raced = not cost.asked_on_train
     # The rows that the search asks its best prompts on.
     seen = {row for split in splits(task) if split != "test" for row in split_rows(task, split)}
@@ -211,7 +200,7 @@ def _report(recipe: Recipe, task: Task, reported: bool, method: Any) -> list[_As
         if isinstance(task, Billed):
             counted = task.most_tokens if task.billed is None else task.likely_tokens  # unbilled: the maximum
             tokens = counted(prompt, rows, evaluation)
-        asked.append(_Asked(count, *tokens))
+        asked.append(Amounts(count, *tokens))
     return asked
 
 
@@ -250,15 +239,14 @@ def _writing(recipe: Recipe, task: Task, device: str, cost: Cost) -> float:
     return loading + taken[0] + cost.written * taken[1] / counts[1]
 
 
-def _tokens_and_money(recipe: Recipe, task: Task, cost: Cost, report: Sequence[_Asked]) -> dict[str, Any]:
+def _tokens_and_money(recipe: Recipe, task: Task, cost: Cost, report: Sequence[Amounts]) -> dict[str, Any]:
     """For tasks that count tokens: the expected and the maximum cost of search and report."""
     if not isinstance(task, Billed):
         return {}
-    words = cost.words
-    typical = Prompt(" ".join(WORDS[place % len(WORDS)] for place in range(words)))
+    typical = _typical(cost.words)
     rows = split_rows(task, "train")
     prompts = cost.calls / max(1, calls(task, rows))
-    most = sum(task.most_tokens(typical, rows)) * prompts + sum(report_cost(recipe, task, cost)[1:])
+    most = sum(task.most_tokens(typical, rows)) * prompts + report_cost(recipe, task, cost).tokens
     if not most:
         return {}
     tokens_in, tokens_out = (amount * prompts for amount in task.likely_tokens(typical, rows))
@@ -305,7 +293,7 @@ def report_plan(recipe: Recipe, task: Task, found: Prompt, parts: int, cost: Cos
     """
     hand = [Prompt(text) for text in rivals(recipe, task).values()]
     held_out = [split for split in splits(task) if split != "train"] or ["train"]
-    members = [found] * (recipe.scoring.ensemble if isinstance(task, Combining) else 1)
+    members = [found] * (recipe.scoring.ensemble if isinstance(task, Labelling) else 1)
     asked = [(prompt, split, True) for prompt in (*members, *hand) for split in held_out]
     shorter = [found] * parts + (hand if fit_rows(task) else [])
     # It may have been chosen by a part of the rows.
@@ -313,17 +301,16 @@ def report_plan(recipe: Recipe, task: Task, found: Prompt, parts: int, cost: Cos
     return asked + [(prompt, "train", False) for prompt in shorter + whole]
 
 
-def report_cost(recipe: Recipe, task: Task, cost: Cost) -> tuple[int, int, int]:
-    """Maximum calls, tokens in and tokens out of the report."""
+def report_cost(recipe: Recipe, task: Task, cost: Cost) -> Amounts:
+    """Maximum calls and tokens of the report."""
     found = Prompt("x" * WORD * recipe.policy.length)
     plan = report_plan(recipe, task, found, parts_of(recipe, task, recipe.policy.length), cost)
-    costs = []
+    most = Amounts()
     for prompt, split, evaluation in plan:
         rows = split_rows(task, split)
         tokens = task.most_tokens(prompt, rows, evaluation) if isinstance(task, Billed) else (0, 0)
-        costs.append((calls(task, rows, evaluation), *tokens))
-    count, tokens_in, tokens_out = (sum(column) for column in zip(*costs, strict=True))
-    return count, tokens_in, tokens_out
+        most.add(Amounts(calls(task, rows, evaluation), *tokens))
+    return most
 
 
 def with_report_inside(recipe: Recipe, task: Task, method: Any = None) -> Recipe:
@@ -364,18 +351,19 @@ def hold_for_report(recipe: Recipe, task: Task, budget: Budget, cost: Cost) -> R
     The maximum tokens of a report are several times what it uses, so at most half of a limit on tokens or money is
     reserved. The amounts depend on the recipe alone, so that a resumed run reserves the same.
     """
-    count, tokens_in, tokens_out = report_cost(recipe, task, cost)
-    limits, model = recipe.budget, billed(task)
+    most = report_cost(recipe, task, cost)
+    count, limits, model = most.calls, recipe.budget, billed(task)
     if model is not None and limits.calls is not None and limits.total_calls is not None:
         count = min(count, max(0, limits.total_calls - limits.calls))
     share = 1.0
-    if limits.tokens is not None and tokens_in + tokens_out:
-        share = min(share, limits.tokens / 2 / (tokens_in + tokens_out))
-    money = budget.price(model, tokens_in, tokens_out)
+    if limits.tokens is not None and most.tokens:
+        share = min(share, limits.tokens / 2 / most.tokens)
+    money = budget.price(model, most.tokens_in, most.tokens_out)
     if limits.money is not None and money:
         share = min(share, limits.money / 2 / float(money))
     try:
-        return budget.reserve(count, int(tokens_in * share), int(tokens_out * share), model, report=True)
+        tokens = int(most.tokens_in * share), int(most.tokens_out * share)
+        return budget.reserve(count, *tokens, model, report=True)
     except BudgetSpent as refusal:
         if budget.spent.calls or budget.sent.calls:
             return None  # resumed: the reserve is in use, or the limit was lowered

@@ -34,7 +34,7 @@ from pinprompt.tasks.protocol import (
     IN_CONTEXT,
     WITH_EMBEDDINGS,
     Judged,
-    Rivalled,
+    Labelling,
     Shown,
     Task,
     Windowed,
@@ -45,7 +45,7 @@ from pinprompt.values import Evaluation, Event, Listener, Prompt
 
 MAY_CHANGE = ("budget", "scoring", "private")
 """Sections that a resumed run may change: budget, where scores are computed, what is shown; never what is computed."""
-DATA = ("train", "dev", "test", "keep_right", "data", "source", "target", "references")
+DATA = tuple(name for name in consent.FILES if name != "images")
 """Settings of tasks that name a file or a folder with data."""
 
 RESULT: dict[str, tuple[type, ...]] = {
@@ -113,21 +113,19 @@ def with_found_files(recipe: Recipe, run: Path) -> Recipe:
             return given
         return next((str(place / given) for place in places if (place / given).exists()), given)
 
-    task, policy = recipe.task, recipe.policy
-    files: dict[str, Any] = {name: found(given) for name in DATA if isinstance(given := getattr(task, name, None), str)}
-    if hasattr(task, "images"):
-        files["images"] = tuple(found(one) for one in task.images)
-    models = {"task": getattr(task, "model", None), "policy": policy.model}
-    paths = {
-        room: {"model": found(name)}
-        for room, name in models.items()
-        if name and (name.startswith((".", "~")) or name.endswith(".gguf"))
-    }
-    banned = policy.constraints.banned_file
-    bans = {"constraints": policy.constraints.model_copy(update={"banned_file": found(banned)})} if banned else {}
-    changed_task = task.model_copy(update=files | paths.get("task", {}))
-    changed_policy = policy.model_copy(update=bans | paths.get("policy", {}))
-    return recipe.model_copy(update={"task": changed_task, "policy": changed_policy})
+    tree = recipe.model_dump()
+    task, policy = tree["task"], tree["policy"]
+    for name in (name for name in DATA if isinstance(task.get(name), str)):
+        task[name] = found(task[name])
+    if "images" in task:
+        task["images"] = [found(one) for one in task["images"]]
+    for section in (task, policy):
+        model = section.get("model") or ""
+        if model.startswith((".", "~")) or model.endswith(".gguf"):
+            section["model"] = found(model)
+    if policy["constraints"]["banned_file"]:
+        policy["constraints"]["banned_file"] = found(policy["constraints"]["banned_file"])
+    return recipes.validate(tree)
 
 
 def result_of(folder: Path) -> Result:
@@ -371,9 +369,7 @@ def conclude(
         "method": recipe.method,
         "prompt": best.candidate.prompt.text if best else "",
         "score": best.candidate.score if best else None,
-        "dev": found["dev"].facts() if "dev" in found else None,
-        "test": found["test"].facts() if "test" in found else None,
-        "train": found["train"].facts() if "train" in found else None,
+        **{split: found[split].facts() if split in found else None for split in ("dev", "test", "train")},
         "primary": task.info.primary,
         "score_is": task.info.score_is,
         "task": task.info.name,
@@ -393,7 +389,7 @@ def conclude(
             **{name: _compared(prompt, evaluations[name]) for name, prompt in compared.items()},
             **(
                 {EMBEDDINGS: other}
-                if report and isinstance(task, Rivalled) and (other := task.without_prompt())
+                if report and isinstance(task, Labelling) and (other := task.without_prompt())
                 else {}
             ),
         },

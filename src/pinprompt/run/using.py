@@ -19,7 +19,7 @@ from pinprompt.recipe.sections import BudgetSettings
 from pinprompt.run import build, consent, running
 from pinprompt.run.running import recipe_of
 from pinprompt.run.verdict import outcomes_of
-from pinprompt.tasks.protocol import EMBEDDINGS, ENSEMBLE, Task
+from pinprompt.tasks.protocol import EMBEDDINGS, ENSEMBLE, Task, split_rows
 from pinprompt.values import Evaluation, Prompt
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ def evaluate(
     """Evaluate a run's prompt or ensemble (or another prompt) on a split, with the run's task model or with others.
 
     `test` is a file of labelled examples (or a data frame) to evaluate a classification run on instead; the run's own
-    data are then only read if another model or prompt needs them for calibration. If the run's data are read and have
-    changed, `notes` is called with a message.
+    data are then only read if another model or prompt needs them for calibration. `notes` is called with a message if
+    the run's data are read and have changed, or if the search has used texts of the file.
     """
     build.set_threads(threads)
     device = build.choose_device(device)
@@ -81,6 +81,8 @@ def evaluate(
         consent.agree(changed, run, reads=test is None or measures)
         if test is not None:
             task = _with_notes(_task_on(changed, test, text_column, label_column, readout, words, device))
+            if seen := _seen(Path(run), task):
+                notes(f"{seen} of these {len(split_rows(task, 'test'))} texts were used by the search: too optimistic")
         else:
             try:
                 task = _with_notes(build.build_task(changed, device, readout=readout, words=words))
@@ -135,7 +137,11 @@ def predict(
         if unsure or with_embeddings:
             option = "--unsure" if unsure else "--with-embeddings"
             raise SettingError(f"{run} is a run with free answers; {option} is for labels: remove it")
-        asked: Any = _with_notes(build.build_answerer(recipe, build.choose_device(device)))
+        from pinprompt.tasks.answer_data import AnswerData
+
+        bare = recipe.task.model_copy(update={"metric": "exact", "proposer": None, "judge": None})
+        answering = recipe.model_copy(update={"task": bare})
+        asked: Any = _with_notes(build.build_task(answering, build.choose_device(device), data=AnswerData({}, [])))
         replies = zip(texts, asked.answer(found, texts), strict=True)
         return [
             {"text": text, "answer": reply.text, **({"failure": reply.failure} if reply.failure else {})}
@@ -169,9 +175,12 @@ Labels = list[tuple[str, dict[str, float]]]
 
 def labeller(run: Path | str, device: str) -> Callable[[Sequence[str]], Labels]:
     """A function that labels texts by the prompt or the ensemble of a classification run."""
-    members = members_of(run)
+    from pinprompt.tasks.labelled_data import without_rows
+
+    recipe, members = recipe_of(run), members_of(run)
+    settings: Any = recipe.task
     words, first = words_of(members), members[0].readout
-    task: Any = _with_notes(build.build_labeller(recipe_of(run), device, readout=first, words=words))
+    task = _with_notes(build.build_task(recipe, device, readout=first, words=words, data=without_rows(settings)))
 
     def label(texts: Sequence[str]) -> Labels:
         said: Labels
@@ -380,8 +389,14 @@ def _task_on(
     data = load_data(settings) if measures else without_rows(settings)
     path = str(tables.plain_settings({"test": test})["test"])
     data = with_test(data, path, text_column or settings.text_column, label_column or settings.label_column)
-    found: Task = build.build_labeller(recipe, device, data, readout, words)
-    return found
+    return build.build_task(recipe, device, readout=readout, words=words, data=data)
+
+
+def _seen(run: Path, task: Task) -> int:
+    """How many test rows have texts that the run's search was taught by or chose by; 0 if the run kept no texts."""
+    rows = map(reading.mapping, reading.sequence(reading.read_json(run, "rows.json").get("rows")))
+    known = {row.get("text") for row in rows}
+    return sum(task.rows[row].input in known for row in split_rows(task, "test"))
 
 
 def _texts_of(texts: Any, tables: str | None = None) -> list[str]:

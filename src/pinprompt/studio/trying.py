@@ -176,7 +176,7 @@ class TriedRun:
         from pinprompt.answers.log import Log
         from pinprompt.answers.table import Table, unpack_answers
         from pinprompt.folder import identity
-        from pinprompt.folder.folder import ANSWERS
+        from pinprompt.folder.checkpoint import ANSWERS
 
         table, known = Table(), identity.read(self.folder)
         if known is None or known.fingerprint != task.info.fingerprint:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pinprompt.data.tables import TextTable, read_table
+from pinprompt.data.tables import read_table
 from pinprompt.errors import DataError, SettingError, did_you_mean
 from pinprompt.recipe.task_sections import AnswerSettings
 from pinprompt.tasks.metrics import NEEDS_TARGET, check_targets
@@ -86,13 +86,10 @@ def _rows(path: str, settings: AnswerSettings, notes: list[str]) -> list[Asked]:
         shown = ", ".join(blank[:10]) + (", ..." if len(blank) > 10 else "")
         notes.append(f"{path}: {len(blank)} rows without an input or a reference were left out ({shown})")
     if len(found) < 2:
-        raise DataError(f"{_count(table)} have both an input and a reference; at least two rows are needed", path=path)
+        few = f"too few of the {len(table.rows)} rows have both an input and a reference"
+        raise DataError(f"{few}; at least two rows are needed", path=path)
     check_targets(settings, [(row.place, row.target) for row in found])
     return found
-
-
-def _count(table: TextTable) -> str:
-    return f"too few of the {len(table.rows)} rows"
 
 
 def _text(value: Any) -> str:

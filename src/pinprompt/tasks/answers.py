@@ -12,10 +12,11 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import numpy as np
 
+from pinprompt.answers.requests import Requests
 from pinprompt.errors import SettingError
 from pinprompt.maths.bootstrap import interval_of_mean
 from pinprompt.models.chat import ChatModel, Messages, Reply
@@ -25,7 +26,7 @@ from pinprompt.remote.client import is_remote, open_client
 from pinprompt.tasks.answer_data import AnswerData, Asked, answer_data, copied
 from pinprompt.tasks.metrics import Metric, Value, metric_of, numbers
 from pinprompt.tasks.protocol import SPLITS, Draft, Shown, TaskInfo
-from pinprompt.values import Answers, Draw, Evaluation, Floats, Meter, Prompt, Row, derive
+from pinprompt.values import Answers, Draw, Evaluation, Floats, Prompt, Row, derive
 
 CHUNK = 8
 """Number of prompts asked about together: their rows share passes."""
@@ -66,14 +67,6 @@ RATE = (
 )
 
 
-@runtime_checkable
-class Completing(Protocol):
-    """A chat model that can also complete plain text: a local one."""
-
-    def completer(self) -> ChatModel:
-        """The same model, which completes messages as plain text."""
-
-
 class AnswerTask(Shown):
     """The task of `tasks.protocol`, on a chat model and a metric."""
 
@@ -90,7 +83,9 @@ class AnswerTask(Shown):
         """Without a metric, the judge values answers."""
         self.settings, self.data, self.model, self._metric, self._judge = settings, data, model, metric, judge
         self._proposer, self._proposed = proposer or model, 0
-        self._completer: ChatModel | None = model.completer() if isinstance(model, Completing) else None
+        completer = getattr(model, "completer", None)
+        self._completer: ChatModel | None = None if completer is None else completer()
+        """The same model, which completes messages as plain text; only a local one can."""
         self.billed = model.billed
         self._server: Any = model if model.billed is not None else None
         calls = 1 if metric is not None else 2
@@ -374,7 +369,7 @@ class AnswerTask(Shown):
         counted = [getattr(self._server, how)(chat) for chat in chats]
         return sum(one for one, _ in counted), sum(one for _, one in counted)
 
-    def attach(self, meter: Meter) -> bool:
+    def attach(self, meter: Requests) -> bool:
         """Report every request to the server to a meter."""
         if self._server is None:
             return False

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pinprompt.answers.requests import Requests
 from pinprompt.errors import ModelError, SettingError
 from pinprompt.maths import labels as maths
 from pinprompt.maths import readout as readouts
@@ -31,7 +32,7 @@ from pinprompt.tasks.label_models import manual_of, open_label_model
 from pinprompt.tasks.labelled_data import LabelledData, load_data
 from pinprompt.tasks.prompts import Template, whole
 from pinprompt.tasks.protocol import CHAT, IN_CONTEXT, SPLITS, Draft, Shown, TaskInfo, report_fit_rows
-from pinprompt.values import Answers, Draw, Evaluation, Meter, Prompt, Row, derive
+from pinprompt.values import Answers, Draw, Evaluation, Prompt, Row, derive
 
 if TYPE_CHECKING:  # the models import torch and transformers, which are only needed when a task is built
     from pinprompt.models.labels import Inputs
@@ -349,7 +350,7 @@ class ClassificationTask(Shown):
         chances[fit] = learnt.left_out
         return learnt.readout, chances, len(fit)
 
-    def without_prompt(self, seed: int = 0) -> dict[str, Any]:
+    def without_prompt(self) -> dict[str, Any]:
         """A regression on embeddings of the texts."""
         name = self.settings.embeddings
         if name is None:
@@ -366,7 +367,7 @@ class ClassificationTask(Shown):
         for split in ("dev", "test"):
             rows = [number for number, row in enumerate(self.rows) if row.split == split]
             if rows:
-                found[split] = self._evaluation(chances[rows], rows, seed).facts()
+                found[split] = self._evaluation(chances[rows], rows, 0).facts()
         return found
 
     def _evaluation(self, probabilities: Floats, rows: Sequence[int], seed: int) -> Evaluation:
@@ -581,7 +582,7 @@ class ClassificationTask(Shown):
     ) -> tuple[int, int]:
         return count(self.framed(prompt.text)[0], self.inputs(tuple(rows)))
 
-    def attach(self, meter: Meter) -> bool:
+    def attach(self, meter: Requests) -> bool:
         """Report every request to the server to a meter."""
         if self._server is None:
             return False

@@ -13,8 +13,8 @@ from pinprompt.data.examples import Example
 from pinprompt.errors import ModelError
 from pinprompt.models.wheels import ALIASES
 from pinprompt.recipe.task_sections import ClassificationSettings, ModelSettings, RemoteSettings
-from pinprompt.remote.client import is_remote
-from pinprompt.remote.labels import open_classifier
+from pinprompt.remote.client import is_remote, open_client
+from pinprompt.remote.labels import RemoteClassifier
 from pinprompt.tasks import labelled_data, prompts
 from pinprompt.tasks.labelled_data import LabelledData
 from pinprompt.tasks.prompts import Template, parse
@@ -49,7 +49,7 @@ def open_label_model(
         source = prompts.default_template(data.card, "causal")
         if function is None:
             names = data.words if settings.words else data.names
-            model = open_classifier(settings.model, remote, data.words, contact, names)
+            model = RemoteClassifier(open_client(settings.model, remote), data.words, contact, names)
             source = model.template or source
         else:
             from pinprompt.remote.callables import CallableLabels

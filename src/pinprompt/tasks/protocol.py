@@ -16,8 +16,9 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from pinprompt.answers.requests import Requests
 from pinprompt.errors import SettingError, TaskError, did_you_mean
-from pinprompt.values import Answers, Draw, Evaluation, Floats, Meter, Prompt, Row
+from pinprompt.values import Answers, Draw, Evaluation, Floats, Prompt, Row
 
 SPLITS = ("train", "dev", "test")
 IN_CONTEXT = "in-context"
@@ -132,7 +133,7 @@ class Billed(Protocol):
     def likely_tokens(self, prompt: Prompt, rows: Sequence[int], report: bool = False) -> tuple[int, int]:
         """The expected tokens in and out, for estimates."""
 
-    def attach(self, meter: Meter) -> bool:
+    def attach(self, meter: Requests) -> bool:
         """Report every request to the meter from now on; returns False if requests are not counted individually."""
 
 
@@ -162,48 +163,6 @@ class Shown(Protocol):
 
 
 @runtime_checkable
-class Taught(Protocol):
-    """A task that learns from labelled rows how a prompt's answers are read."""
-
-    def with_half(self, answers: Answers, rows: Sequence[int]) -> float:
-        """The share of these rows that is right if each half is read by what the other half teaches."""
-
-
-@runtime_checkable
-class Rivalled(Protocol):
-    """A task that people would also solve without a prompt."""
-
-    def without_prompt(self, seed: int = 0) -> dict[str, Any]:
-        """The metrics of what they would use instead, as `baselines.embeddings` in result.json; {} if not asked for.
-
-        No call is made. `missing` is the reason if it cannot be computed here.
-        """
-
-
-@runtime_checkable
-class Combining(Protocol):
-    """A task that combines its answers to several prompts, and what is known without a prompt."""
-
-    def combined(self, answers: Sequence[Answers], rows: Sequence[int], fit: Sequence[int] = ()) -> Floats:
-        """The log-likelihood of each row under the mean output of several prompts."""
-
-    def combined_metrics(
-        self,
-        answers: Sequence[Answers],
-        rows: Sequence[int],
-        fit: Sequence[int] = (),
-        seed: int = 0,
-        *,
-        readouts: Sequence[Any] = (),
-        embeddings: bool = False,
-    ) -> Evaluation | None:
-        """The metrics of the mean output, with `embeddings` also of the regression on embeddings; None without one.
-
-        `readouts` are those of the prompts, if they are known.
-        """
-
-
-@runtime_checkable
 class Judged(Protocol):
     """A task whose answers are rated by judges."""
 
@@ -223,19 +182,50 @@ class Windowed(Protocol):
 
 
 @runtime_checkable
-class LabelWords(Protocol):
-    """A task whose model says certain words right after a prompt."""
-
-    def label_words(self) -> tuple[str, ...]:
-        """These words."""
-
-
-@runtime_checkable
 class Labelling(Protocol):
     """A task whose model predicts one of several labels."""
 
+    def label_words(self) -> tuple[str, ...]:
+        """The words that the model says for the labels, right after a prompt."""
+        return ()
+
     def confusion(self, answers: Answers, rows: Sequence[int], fit: Sequence[int] = ()) -> NDArray[np.int64]:
         """Counts [true, predicted] on these rows."""
+        raise NotImplementedError
+
+    def combined(self, answers: Sequence[Answers], rows: Sequence[int], fit: Sequence[int] = ()) -> Floats:
+        """The log-likelihood of each row under the mean output of several prompts."""
+        raise NotImplementedError
+
+    def combined_metrics(
+        self,
+        answers: Sequence[Answers],
+        rows: Sequence[int],
+        fit: Sequence[int] = (),
+        seed: int = 0,
+        *,
+        readouts: Sequence[Any] = (),
+        embeddings: bool = False,
+    ) -> Evaluation | None:
+        """The metrics of the mean output, with `embeddings` also of the regression on embeddings; None without one.
+
+        `readouts` are those of the prompts, if they are known.
+        """
+
+    def with_half(self, answers: Answers, rows: Sequence[int]) -> float:
+        """The share of these rows that is right if each half is read by what the other half teaches."""
+        raise NotImplementedError
+
+    def with_examples(self, best: Sequence[Prompt], seed: int) -> list[Prompt]:
+        """The best prompts so far with examples before the text; a row is asked without its own example."""
+        return []
+
+    def without_prompt(self) -> dict[str, Any]:
+        """The metrics of what people would use instead of a prompt, as `baselines.embeddings` in result.json.
+
+        No call is made. `missing` is the reason if it cannot be computed here; {} if it is not asked for.
+        """
+        return {}
 
 
 @runtime_checkable
@@ -260,14 +250,6 @@ class Proposing(Protocol):
 
     def proposals(self, best: Sequence[tuple[Prompt, Answers]], seed: int) -> list[str]:
         """New prompts from the best ones and their answers so far."""
-
-
-@runtime_checkable
-class Showing(Protocol):
-    """A task whose prompts may show labelled examples."""
-
-    def with_examples(self, best: Sequence[Prompt], seed: int) -> list[Prompt]:
-        """The best prompts so far with examples before the text; a row is asked without its own example."""
 
 
 class Differentiable(Protocol):

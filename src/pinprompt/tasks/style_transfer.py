@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from pinprompt.answers.requests import Requests
 from pinprompt.errors import DataError
 from pinprompt.judges.frozen import LanguageModel
 from pinprompt.models.generator import Generator, Request
@@ -40,7 +41,7 @@ from pinprompt.tasks.rewriting import (
     unchanged,
 )
 from pinprompt.tasks.style_data import StyleData, style_data
-from pinprompt.values import Answers, Draw, Evaluation, Floats, Meter, Prompt, Row, derive
+from pinprompt.values import Answers, Draw, Evaluation, Floats, Prompt, Row, derive
 
 SCORE_IS = {
     "mean": "A score is the mean of content and style of the best rewrites, from 0 to 100. "
@@ -311,7 +312,7 @@ class StyleTransferTask(Shown):
         ]
         return sum(one for one, _ in counts), sum(one for _, one in counts)
 
-    def attach(self, meter: Meter) -> bool:
+    def attach(self, meter: Requests) -> bool:
         """Report every request to the server to a meter."""
         if self._server is None:
             return False

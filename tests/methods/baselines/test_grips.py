@@ -20,6 +20,7 @@ from pinprompt.methods.baselines.grips import ByWriter, Draft, TextRules, _Edits
 from pinprompt.methods.baselines.grips_phrases import Seq2SeqParaphraser, phrases
 from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.recipe.sections import Constraints, GripsSettings, PolicySettings
+from pinprompt.tasks.protocol import Labelling
 from pinprompt.values import Answers, Row
 
 INSTRUCTION = (
@@ -118,7 +119,7 @@ def test_the_score_by_hand() -> None:
     assert merit_of(table) == pytest.approx(62.5 + 6.36514168)
 
 
-class Called(WordTask):
+class Called(WordTask, Labelling):
     """A task whose model calls a row by the first word of the prompt that is a label; it has counts to show."""
 
     rows = tuple(Row("train", index) for index in range(6))

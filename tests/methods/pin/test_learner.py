@@ -57,7 +57,7 @@ def plain_loss(writer: Writer, learner: Learner, ids: torch.Tensor, rewards: tor
     for row, reward in zip(ids.tolist(), rewards, strict=True):
         prefixes = [tuple(row[:t]) for t in range(LENGTH)]
         e = writer.states(prefixes)
-        sets = writer.kept(prefixes) if settings.filter == "values" else writer.allowed(prefixes)
+        sets = writer.tree.kept(prefixes) if settings.filter == "values" else writer.allowed(prefixes)
         q = writer.psi(e) @ head.T + settings.logit_bias
         slow = learner.slow(e) @ head.T + settings.logit_bias
         q_t = [q[t, row[t]] for t in range(LENGTH)]

@@ -91,7 +91,7 @@ class _Exchanges:
         change = change.masked_fill(~torch.from_numpy(usable).to(change.device), torch.inf)
         for token in torch.argsort(change, stable=True)[:tries].tolist():
             ids = (*self.ids[:place], token, *self.ids[place + 1 :])
-            if usable[token] and self._keeps(ids):
+            if usable[token] and self.space.keeps(tuple(one for one in ids if one != self.mask)):
                 yield ids
 
     def merits(self, prompts: list[Prompt], scores: list[Score]) -> list[float]:
@@ -128,7 +128,3 @@ class _Exchanges:
         sign = str(self.view.tokenizer.mask_token)
         whole = [one for one in found if self.mask is None or sign not in one.prompt.text]
         return Outcome((whole or found)[: self.search.scoring.finalists], stopped, self.trials.step)
-
-    def _keeps(self, ids: tuple[int, ...]) -> bool:
-        written = tuple(token for token in ids if token != self.mask)
-        return self.space.keeps(written)
