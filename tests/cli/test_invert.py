@@ -238,7 +238,7 @@ def test_the_default_writes_captions_and_shows_how_they_came_about(writer: Path,
     assert answer["prompt"].strip() in beside
     assert all(word in beside for word in words_known)
     if len(set(improved)) > 1:
-        assert "How the words improved" in page
+        assert "How the best score rose" in page
 
 
 @pytest.mark.parametrize("style", ["caption", "tags", "words"])

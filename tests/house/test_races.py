@@ -125,6 +125,7 @@ class Uneven(Toy):
     ("gains", "dev", "tried", "said"),
     [
         ((-1.0, -1.0, 1.0, 1.0), (5.0,), False, ""),  # removing it raises nothing
+        ((3.0,), (5.0,), False, "kept: the search did not try the prompt without it"),  # one row has no standard error
         ((-9.0, 11.0, -9.0, 11.0), (5.0,), False, "on 4 training rows its removal gains 1.0, less than the standard"),
         ((3.0, 4.0, 3.0, 4.0), (5.0,), False, "did not try the prompt without it on the rows of dev"),
         ((3.0, 4.0), (-4.0, -3.0), True, "on the 4 rows that choose its removal gains 0.0"),
@@ -206,7 +207,7 @@ def test_a_pool_that_is_too_unlikely_is_said_aloud(lm_folder: Path, tmp_path: Pa
     assert "less likely than race.max_perplexity (1)" in result.data["problem"]
     told = [row["reason"] for row in read_lines(tmp_path / "run" / "events.jsonl") if row["event"] == "problem"]
     assert told == [result.data["problem"]]
-    assert "the default prompt: none of 0 others" in result.data["found_by"]
+    assert result.data["found_by"] == "the default prompt; no other was tried"
 
 
 def test_a_budget_that_is_too_small_to_be_sure_is_said_before_it_is_spent(lm_folder: Path, tmp_path: Path) -> None:

@@ -57,6 +57,17 @@ def test_intervals_against_the_binomial() -> None:
     assert found == labels.intervals(y, p, 2, {"accuracy": labels.accuracy}, seed=3)
 
 
+def test_intervals_where_every_row_is_right_or_wrong_are_the_exact_ones() -> None:
+    stats = pytest.importorskip("scipy.stats")
+    right, wrong = (
+        labels.intervals(np.zeros(8, int), np.full(8, value), 2, {"accuracy": labels.accuracy}, seed=3)["accuracy"]
+        for value in (0, 1)
+    )
+    for found, k in ((right, 8), (wrong, 0)):
+        exact = stats.binomtest(k, 8).proportion_ci(0.95, "exact")
+        assert found == pytest.approx((exact.low, exact.high))
+
+
 @pytest.mark.filterwarnings("error")
 def test_what_is_not_a_number_is_packed_as_no_probability() -> None:
     rows = np.array([[np.nan, np.nan], [0.25, 0.75]])

@@ -237,7 +237,22 @@ def test_it_resumes_while_it_revises(tmp_path: Path, die_at: int) -> None:
 
 def test_an_answer_needs_evidence_for_each_of_its_words() -> None:
     hints = {"sun": 0.4, "rays": 0.3, "birth": 0.1}
-    assert guided_module._supported("A sun with rays", hints, 0.28)
-    assert not guided_module._supported("A sun with birth", hints, 0.28)
-    assert not guided_module._supported("A sun with unheard words", hints, 0.28)
-    assert not guided_module._supported("with the", hints, 0.28)  # it says nothing
+    assert guided_module._evidence("A sun with rays", hints, 0.28) == pytest.approx(0.35)
+    assert guided_module._evidence("The sun", hints, 0.28) == pytest.approx(0.4)
+    for without in ("A sun with birth", "A sun with unheard words", "with the", "An sun", "A sun in the"):
+        assert guided_module._evidence(without, hints, 0.28) == float("-inf")
+
+
+def test_words_that_fit_only_together_are_no_answer_but_the_best_score_never_falls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Together w2 and w3 have the highest score; by itself w59 is the best word."""
+    monkeypatch.setattr(guided_module, "words", str.split)  # the words of the small writer have digits
+    made = writer(length=3)
+    task = Hinting(lambda text: 9.0 if text in ("w2 w3", "w3 w2") else length_of_words(text) / 9, splits=("train",))
+    outcome, events, _ = run(method(made, beams=ALL, tokens=ALL, rounds=1, weight=0.0), task, tmp_path / "run")
+    assert {"w2 w3", "w3 w2"} & set(task.asked)
+    assert set(outcome.candidates[0].prompt.text.split()).isdisjoint({"w2", "w3"})
+    best = [event.data["score_best"] for event in events]
+    assert best == sorted(best)
+    assert best[-1] == 9.0

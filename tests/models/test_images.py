@@ -19,7 +19,7 @@ from PIL import Image
 
 from pinprompt.errors import DataError, MissingExtra, ModelError
 from pinprompt.models import images
-from pinprompt.models.images import Painter, load_painter
+from pinprompt.models.images import Painter, framed, load_painter
 
 
 def save(path: Path, image: Image.Image, **options: Any) -> Path:
@@ -286,3 +286,21 @@ def test_without_diffusers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(MissingExtra, match=r"pip install .*\[diffusion\]"):
         load_painter("anything")
+
+
+def test_a_drawing_on_a_plain_ground_is_framed_in_a_square_that_it_fills() -> None:
+    wide = Image.new("RGB", (400, 200), (250, 250, 250))
+    wide.paste((200, 0, 0), (20, 80, 100, 120))
+    square = framed(wide)
+    assert square.size == (88, 88)
+    assert square.getpixel((0, 0)) == (250, 250, 250)
+    red = np.argwhere(np.asarray(square)[..., 1] == 0)
+    assert (red.min(0).tolist(), red.max(0).tolist()) == ([24, 4], [63, 83])
+    assert framed(square) is square
+
+
+def test_a_picture_without_a_plain_ground_or_without_anything_is_left_as_it_is() -> None:
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 40, 3), dtype=np.uint8))
+    blank = Image.new("RGB", (60, 40), "white")
+    assert framed(noise) is noise
+    assert framed(blank) is blank

@@ -31,6 +31,9 @@ def test_nothing_is_cut_off(browser: Any, tmp_path: Path, kind: str, width: int)
     tab.goto(page.as_uri())
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
     assert tab.evaluate(CUT) == []
+    # The numbers of a list stand to its left.
+    lists = "Array.from(document.querySelectorAll('ol')).filter((one) => getComputedStyle(one).listStyleType != 'none')"
+    assert tab.evaluate(f"{lists}.every((one) => parseFloat(getComputedStyle(one).paddingLeft) > 20)")
     context.close()
 
 

@@ -15,7 +15,7 @@ from pinprompt.answers.memo import Memo
 from pinprompt.errors import DataError, SettingError
 from pinprompt.judges.vision import SCHEMA, CaptionMarks, Rating, VisionAnswer, VisionJudge, summarise
 from pinprompt.models import clip as clip_room
-from pinprompt.models.images import load_picture
+from pinprompt.models.images import framed, load_picture
 from pinprompt.recipe.sections import Price
 from pinprompt.recipe.task_sections import InversionSettings
 from pinprompt.tasks.inversion import CONTEXTS, InversionTask
@@ -75,7 +75,7 @@ def test_it_keeps_the_contract(task: InversionTask) -> None:
 def test_scores_are_cosines_by_transformers_alone(task: InversionTask, files: list[str]) -> None:
     model, tokenizer, processor = task.clip.model, task.clip.tokenizer, task.clip.processor
     with torch.no_grad():
-        pixels = processor(images=Image.open(files[0]), return_tensors="pt")["pixel_values"]
+        pixels = processor(images=framed(Image.open(files[0])), return_tensors="pt")["pixel_values"]
         image = model.get_image_features(pixel_values=pixels).pooler_output[0]
         for text in ("red square", "a dog"):
             ids = tokenizer([text], return_tensors="pt")["input_ids"]
@@ -93,7 +93,7 @@ def test_a_score_does_not_depend_on_its_company(task: InversionTask) -> None:
 
 def test_several_pictures_are_their_mean(files: list[str]) -> None:
     many = InversionTask.build(settings(files))
-    vectors = many.clip.image_features([load_picture(Path(file)).image for file in files])
+    vectors = many.clip.image_features([framed(load_picture(Path(file)).image) for file in files])
     mean = vectors.mean(0) / vectors.mean(0).norm()
     words = many.clip.text_features(["a red square"])[0]
     assert value(many, "a red square") == pytest.approx(float(words @ mean), abs=1e-6)
@@ -298,3 +298,12 @@ def test_emoji_clip_says_whether_it_recognises_a_picture(tmp_path: Path) -> None
         for path in (known, tmp_path / "noise.png")
     ]
     assert seen == [True, False]
+
+
+def test_emoji_clip_sees_a_small_drawing_as_large_as_an_emoji(tmp_path: Path) -> None:
+    known = Image.open(Path(__file__).parents[2] / "recipes/small/noto/teapot.png").convert("RGBA")
+    small = Image.new("RGBA", (300, 200), "white")
+    small.alpha_composite(known, (20, 90))
+    small.convert("RGB").save(tmp_path / "small.png")
+    nearest = InversionTask.build(settings([str(tmp_path / "small.png")])).nearest_words(1)
+    assert nearest[0]["word"] == "teapot"

@@ -139,6 +139,6 @@ def test_blank_repeated_and_contradicting_rows_are_left_out_and_listed(tmp_path:
     data = load_data(settings)
     assert sum(sizes(data).values()) == 80
     said = " ".join(data.notes)
-    assert "2 row(s) without a text are left out (line 82, 83)" in said
-    assert "1 row(s) that repeat an earlier text are left out (line 84)" in said
-    assert "1 row(s) that give an earlier text another label are left out (line 85)" in said
+    assert "2 rows (lines 82, 83) left out: no text" in said
+    assert "1 row (line 84) left out: repeats an earlier text" in said
+    assert "1 row (line 85) left out: gives an earlier text another label" in said

@@ -380,9 +380,11 @@ def test_a_short_file_is_refused_with_what_is_needed(
         StyleTransferTask.build(settings(home, source=str(tmp_path / "few.txt")))
 
 
-def test_identical_files_are_refused_with_the_judges_accuracy(home: Path) -> None:
-    with pytest.raises(SettingError, match=r"accuracy on \d+ held-out texts is 0\.\d\d"):
-        StyleTransferTask.build(settings(home, target=str(home / "negative.txt"), force_judge=False))
+def test_identical_files_are_refused_before_a_model_is_loaded(home: Path) -> None:
+    same = {"target": str(home / "negative.txt")}
+    with pytest.raises(DataError, match=r"source texts are also target texts.*--force-judge"):
+        style_data(settings(home, **same, force_judge=False))
+    assert style_data(settings(home, **same)).halves[0][0]
 
 
 def test_texts_must_be_named(home: Path) -> None:

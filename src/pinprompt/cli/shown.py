@@ -56,7 +56,7 @@ def shown_result(result: Result) -> Iterator[Any]:
     yield table
     verdict = judge_result(data, primary)
     if verdict is not None:
-        advice = f"{verdict.advice}. " if verdict.advice else ""
+        advice = f"{verdict.advice.removesuffix('.')}. " if verdict.advice else ""
         yield Text(f"{advice}{verdict.sentence} {verdict.details}")
     readout = mapping(data.get("readout"))
     if said := reading_said(readout, len(sequence(readout.get("words")))):

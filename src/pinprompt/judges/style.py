@@ -139,7 +139,7 @@ def train_style(
             raise DataError(
                 f"a style judge needs {LEAST_LINES} different texts of each style or more; there are {len(texts)} of "
                 f"the {kind} style for it. Give more lines (50 of each style are enough), or name a classification "
-                "model as the judge."
+                "model as the judge (--set task.style=MODEL --set task.test_style=MODEL)."
             )
     random = np.random.Generator(np.random.Philox(derive(seed, "style judge")))
     sides = [
@@ -163,12 +163,11 @@ def train_style(
     made = f"logistic regression on {features.name}, {len(source)} + {len(target)} texts"
     judge.name = f"{made}, held-out accuracy {judge.accuracy:.3f}"
     if judge.accuracy < LEAST_ACCURACY and not force:
-        both = len(set(source) & set(target))
-        shared = f" {both} texts are in both files." if both else ""
         raise SettingError(
             f"the style judge cannot tell the two styles apart: its accuracy on {count} held-out texts is "
-            f"{judge.accuracy:.2f}, below {LEAST_ACCURACY}.{shared} Are source and target of different styles? More "
-            "lines help, or a classification model named as judge; `force_judge = true` uses it anyway."
+            f"{judge.accuracy:.2f}, below {LEAST_ACCURACY}. Are source and target of different styles? More lines "
+            "help, or a classification model as the judge (--set task.style=MODEL --set task.test_style=MODEL); "
+            "--force-judge uses this one anyway."
         )
     return judge
 

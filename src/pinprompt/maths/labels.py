@@ -126,9 +126,14 @@ def label_entropy(table: Ints) -> float:
 def intervals(
     labels: Ints, predicted: Ints, classes: int, metrics: Mapping[str, Callable[[Ints], Floats]], seed: int
 ) -> dict[str, tuple[float, float]]:
-    """95 % percentile bootstrap intervals over rows, the same for the same seed."""
+    """95 % percentile bootstrap intervals over rows, the same for the same seed.
+
+    Where all rows are right (or all wrong) resampling shows no uncertainty; there the exact interval of n of n
+    successes is given: its other end p has p^n = 2.5 %.
+    """
     if not len(labels):
         return dict.fromkeys(metrics, (0.0, 0.0))
+    exact = 0.025 ** (1 / len(labels))
     cells = labels * classes + predicted
     # Resampling rows is a multinomial draw of the table's cells: the same distribution, without drawing rows.
     shares = np.bincount(cells, minlength=classes * classes) / len(cells)
@@ -137,7 +142,7 @@ def intervals(
     found = {}
     for name, metric in metrics.items():
         low, high = np.percentile(metric(tables), [2.5, 97.5])
-        found[name] = (float(low), float(high))
+        found[name] = (exact, 1.0) if low == 1 else (0.0, 1 - exact) if high == 0 else (float(low), float(high))
     return found
 
 

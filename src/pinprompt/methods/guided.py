@@ -11,12 +11,13 @@ After Visually Guided Decoding (arXiv 2505.08622): a beam search without trainin
 4. Rounds repeat this with twice as many beams each. Known scores are not paid for again.
 5. The best answer is then revised: at every position, other likely tokens and no token are tried; a revision with a
    higher merit is the new answer, until there is none.
-6. If the task has scores of single words, the answer is one of which each word scores well by itself: a search can find
-   words that fit together by chance.
+6. If the task has scores of single words, these and the likelihood choose the answer, not its own score: a search can
+   find words that fit only together, by chance.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -37,11 +38,15 @@ ENDS = ("\n", ".", "!", "?")
 """Texts that end a phrase: the end of a line or sentence."""
 EVIDENCE = 0.7
 """Share of the best single word's score that each word of an answer needs."""
+PLAUSIBLE = 0.045
+"""Weight of the mean log-probability of an answer's tokens relative to the mean score of its words."""
 SMALL_WORDS = frozenset((
     "a", "an", "and", "are", "as", "at", "by", "for", "from", "in", "into", "is", "it", "its", "of", "on", "or", "over",
     "that", "the", "there", "this", "to", "two", "under", "was", "with",
 ))  # fmt: skip
-"""Words that need no evidence."""
+"""Words that need no evidence, and cannot end an answer."""
+MISFIT = re.compile(r"\ban [^aeiouh]|\ba [aeio]")
+"""An article before the wrong sound; "h" and "u" have both."""
 
 
 @dataclass(frozen=True)
@@ -170,11 +175,12 @@ class _Decoding:
         best = self._best(len(self.answers))
         if hints := dict(self.search.task.hints()) if isinstance(self.search.task, Hinting) else {}:
             bar = EVIDENCE * max(hints.values())
-            best.sort(key=lambda answer: not _supported(answer.prompt.text, hints, bar))
+            best.sort(key=lambda answer: -(_evidence(answer.prompt.text, hints, bar) + PLAUSIBLE * answer.likelihood))
         best = best[:count]
         candidates = [Candidate(answer.prompt, "guided", answer.score) for answer in best]
         finalists = None if "dev" in self.search.splits else [Finalist(one, None) for one in candidates]
-        return Outcome(candidates, stopped, self.trials.step, {"rounds": self.round}, finalists)
+        chosen = {"chosen_by": "each word by itself, and by how likely the text is"} if hints else {}
+        return Outcome(candidates, stopped, self.trials.step, {"rounds": self.round, **chosen}, finalists)
 
     def _grown(self) -> list[Beam]:
         """Every beam with each of its most likely tokens, the most likely first.
@@ -278,8 +284,6 @@ class _Decoding:
         self.trials.tell(
             self.trials.step,
             [beam.score for beam in scored],
-            score_best=round(best.score, 6),
-            best_prompt=best.prompt.text,
             likelihood=round(best.likelihood, 6),
             round=self.round,
             beams=len(self.beams),
@@ -309,10 +313,12 @@ class _Decoding:
         self.answers = {answer.prompt.text: answer for answer in answers}
 
 
-def _supported(text: str, hints: Mapping[str, float], bar: float) -> bool:
-    """Whether a text has words with evidence, and none without."""
-    telling = [word for word in words(text.lower()) if word not in SMALL_WORDS]
-    return bool(telling) and all(hints.get(word, float("-inf")) >= bar for word in telling)
+def _evidence(text: str, hints: Mapping[str, float], bar: float) -> float:
+    """The mean score of a text's words by themselves; -inf if one is below the bar or the text is not well formed."""
+    said = words(text.lower())
+    found = [hints.get(word, float("-inf")) for word in said if word not in SMALL_WORDS]
+    whole = bool(found) and said[-1] not in SMALL_WORDS and not MISFIT.search(" ".join(said))
+    return sum(found) / len(found) if whole and min(found) >= bar else float("-inf")
 
 
 def _ends(writer: Writer) -> list[int]:

@@ -28,6 +28,8 @@ MAX_BYTES = 200_000_000
 MAX_ASPECT = 100
 """Maximum aspect ratio: models scale the shorter side up to theirs, so a line of pixels would grow to gigabytes."""
 MAX_PICTURES = 1000
+PLAIN, FILLED, MARGIN = 16, 0.88, 0.05
+"""Levels by which a plain ground may vary, the share of a square that an emoji fills, and the margin of `framed`."""
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif")
 # Only these decoders are used, whatever the file claims to be: fewer parsers for untrusted bytes.
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF")
@@ -67,6 +69,33 @@ def looks_photographed(image: Image) -> bool:
     even = float(np.mean([(change <= 2).mean() for change in changes]))
     colours = len(np.unique((pixels >> 4).reshape(-1, 3), axis=0))
     return bool(edges.std(0).max() > 35 or (even < 0.45 and colours > 150))
+
+
+def framed(image: Image) -> Image:
+    """A drawing on a plain ground as emoji are drawn: in the middle of a square that it fills but for a small margin.
+
+    Anything else is returned as it is: a picture without a plain ground, or a square one that is filled already.
+    """
+    import numpy as np
+    import PIL.Image
+
+    pixels = np.asarray(image).astype(int)
+    edges = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
+    ground = np.median(edges, axis=0)
+    drawn = np.abs(pixels - ground).max(-1) > PLAIN
+    if not drawn.any() or (np.abs(edges - ground).max(-1) > PLAIN).mean() > 0.5:
+        return image
+    (top, bottom), (left, right) = (
+        (found[0], found[-1] + 1) for found in (np.flatnonzero(drawn.any(1)), np.flatnonzero(drawn.any(0)))
+    )
+    longest = max(bottom - top, right - left)
+    if image.width == image.height and longest >= FILLED * image.width:
+        return image
+    side = round(longest * (1 + 2 * MARGIN))
+    square = PIL.Image.new("RGB", (side, side), tuple(ground.astype(int).tolist()))
+    part = image.crop((left, top, right, bottom))
+    square.paste(part, ((side - part.width) // 2, (side - part.height) // 2))
+    return square
 
 
 def find_pictures(given: Sequence[str]) -> list[Path]:

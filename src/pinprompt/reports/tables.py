@@ -189,16 +189,19 @@ def _significance(table: ScoreTable) -> Grid | None:
     for contrast in table.contrasts:
         found = contrast.difference
         name = f"{contrast.row} against {contrast.baseline}, {contrast.column}"
-        if found is None:
-            rows.append((name, (Spot(NONE), Spot(NONE), Spot(NONE), Spot("too few pairs"))))
+        if found is None or found.pairs < FEWEST:  # the interval of two pairs is their range, and no p-value agrees
+            pairs, difference = ("", NONE) if found is None else (f" ({found.pairs})", amount(table.metric, found.mean))
+            rows.append((name, (Spot(difference), Spot(NONE), Spot(NONE), Spot(f"too few pairs{pairs}"))))
             continue
         interval = f"[{amount(table.metric, found.low)}, {amount(table.metric, found.high)}]"
-        enough = "yes" if found.significant else "no" if found.pairs >= FEWEST else f"too few pairs ({found.pairs})"
+        enough = "yes" if found.significant else "no"
         rows.append(
             (name, (Spot(amount(table.metric, found.mean)), Spot(interval), Spot(f"{found.p:.3f}"), Spot(enough)))
         )
     heads = ("row", "difference", "95 % interval", "p", "significant")
-    note = f"Paired bootstrap over splits (over seeds where there is one split); below {FEWEST} pairs none is reported."
+    note = (
+        f"Paired bootstrap over splits (over seeds where there is one split); fewer than {FEWEST} pairs are not tested."
+    )
     return Grid(f"{table.title}: the best against the second", heads, tuple(rows), note)
 
 

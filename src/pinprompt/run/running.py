@@ -460,7 +460,8 @@ def found_by(recipe: Recipe, outcome: Outcome, best: Finalist | None, prompts: i
         made = "made of labelled examples" if source == IN_CONTEXT else "a fixed prompt"
         return f"{made} ({source}); nothing was searched"
     if source in by_hand:
-        return f"the {source} prompt: none of {prompts - 1:,} others scored better"
+        others = f": none of {prompts - 1:,} others scored better" if prompts > 1 else "; no other was tried"
+        return f"the {source} prompt{others}"
     if row_of(recipe.method).kind == "rl":
         updates = int(outcome.extras.get("updates", 0))
         way = "the greedy prompt" if source == "greedy" else "a prompt sampled"
@@ -468,8 +469,8 @@ def found_by(recipe: Recipe, outcome: Outcome, best: Finalist | None, prompts: i
             never = "is never trained" if row_of(recipe.method).control_of else "had learned nothing yet"
             return f"{way} from a policy that {never}: the best of {prompts:,} prompts, no update was made"
         return f"{way} from a policy that made {updates:,} updates: the best of {prompts:,} prompts"
-    rows = f" by {best.rows:,} rows" if best.rows else ""
-    return f"the best of {prompts:,} prompts{rows} ({recipe.method})"
+    by = outcome.extras.get("chosen_by") or (f"{best.rows:,} rows" if best.rows else "")
+    return f"the best of {prompts:,} prompts{by and f' by {by}'} ({recipe.method})"
 
 
 def readout_in(evaluation: Evaluation | None) -> dict[str, Any]:
@@ -560,9 +561,10 @@ def _tokens(
         evaluator.score(new, report=True)
     worth = {one.text: score.value for one in asked if (score := evaluator.known(one, "train"))}
     scores = {"score_with": worth[prompt.text] if other_rows else found.score}
-    made = []
+    made, by = [], outcome.extras.get("chosen_by")
     for part, text in zip(parts, rest, strict=True):
-        stays = {"stays": why} if text and (why := _why_it_stays(search, prompt, Prompt(text))) else {}
+        why = _why_it_stays(search, prompt, Prompt(text)) if text else ""
+        stays = {"stays": f"kept: the words were chosen by {by}" if by else why} if why else {}
         made.append({**part, **scores, "score_without": worth.get(text), **stays})
     return made
 
@@ -578,7 +580,9 @@ def _why_it_stays(search: Search, prompt: Prompt, shorter: Prompt) -> str:
         return ""
     gain, chosen = np.concatenate(gains), len(gains) > 1
     count = len(gain)
-    error = gain.std(ddof=1) / math.sqrt(count) if count > 1 else math.inf
+    if count == 1:
+        return "kept: the search did not try the prompt without it"
+    error = gain.std(ddof=1) / math.sqrt(count)
     where = f"the {count:,} rows that choose" if chosen else f"{count:,} training rows"
     if gain.mean() <= error:
         return f"kept: on {where} its removal gains {gain.mean():.1f}, less than the standard error ({error:.1f})"

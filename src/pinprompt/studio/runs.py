@@ -26,7 +26,7 @@ from pinprompt.reports import report_parts
 from pinprompt.run.verdict import judge_result, reported_split
 from pinprompt.studio.guard import Refused
 from pinprompt.values import Answers
-from pinprompt.wording import metric, plain, text, title
+from pinprompt.wording import metric, plain, text, title, where
 
 DEPTH = 4
 MAX_CARDS = 5000
@@ -230,7 +230,7 @@ def _card(place: Place, busy: bool) -> Card:
         **common,
         prompt=text(result.get("prompt") or "", 300).strip(),
         figure=metric(name if split else "score", value),
-        figure_name=(f"{title(text(name, 40))} on {split}" if split else "score")
+        figure_name=(f"{title(text(name, 40))} {where(split, result.get('task'))}" if split else "score")
         + (", not recognised" if result.get("recognised") is False else ""),
         interval=f"{shown[0]} to {shown[1]}" if shown else "",
         value=value,

@@ -14,7 +14,7 @@ import numpy as np
 
 from pinprompt.errors import SettingError
 from pinprompt.models.clip import EMOJI_CLIP, Clip, load_clip
-from pinprompt.models.images import Picture, data_uri, load_pictures, looks_photographed
+from pinprompt.models.images import Picture, data_uri, framed, load_pictures, looks_photographed
 from pinprompt.recipe.task_sections import InversionSettings
 from pinprompt.tasks.protocol import Draft, Shown, TaskInfo
 from pinprompt.values import Answers, Draw, Evaluation, Floats, Prompt, Row
@@ -69,7 +69,8 @@ class InversionTask(Shown):
         self.settings, self.clip, self.pictures = settings, clip, list(pictures)
         if not self.pictures:
             raise SettingError("the inversion task has no picture; name a file, several files, or a folder (images).")
-        images = [picture.image for picture in self.pictures]
+        seen = framed if clip.name == EMOJI_CLIP else lambda image: image
+        images = [seen(picture.image) for picture in self.pictures]
         self.each = clip.image_features(images)
         self.target = clip.target(images)
         self.rows = (Row("train", 0, key="target"),)
@@ -228,5 +229,5 @@ def _notes(clip: Clip, pictures: Sequence[Picture]) -> tuple[str, ...]:
 
 def _fingerprint(settings: InversionSettings, clip: Clip, pictures: Sequence[Picture]) -> str:
     """Changes with the model, the pictures, their order (which affects rounding), and the treatment of long prompts."""
-    parts = ["inversion 2", clip.name, clip.revision, settings.overlong, *(picture.sha256 for picture in pictures)]
+    parts = ["inversion 3", clip.name, clip.revision, settings.overlong, *(picture.sha256 for picture in pictures)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()

@@ -210,15 +210,17 @@ def _oddities(path: str, rows: Sequence[Example], blanks: Sequence[int]) -> list
     other = [row for row in rows if first[row.text.strip()].label != row.label]
     again = [row for row in rows if first[row.text.strip()] is not row and row not in other]
     kinds = (
-        ("without a text", blanks),
-        ("that repeat an earlier text", [row.line for row in again]),
-        ("that give an earlier text another label", [row.line for row in other]),
+        ("no text", blanks),
+        ("repeats an earlier text", [row.line for row in again]),
+        ("gives an earlier text another label", [row.line for row in other]),
     )
-    return [f"{path}: {len(lines)} row(s) {what} are left out ({_lines(lines)})" for what, lines in kinds if lines]
+    return [f"{path}: {_lines(lines)} left out: {what}" for what, lines in kinds if lines]
 
 
 def _lines(lines: Sequence[int]) -> str:
-    return f"line {', '.join(map(str, lines[:10]))}{', ...' if len(lines) > 10 else ''}"
+    """How many lines, and which: "2 rows (lines 3, 5)"."""
+    s = "" if len(lines) == 1 else "s"
+    return f"{len(lines)} row{s} (line{s} {', '.join(map(str, lines[:10]))}{', ...' if len(lines) > 10 else ''})"
 
 
 def _proposed(settings: ClassificationSettings) -> dict[str, tuple[str, ...]]:

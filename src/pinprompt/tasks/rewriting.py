@@ -187,7 +187,9 @@ def build_judges(
     other = part if fluency == PERPLEXITY and part else writer if task_lm is None else None
     lm = task_lm if other is None else LanguageModel(*load_causal_lm(other, device), name=_named(other))
     if lm is None:
-        raise SettingError("a remote model gives no perplexity; set task.fluency to perplexity#model, a local model")
+        raise SettingError(
+            "a remote model gives no perplexity; name a local model for it: --set task.fluency=perplexity#smollm2"
+        )
     read = Embedding(encoder)
     search = _style(settings, data, settings.style, known, read, first, device)
     report = _style(settings, data, settings.test_style, known, Together([read, Words()]), second, device)

@@ -156,6 +156,14 @@ def _divide(
             "judges and leave texts to search and to choose on (2 with style judges that are named)",
             path=settings.source or settings.data,
         )
+    trained = TRAINED in (settings.style, settings.test_style)
+    shared = len(set(lines) & set(wanted))
+    if trained and not settings.force_judge and shared > min(len(lines), len(wanted)) / 2:
+        raise DataError(
+            f"{shared} of the {len(lines)} source texts are also target texts, so no judge can tell the styles apart; "
+            "give texts of two different styles (--force-judge uses these anyway)",
+            path=settings.source or settings.data,
+        )
     few = max(1, len(lines) // 5)  # in a short file no part takes more than a fifth
     # The pool to draw from; every method except Q-learning takes the first `sources` of them.
     train = few if settings.draw == "step" else min(settings.sources, few)
@@ -168,7 +176,6 @@ def _divide(
         split["test"] = tested
     rest, most = lines[cuts[2] :], settings.judge_lines
     halves = tuple((rest[side::2][:most], wanted[side::2][:most]) for side in (0, 1))
-    trained = TRAINED in (settings.style, settings.test_style)
     if trained and min(len(texts) for half in halves for texts in half) < LEAST_LINES:
         raise DataError(
             f"there are {len(lines)} different texts in the source style and {len(wanted)} in the target style, too "

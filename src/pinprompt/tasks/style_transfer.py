@@ -43,6 +43,12 @@ from pinprompt.tasks.rewriting import (
 from pinprompt.tasks.style_data import StyleData, style_data
 from pinprompt.values import Answers, Draw, Evaluation, Floats, Prompt, Row, derive
 
+SCORE_IS = {
+    "mean": "A score is the mean of content and style of the best rewrites, from 0 to 100. "
+    "J is the mean of content times style times fluency by the report's judges.",
+    "gain": "A score is content times the gain in style over the text, for the best rewrites, from 0 to 100. "
+    "J is the mean of content times style times fluency by the report's judges.",
+}
 MAX_REWRITES_SHOWN = 100
 """The most rewrites in an evaluation's table."""
 DRAFTS = (
@@ -113,7 +119,7 @@ class StyleTransferTask(Shown):
             name="style-transfer",
             fingerprint=hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16],
             primary="j",
-            score_is="A score is the mean over texts of content and style of their rewrites, from 0 to 100.",
+            score_is=SCORE_IS[settings.reward],
             stochastic=True,
             # Together, since one prompt alone leaves most rows of a pass empty. With a server one at a time, so that
             # each prompt has its own bill; its requests are still sent in parallel.
