@@ -350,6 +350,21 @@ def test_what_follows_the_checkpoint_waits_and_nothing_is_removed(tmp_path: Path
     assert later.waiting("ab", "", (2, 3)).rows == (2, 3)
 
 
+def test_tokens_are_counted_once_however_often_a_run_is_killed(tmp_path: Path) -> None:
+    path, prompt = tmp_path / "answers.jsonl", prompts("ab")[0]
+    first = tabled(path)
+    first.add(prompt, Answers((0, 1), np.array([0.0, 0.1]), {}, (10, 2)), "", 0, False, SPENT)
+    first.log.close()  # type: ignore[union-attr]
+    again = tabled(path)  # asked about a row more: its own answers are new, the others were waiting
+    new = Answers((2,), np.array([0.2]), {}, (5, 1))
+    again.add(prompt, again.waiting("ab", "", (0, 1, 2)).joined(new), "", 0, False, SPENT)
+    again.log.close()  # type: ignore[union-attr]
+    for lines in ((), again.position()["lines"]):
+        later = tabled(path, lines)
+        known = later.waiting("ab", "", (0, 1, 2)) if not lines else later.get("ab")
+        assert (known.rows, known.tokens) == ((0, 1, 2), (15, 3))
+
+
 def test_a_line_that_is_asked_for_in_parts_is_lost_in_none(tmp_path: Path) -> None:
     """The resumed search may ask on some of a line's rows: at any checkpoint after that, every cell is there."""
     path = tmp_path / "answers.jsonl"

@@ -150,14 +150,17 @@ class Table:
         """Make answers part of the run; those that are not on disk yet are written, with further facts about them."""
         key = (draw, prompt.text)
         self._enter(prompt, answers, draw, request, report)
-        left = set(answers.rows)
+        left, (tokens_in, tokens_out) = set(answers.rows), answers.tokens
         for number, known in list(self._waiting.get(key, {}).items()):
             if set(known.rows) <= left:
                 del self._waiting[key][number]
                 self._count(number)
                 left -= set(known.rows)
+                # Its line has its tokens: only those of the others are written.
+                tokens_in, tokens_out = tokens_in - known.tokens[0], tokens_out - known.tokens[1]
         if left and self.log is not None:
-            new = replace(answers.part(tuple(row for row in answers.rows if row in left)), tokens=answers.tokens)
+            rows = tuple(row for row in answers.rows if row in left)
+            new = replace(answers.part(rows), tokens=(max(0, tokens_in), max(0, tokens_out)))
             line = {"request": request, "report": report, "draw": draw, "text": prompt.text, "ids": list(prompt.ids)}
             written = pack_answers(new)
             if self.private:
