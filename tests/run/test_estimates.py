@@ -224,3 +224,14 @@ def test_guided_reads_a_prefix_once_for_all_of_its_continuations(monkeypatch: py
         recipe = recipe.model_copy(update={"budget": recipe.budget.model_copy(update={"calls": 1000})})
         cost = estimating.cost_of(recipe, task)
         assert estimating._writing(recipe, task, "cpu", cost) == estimating.PROBES + prompts
+
+
+def test_minutes_include_the_report_where_outputs_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search gets its share of all calls, and at most two fifths of the minutes."""
+    monkeypatch.setattr(estimating, "billed", lambda task: None)
+    monkeypatch.setattr(estimating, "_report", lambda *_: [SimpleNamespace(calls=300)])
+    task: Any = SimpleNamespace(info=SimpleNamespace(stochastic=True))
+    for calls, minutes in ((100, 0.75), (9_000, 1.2)):
+        monkeypatch.setattr(estimating, "cost_of", lambda *_, calls=calls: SimpleNamespace(calls=calls))
+        recipe = recipes.Recipe.model_validate({"task": {"kind": "style-transfer"}, "budget": {"minutes": 3}})
+        assert estimating.with_report_inside(recipe, task).budget.minutes == pytest.approx(minutes)

@@ -313,17 +313,21 @@ def report_cost(recipe: Recipe, task: Task, cost: Cost) -> Amounts:
     return most
 
 
+SEARCHING = 0.4
+"""The search's largest share of `budget.minutes`, where these include the report."""
+
+
 def with_report_inside(recipe: Recipe, task: Task, method: Any = None) -> Recipe:
     """For a model behind an API, `budget.calls` is all that is sent: the search gets what the report leaves.
 
-    Where outputs are sampled, the report takes about as long as the search: there `budget.minutes` are for both, by
+    Where outputs are sampled, the report takes at least as long as the search: there `budget.minutes` are for both, by
     their calls. Also if no report is wanted yet, so that the same search is continued when it is.
     """
     limits = recipe.budget
     if task.info.stochastic and billed(task) is None and limits.minutes is not None:
         cost = cost_of(recipe, task, method)
         report = sum(asked.calls for asked in _report(recipe, task, True, method))
-        share = min(0.5, (cost.calls or 1) / max(1, (cost.calls or 1) + report))
+        share = min(SEARCHING, (cost.calls or 1) / max(1, (cost.calls or 1) + report))
         shorter = limits.model_copy(update={"minutes": limits.minutes * share})
         return recipe.model_copy(update={"budget": shorter})
     if billed(task) is None or limits.calls is None or limits.total_calls is not None:
