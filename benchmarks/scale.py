@@ -246,7 +246,8 @@ def limited(
     def build() -> Any:
         mine = len(stopped)
         door = _Line(server, lambda: len(stopped) == mine)
-        client = RemoteClient(settings, "simulated", next(number), door.sleep, clock.time, door)
+        client = RemoteClient(settings, "simulated", next(number), door.sleep, clock.time)
+        client._door = door  # type: ignore[assignment]  # the simulated server in place of connections
         return _AskingTask(client, rows)
 
     scores = list[Answers]()

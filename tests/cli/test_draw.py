@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from pinprompt.cli import app
 from pinprompt.models.clip import load_clip
+from pinprompt.models.images import framed
 from tests.cli.inversion_runs import invert, picture
 from tests.models import test_images
 
@@ -39,11 +40,11 @@ def test_pictures_lie_in_the_run_folder_with_their_similarity(drawn: tuple[Path,
     run, answer = drawn
     assert [path.name for path in sorted((run / "drawings").iterdir())] == ["0.png", "1.png"]
     clip = load_clip("emoji-clip")
-    target = clip.image_features([Image.open(run.parent / "red.png").convert("RGB")])[0]
+    target = clip.image_features([framed(Image.open(run.parent / "red.png").convert("RGB"))])[0]
     for row in answer["drawings"]:
         with Image.open(run / "drawings" / row["name"]) as image:
             assert image.size == (32, 32)
-            [vector] = clip.image_features([image.convert("RGB")])
+            [vector] = clip.image_features([framed(image.convert("RGB"))])
         assert row["similarity"] == pytest.approx(float(vector @ target), abs=1e-4)
     kept = json.loads((run / "result.json").read_text())
     assert kept["prompt"], "the rest of the result stays"

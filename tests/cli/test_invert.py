@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 
 from pinprompt.cli import app
 from pinprompt.models.clip import load_clip
+from pinprompt.models.images import framed
 from tests.cli.inversion_runs import picture
 from tests.house.tiny import make_lm
 
@@ -142,7 +143,7 @@ def test_a_folder_is_its_mean_and_a_ban_holds_for_everything(writer: Path, tmp_p
     assert len(explored) > 40
     assert not [text for text in explored if re.search(r"\b(moon|red|blue cat)\b", text, re.IGNORECASE)]
     clip = load_clip("emoji-clip")
-    each = clip.image_features([Image.open(file).convert("RGB") for file in sorted(files)])
+    each = clip.image_features([framed(Image.open(file).convert("RGB")) for file in sorted(files)])
     centre = torch.nn.functional.normalize(each.mean(0), dim=0)
     [vector] = clip.text_features([answer["prompt"]])
     assert answer["train"]["similarity"] == pytest.approx(float(vector @ centre), abs=1e-5)
@@ -200,7 +201,7 @@ def test_the_report_explains_the_answer(writer: Path, tmp_path: Path) -> None:
     front = page.split("Score against readability")[1].split("</figure>")[0]
     assert front.count("<circle") >= 2, "the prompts are drawn as points"
     clip = load_clip("emoji-clip")
-    [vector] = clip.image_features([Image.open(target).convert("RGB")])
+    [vector] = clip.image_features([framed(Image.open(target).convert("RGB"))])
     words_found = answer["prompt"].split()
     assert len(answer["tokens"]) == 3
     for place, token in enumerate(answer["tokens"]):

@@ -69,8 +69,7 @@ class InversionTask(Shown):
         self.settings, self.clip, self.pictures = settings, clip, list(pictures)
         if not self.pictures:
             raise SettingError("the inversion task has no picture; name a file, several files, or a folder (images).")
-        seen = framed if clip.name == EMOJI_CLIP else lambda image: image
-        images = [seen(picture.image) for picture in self.pictures]
+        images = self._as_seen([picture.image for picture in self.pictures])
         self.each = clip.image_features(images)
         self.target = clip.target(images)
         self.rows = (Row("train", 0, key="target"),)
@@ -147,7 +146,12 @@ class InversionTask(Shown):
 
     def image_similarities(self, images: Sequence[Image]) -> list[float]:
         """Cosines of other pictures (such as drawings) with the target."""
-        return [float((vector * self.target).sum()) for vector in self.clip.image_features(images)]
+        vectors = self.clip.image_features(self._as_seen(images))
+        return [float((vector * self.target).sum()) for vector in vectors]
+
+    def _as_seen(self, images: Sequence[Image]) -> list[Image]:
+        """Pictures as the model reads them; `emoji-clip` knows drawings that fill a square."""
+        return [framed(image) for image in images] if self.clip.name == EMOJI_CLIP else list(images)
 
     def context(self) -> str:
         """A context after which a description of a picture in the chosen style is likely."""
