@@ -170,7 +170,7 @@ def make(shape: Shape, target: Target = "bootstrap", seed: int = 0, **settings: 
         kept: Tensor = logits >= logits.topk(shape.k).values[:, -1:]
         return kept
 
-    tree = PrefixTree(Reader(frozen, [], shape.length, rows=64), keep, shape.vocabulary)
+    tree = PrefixTree(Reader(frozen, [], shape.length, batch=64), keep, shape.vocabulary)
     writer = Writer(frozen, vocabulary=cast(Any, None), tree=tree, psi=Adapter(shape.dim, shape.hidden, seed))
     prefixes: list[Prefix] = [()] * shape.sequences
     for depth in range(shape.length):
@@ -222,8 +222,8 @@ def masks_seconds(batch: Batch) -> float:
     prefixes, _ = distinct_prefixes(batch.ids)
     states = tree.states(prefixes)
     start = time.perf_counter()
-    for first in range(0, len(prefixes), tree.reader.rows):
-        part = slice(first, first + tree.reader.rows)
+    for first in range(0, len(prefixes), tree.reader.batch):
+        part = slice(first, first + tree.reader.batch)
         np.packbits(tree.keep(prefixes[part], states[part]).numpy(), bitorder="little")
     return time.perf_counter() - start
 

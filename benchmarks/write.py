@@ -146,8 +146,8 @@ def plain(writer: Writer, batch: int, generator: torch.Generator, k: int) -> lis
     backbone = writer.backbone
     ignorable = Ignorable(backbone, writer.vocabulary, k)
     written: list[tuple[int, ...]] = []
-    for first in range(0, batch, writer.rows):
-        count = min(writer.rows, batch - first)
+    for first in range(0, batch, writer.batch):
+        count = min(writer.batch, batch - first)
         ids: list[tuple[int, ...]] = [()] * count
         cache = backbone.growing_cache()
         given = torch.tensor([writer.tree.reader.start] * count, device=backbone.device)

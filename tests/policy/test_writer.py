@@ -26,7 +26,7 @@ def _no_ban_list(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def writer_of(backbone: Backbone, spread: float = 0.3, tree: bool = True, **given: Any) -> Writer:
     """A writer whose psi has learnt something: weights large enough for Q to differ from state to state."""
-    given = {"length": 4, "k": 30, "hidden": 8, "rows": 4, **given}
+    given = {"length": 4, "k": 30, "hidden": 8, "batch": 4, **given}
     writer = Writer.build(PolicySettings(**given), "It was", backbone=backbone, tree=tree)
     generator = torch.Generator().manual_seed(9)
     with torch.no_grad():
@@ -237,7 +237,7 @@ def test_fewer_than_one_prompt_is_refused(make: Callable[[str], Backbone], count
 
 
 def test_a_prompt_cannot_end_before_its_beginning(make: Callable[[str], Backbone]) -> None:
-    writer = Writer.build(PolicySettings(length=4, k=30, hidden=8, rows=4), backbone=make("gpt2"))
+    writer = Writer.build(PolicySettings(length=4, k=30, hidden=8, batch=4), backbone=make("gpt2"))
     for start, end in (((5, 6), 2), ((5,), 9)):
         with pytest.raises(SettingError, match=f"cannot have {end}"):
             writer.lm_continue([start], [end], torch.Generator().manual_seed(0))

@@ -231,7 +231,7 @@ class WordTask:
 
 def writer(**settings: Any) -> Writer:
     """A small writer with made-up words."""
-    asked = {"length": 3, "k": None, "rows": 4, "hidden": 8, **settings}
+    asked = {"length": 3, "k": None, "batch": 4, "hidden": 8, **settings}
     return Writer.build(PolicySettings(**asked), backbone=random_backbone(60, dim=16))
 
 

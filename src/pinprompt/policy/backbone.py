@@ -32,7 +32,7 @@ BLOCK = 2048
 class BufferedLayer(DynamicLayer):  # type: ignore[misc]
     """Keys and values of one layer in a fixed-size buffer that is written in place.
 
-    `keys`/`values` are [rows, heads, room, dim]; the first `filled` positions are valid. Layers with a sliding window
+    `keys`/`values` are [batch, heads, room, dim]; the first `filled` positions are valid. Layers with a sliding window
     use it too: the model's own mask applies the window, as long as the cache reports that it holds everything.
     """
 

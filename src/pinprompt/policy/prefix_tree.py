@@ -21,7 +21,7 @@ from torch import Tensor
 from pinprompt.policy.reader import Prefix, Reader
 
 Keep = Callable[[Sequence[Prefix], Tensor], Tensor]
-"""From n prefixes and their states [rows, d] (padded) to the kept sets, bool [n, V]."""
+"""From n prefixes and their states [batch, d] (padded) to the kept sets, bool [n, V]."""
 
 
 BOOKKEEPING = 512
@@ -72,8 +72,8 @@ class PrefixTree:
     def packed(self, prefixes: Sequence[Prefix]) -> Tensor:
         """Kept sets as they are stored, uint8 [n, ceil(V/8)]: an eighth of the memory."""
         nodes = self._nodes_of(prefixes)
-        rows = np.stack([_packed(nodes[prefix]) for prefix in prefixes])
-        return torch.from_numpy(rows).to(self.reader.backbone.device)
+        kept = np.stack([_packed(nodes[prefix]) for prefix in prefixes])
+        return torch.from_numpy(kept).to(self.reader.backbone.device)
 
     def look(self, prefixes: Sequence[Prefix]) -> tuple[Tensor, Tensor]:
         """States [n, d] and kept sets [n, V]."""
@@ -101,10 +101,10 @@ class PrefixTree:
         return found
 
     def prompts_at_once(self) -> int:
-        """The number of prompts whose prefixes all fit in half of the memory; at least the rows of one pass."""
+        """The number of prompts whose prefixes all fit in half of the memory; at least those of one pass."""
         if self._root is None:
             self._plant()
-        return max(self.reader.rows, min(1024, self.limit // 2 // (self._node_bytes * self.reader.length)))
+        return max(self.reader.batch, min(1024, self.limit // 2 // (self._node_bytes * self.reader.length)))
 
     def clear(self) -> None:
         """Drop all nodes."""
@@ -139,7 +139,7 @@ class PrefixTree:
         new: set[Prefix] = set()
         for prefix in sorted(wanted):
             path = {prefix[:end] for end in range(1, len(prefix) + 1)} - new
-            if len(chunk) >= self.reader.rows and len(new) + len(path) > room:
+            if len(chunk) >= self.reader.batch and len(new) + len(path) > room:
                 yield chunk
                 chunk, new = [], set()
                 path = {prefix[:end] for end in range(1, len(prefix) + 1)}
@@ -155,12 +155,12 @@ class PrefixTree:
         self._trim(self.limit - self._node_bytes * sum(map(len, missing.values())), set(wanted))
         for depth in sorted(missing):
             level = list(missing[depth])
-            for first in range(0, len(level), self.reader.rows):
-                batch = level[first : first + self.reader.rows]
+            for first in range(0, len(level), self.reader.batch):
+                batch = level[first : first + self.reader.batch]
                 states, own = self.reader.step(batch, self._own)
-                for row, prefix in enumerate(batch):
+                for slot, prefix in enumerate(batch):
                     # Clones: a view would keep the whole pass alive when its neighbours are dropped.
-                    node = Node(states[row].clone(), None if own is None else own[row].clone())
+                    node = Node(states[slot].clone(), None if own is None else own[slot].clone())
                     self._nodes[prefix] = node
                     self.used += node.bytes
                 self.misses += len(batch)
@@ -171,11 +171,11 @@ class PrefixTree:
     def _filter(self, wanted: Sequence[Prefix]) -> None:
         """Compute the missing kept sets of a chunk, in passes of the reader's shape."""
         bare = [prefix for prefix in wanted if self._node(prefix).kept is None]
-        rows = self.reader.rows
-        for first in range(0, len(bare), rows):
-            batch = bare[first : first + rows]
+        size = self.reader.batch
+        for first in range(0, len(bare), size):
+            batch = bare[first : first + size]
             nodes = [self._node(prefix) for prefix in batch]
-            states = torch.stack([nodes[min(row, len(nodes) - 1)].state for row in range(rows)])
+            states = torch.stack([nodes[min(slot, len(nodes) - 1)].state for slot in range(size)])
             before = sum(node.bytes for node in nodes)
             self._fill(nodes, batch, states)
             self.used += sum(node.bytes for node in nodes) - before
@@ -185,8 +185,8 @@ class PrefixTree:
     def _fill(self, nodes: Sequence[Node], prefixes: Sequence[Prefix], states: Tensor) -> None:
         """Set the nodes' kept sets."""
         kept = self.keep(prefixes, states)
-        for row, node in enumerate(nodes):
-            node.kept = np.packbits(kept[row].cpu().numpy(), bitorder="little")
+        for place, node in enumerate(nodes):
+            node.kept = np.packbits(kept[place].cpu().numpy(), bitorder="little")
 
     def _plant(self) -> None:
         """Read the empty prefix, the ancestor of all others; it is never dropped."""

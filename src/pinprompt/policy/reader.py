@@ -1,7 +1,7 @@
-"""Reading prefixes in passes of one fixed shape: always `rows` rows of one token.
+"""Reading prefixes in passes of one fixed shape: always `batch` prefixes of one token.
 
-On a CPU a row's result is bit-identical whatever else is in its batch, as long as the number of rows is the same. So a
-state depends on its prefix alone: not on the rest of the batch, its row, or what was read earlier.
+On a CPU a slot's result is bit-identical whatever else is in its batch, as long as the number of slots is the same.
+So a state depends on its prefix alone: not on the rest of the batch, its slot, or what was read earlier.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Prefix = tuple[int, ...]
 class Reader:
     """Computes states of prefixes after fixed start ids.
 
-    The buffers [rows, heads, places, dim] of each layer hold the start's keys and values. A row keeps the path that it
-    read last, so a prefix that extends this path needs no copy.
+    The buffers [batch, heads, places, dim] of each layer hold the start's keys and values. A slot keeps the path
+    that it read last, so a prefix that extends this path needs no copy.
     """
 
-    def __init__(self, backbone: Backbone, start: Sequence[int], length: int, rows: int) -> None:
-        self.backbone, self.length, self.rows = backbone, length, rows
+    def __init__(self, backbone: Backbone, start: Sequence[int], length: int, batch: int) -> None:
+        self.backbone, self.length, self.batch = backbone, length, batch
         self.start = list(start)
         # A state is asked for before each of the `length` tokens, so the last token itself is never read.
         self.places = len(self.start) + length - 1
@@ -41,8 +41,8 @@ class Reader:
         return sum(tensor[0, :, 0].nbytes for layer in self._layers for tensor in layer)
 
     def forget(self) -> None:
-        """Forget which path each row holds."""
-        self._held = [() for _ in range(self.rows)]
+        """Forget which path each slot holds."""
+        self._held = [() for _ in range(self.batch)]
 
     def root(self) -> Tensor:
         """The state [1, d] of the empty prefix: the start ids, read in a separate pass."""
@@ -58,39 +58,39 @@ class Reader:
         return state
 
     def step(self, prefixes: Sequence[Prefix], known: Callable[[Prefix], Tensor]) -> tuple[Tensor, Tensor | None]:
-        """States [rows, d] of at most `rows` prefixes of one depth (the rest is padding), and their own keys/values.
+        """States [batch, d] of at most `batch` prefixes of one depth (the rest is padding), and their own keys/values.
 
         `known` returns a shorter prefix's own keys and values [size], as an earlier step gave them. The new ones are
         [n, size], or None if nothing will be read after these prefixes.
         """
         depth = len(prefixes[0])
         if not self.backbone.incremental:
-            padded = [prefixes[min(row, len(prefixes) - 1)] for row in range(self.rows)]
+            padded = [prefixes[min(slot, len(prefixes) - 1)] for slot in range(self.batch)]
             ids = torch.tensor([[*self.start, *prefix] for prefix in padded], device=self.backbone.device)
             return self.backbone.read(ids), None
         order = self._place(prefixes, known)
-        tokens = [prefixes[0][-1]] * self.rows
-        for prefix, row in zip(prefixes, order, strict=True):
-            tokens[row] = prefix[-1]
+        tokens = [prefixes[0][-1]] * self.batch
+        for prefix, slot in zip(prefixes, order, strict=True):
+            tokens[slot] = prefix[-1]
         for layer in self._cache.layers:
             layer.filled = len(self.start) + depth - 1
         states = self.backbone.read(torch.tensor(tokens, device=self.backbone.device)[:, None], self._cache)
-        for row, token in enumerate(tokens):
-            held = self._held[row]
-            self._held[row] = (*held[: depth - 1], token) if len(held) >= depth - 1 else held
+        for slot, token in enumerate(tokens):
+            held = self._held[slot]
+            self._held[slot] = (*held[: depth - 1], token) if len(held) >= depth - 1 else held
         index = torch.tensor(order, device=self.backbone.device)
-        padded_index = torch.cat([index, index[-1:].expand(self.rows - len(order))])
+        padded_index = torch.cat([index, index[-1:].expand(self.batch - len(order))])
         return states[padded_index], self._own(depth, index) if depth < self.length - 1 else None
 
     def _place(self, prefixes: Sequence[Prefix], known: Callable[[Prefix], Tensor]) -> list[int]:
-        """Give each prefix a row, if possible one that holds its parent, and copy missing keys and values."""
+        """Give each prefix a slot, if possible one that holds its parent, and copy missing keys and values."""
         depth = len(prefixes[0])
         holders: dict[Prefix, list[int]] = {}
-        for row in reversed(range(self.rows)):
-            if len(self._held[row]) >= depth - 1:
-                holders.setdefault(self._held[row][: depth - 1], []).append(row)
-        order = [rows.pop() if (rows := holders.get(prefix[:-1])) else -1 for prefix in prefixes]
-        free = iter(sorted(set(range(self.rows)) - set(order)))
+        for slot in reversed(range(self.batch)):
+            if len(self._held[slot]) >= depth - 1:
+                holders.setdefault(self._held[slot][: depth - 1], []).append(slot)
+        order = [slots.pop() if (slots := holders.get(prefix[:-1])) else -1 for prefix in prefixes]
+        free = iter(sorted(set(range(self.batch)) - set(order)))
         strangers: list[tuple[int, Prefix]] = []
         for place, prefix in enumerate(prefixes):
             if order[place] < 0:
@@ -101,31 +101,31 @@ class Reader:
         return order
 
     def _copy(self, strangers: list[tuple[int, Prefix]], known: Callable[[Prefix], Tensor]) -> None:
-        """Copy paths into rows, starting at the first position where any of the rows differs."""
+        """Copy paths into slots, starting at the first position where any of the slots differs."""
         end = len(strangers[0][1])
-        first = min(_shared(self._held[row], path) for row, path in strangers)
+        first = min(_shared(self._held[slot], path) for slot, path in strangers)
         own = torch.stack([known(path[: place + 1]) for _, path in strangers for place in range(first, end)])
         own = own.view(len(strangers), end - first, -1)
-        rows = torch.tensor([row for row, _ in strangers], device=own.device)
+        slots = torch.tensor([slot for slot, _ in strangers], device=own.device)
         places = slice(len(self.start) + first, len(self.start) + end)
         offset = 0
         for buffer in (tensor for layer in self._layers for tensor in layer):
             heads, dim = buffer.shape[1], buffer.shape[3]
             part = own[:, :, offset : offset + heads * dim].view(len(strangers), end - first, heads, dim)
-            buffer[rows, :, places] = part.transpose(1, 2)
+            buffer[slots, :, places] = part.transpose(1, 2)
             offset += heads * dim
-        for row, path in strangers:
-            self._held[row] = path
+        for slot, path in strangers:
+            self._held[slot] = path
 
-    def _own(self, depth: int, rows: Tensor) -> Tensor:
-        """Keys and values [n, size] that the last pass wrote for the tokens of the given rows."""
+    def _own(self, depth: int, slots: Tensor) -> Tensor:
+        """Keys and values [n, size] that the last pass wrote for the tokens of the given slots."""
         place = len(self.start) + depth - 1
-        return torch.cat([tensor[rows, :, place].flatten(1) for layer in self._layers for tensor in layer], dim=1)
+        return torch.cat([tensor[slots, :, place].flatten(1) for layer in self._layers for tensor in layer], dim=1)
 
     def _room(self, start: Tensor) -> Tensor:
-        """A buffer for one layer, with the start's keys or values [1, heads, C, dim] in every row."""
+        """A buffer for one layer, with the start's keys or values [1, heads, C, dim] in every slot."""
         _, heads, filled, dim = start.shape
-        buffer = start.new_zeros(self.rows, heads, self.places, dim)
+        buffer = start.new_zeros(self.batch, heads, self.places, dim)
         buffer[:, :, :filled] = start
         return buffer
 

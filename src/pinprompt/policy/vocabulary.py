@@ -35,7 +35,7 @@ class Ignorable:
         self.backbone, self.vocabulary, self.k = backbone, vocabulary, k
 
     def kept(self, prefixes: Sequence[Prefix], states: Tensor) -> Tensor:
-        """Kept sets, bool [n, V], of n prefixes whose states are the first n rows of [rows, d].
+        """Kept sets, bool [n, V], of n prefixes whose states are the first n of [batch, d].
 
         The tokens with the k largest logits among the allowed ones, including ties. Tokens forced by a required word
         are kept whatever their logit. The product covers all rows, including padding, so that its shape never changes.

@@ -21,7 +21,7 @@ from pinprompt.recipe.sections import PolicySettings
 from pinprompt.values import Prompt, derive
 
 Choose = Callable[[list[Prefix], Tensor, Tensor], Tensor]
-"""From n prefixes, states [rows, d] (padded) and masks [n, V] to probabilities [n, V]."""
+"""From n prefixes, states [batch, d] (padded) and masks [n, V] to probabilities [n, V]."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Writer:
 
     def __init__(self, backbone: Backbone, vocabulary: Vocabulary, tree: PrefixTree, psi: Adapter) -> None:
         self.backbone, self.vocabulary, self.tree, self.psi = backbone, vocabulary, tree, psi
-        self.length, self.rows = tree.reader.length, tree.reader.rows
+        self.length, self.batch = tree.reader.length, tree.reader.batch
 
     @classmethod
     def build(
@@ -56,7 +56,7 @@ class Writer:
         )
         vocabulary.check()
         ignorable = Ignorable(backbone, vocabulary, settings.k)
-        reader = Reader(backbone, backbone.start(context), settings.length, settings.rows)
+        reader = Reader(backbone, backbone.start(context), settings.length, settings.batch)
         prefixes = PrefixTree(reader, ignorable.kept, backbone.vocabulary_size, settings.tree_mb, tree)
         psi = Adapter(backbone.dim, settings.hidden, derive(seed, "psi")).to(device)
         return cls(backbone, vocabulary, prefixes, psi)
@@ -71,7 +71,7 @@ class Writer:
 
     @torch.no_grad()
     def q(self, states: Tensor) -> Tensor:
-        """Q/alpha of all tokens, [n, V] from [n, d], without a gradient: W psi(e), in passes of `rows` rows."""
+        """Q/alpha of all tokens, [n, V] from [n, d], without a gradient: W psi(e), in passes of `batch` prefixes."""
         found = [self.backbone.over_vocabulary(self.psi(part)) for part in self._passes(states)]
         return (found[0] if len(found) == 1 else torch.cat(found))[: len(states)]
 
@@ -162,14 +162,14 @@ class Writer:
             )
         prefixes = [prompt.ids[:place] for place in range(len(prompt.ids))]
         states, kept = self.tree.look(prefixes)
-        rows = []
+        found = []
         for place, token in enumerate(prompt.ids):
             q = self.q(states[place : place + 1])
             mask = kept[place : place + 1]
             pi, v = policy(q, entropy, mask), value(q, entropy, mask)
             best = torch.topk(q[0].masked_fill(~mask[0], -torch.inf), min(6, int(mask.sum())))
             pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-            rows.append(
+            found.append(
                 {
                     "token": self.vocabulary.tokens.pieces[token],
                     "id": token,
@@ -180,7 +180,7 @@ class Writer:
                     "runners_up": [[self.vocabulary.tokens.pieces[i], v] for i, v in pairs if i != token][:5],
                 }
             )
-        return rows
+        return found
 
     def _numbers(self, count: int, generator: torch.Generator) -> Any:
         if count < 1:
@@ -196,7 +196,7 @@ class Writer:
         starts: Sequence[Prefix] | None = None,
         ends: Sequence[int] | None = None,
     ) -> Written:
-        """Write one prompt per row of numbers [n, L]; each number selects a token from its cumulated distribution.
+        """Write one prompt per line of numbers [n, L]; each number selects a token from its cumulated distribution.
 
         `starts` are the ids that each prompt begins with (default: none), `ends` its number of tokens (default: L).
         Prompts are written in groups whose prefixes fit into the tree together; grouping does not change the result.
@@ -222,31 +222,31 @@ class Writer:
     ) -> tuple[list[Prompt], Any]:
         """Prompts and support sizes [n, L] of one group, position by position.
 
-        If nothing may be written after a prefix (constraints can conflict), the row goes back one step and draws its
+        If nothing may be written after a prefix (constraints can conflict), the prompt goes back one step and draws its
         last token again from the others.
         """
         ids = list(starts)
         support = np.zeros((len(numbers), self.length))
         dead: list[set[Prefix]] = [set() for _ in numbers]
-        while unfinished := [row for row, prefix in enumerate(ids) if len(prefix) < ends[row]]:
-            depth = min(len(ids[row]) for row in unfinished)
+        while unfinished := [place for place, prefix in enumerate(ids) if len(prefix) < ends[place]]:
+            depth = min(len(ids[place]) for place in unfinished)
             level: dict[Prefix, list[int]] = {}
-            for row in unfinished:
-                if len(ids[row]) == depth:
-                    level.setdefault(ids[row], []).append(row)
+            for place in unfinished:
+                if len(ids[place]) == depth:
+                    level.setdefault(ids[place], []).append(place)
             for prefix, probabilities, open_to in self._distributions(choose, list(level), filtered):
                 tokens = np.flatnonzero(probabilities > 0)  # booleans are counted ten times faster
-                for row in level[prefix]:
-                    number, shut = numbers[row, depth], {p[-1] for p in dead[row] if p[:-1] == prefix}
+                for place in level[prefix]:
+                    number, shut = numbers[place, depth], {p[-1] for p in dead[place] if p[:-1] == prefix}
                     if number < explore:
                         token = _drawn(open_to, np.flatnonzero(open_to), number / explore, shut)
                     else:
                         token = _drawn(probabilities, tokens, (number - explore) / (1 - explore), shut)
                     if token is not None:
-                        ids[row], support[row, depth] = (*prefix, token), len(tokens)
-                    elif len(prefix) > len(starts[row]):
-                        dead[row].add(prefix)
-                        ids[row] = prefix[:-1]
+                        ids[place], support[place, depth] = (*prefix, token), len(tokens)
+                    elif len(prefix) > len(starts[place]):
+                        dead[place].add(prefix)
+                        ids[place] = prefix[:-1]
                     else:
                         raise SettingError("no prompt meets all constraints together; loosen them")
         return [self.prompt(prefix) for prefix in ids], support
@@ -254,11 +254,11 @@ class Writer:
     def _distributions(
         self, choose: Choose, prefixes: list[Prefix], filtered: bool
     ) -> Iterator[tuple[Prefix, Any, Any]]:
-        """Probabilities [V] and allowed tokens [V], on the CPU, in passes of `rows` rows; all zero at a dead end."""
+        """Probabilities [V] and allowed tokens [V], on the CPU, `batch` prefixes at a time; all zero at a dead end."""
         states, kept = self.tree.look(prefixes) if filtered else (self.tree.states(prefixes), None)
-        for first, part in zip(range(0, len(prefixes), self.rows), self._passes(states), strict=True):
-            batch = prefixes[first : first + self.rows]
-            masks = self.allowed(batch) if kept is None else kept[first : first + self.rows]
+        for first, part in zip(range(0, len(prefixes), self.batch), self._passes(states), strict=True):
+            batch = prefixes[first : first + self.batch]
+            masks = self.allowed(batch) if kept is None else kept[first : first + self.batch]
             alive = masks.any(dim=-1, keepdim=True)
             probabilities = choose(batch, part, masks if alive.all() else masks | ~alive)
             if not alive.all():
@@ -266,9 +266,9 @@ class Writer:
             yield from zip(batch, probabilities.cpu().numpy(), masks.cpu().numpy(), strict=True)
 
     def _passes(self, states: Tensor) -> Iterator[Tensor]:
-        """Parts of `rows` rows each, the last one padded."""
-        for first in range(0, len(states), self.rows):
-            yield _padded(states[first : first + self.rows], self.rows)
+        """Parts of `batch` states each, the last one padded."""
+        for first in range(0, len(states), self.batch):
+            yield _padded(states[first : first + self.batch], self.batch)
 
 
 def _drawn(probabilities: Any, tokens: Any, number: float, shut: set[int]) -> int | None:
@@ -282,13 +282,13 @@ def _drawn(probabilities: Any, tokens: Any, number: float, shut: set[int]) -> in
     return int(tokens[min(place, len(tokens) - 1)])
 
 
-def _padded(rows: Tensor, count: int) -> Tensor:
-    """The first dimension padded to `count` by repeating the last row."""
-    return rows if len(rows) == count else torch.cat([rows, rows[-1:].expand(count - len(rows), -1)])
+def _padded(states: Tensor, count: int) -> Tensor:
+    """The first dimension padded to `count` by repeating the last state."""
+    return states if len(states) == count else torch.cat([states, states[-1:].expand(count - len(states), -1)])
 
 
 def _largest(z: Tensor, masks: Tensor, count: int) -> Tensor:
-    """The masks reduced to the `count` largest z of each row, including ties."""
+    """The masks reduced to the `count` largest z of each prefix, including ties."""
     masked = z.masked_fill(~masks, -torch.inf)
     threshold = torch.topk(masked, min(count, z.shape[-1]), dim=-1, sorted=False).values.amin(dim=-1, keepdim=True)
     return masks & (masked >= threshold)

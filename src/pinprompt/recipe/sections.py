@@ -57,8 +57,8 @@ class PolicySettings(Section):
     """Text the LM reads before the prompt: none, task (provided by the task), or your own text."""
     hidden: int = Field(2048, ge=1, le=16_384)
     """Width of the hidden layer of psi."""
-    rows: int = Field(16, ge=1, le=512)
-    """Rows of every forward pass of the LM: fixed, so that results are the same."""
+    batch: int = Field(16, ge=1, le=512)
+    """Prefixes in every forward pass of the LM: fixed, so that results are the same."""
     tree_mb: int = Field(1024, ge=1, le=16_384)
     """Memory for cached prefixes, in MiB."""
     constraints: Constraints = Field(default_factory=Constraints)

@@ -31,7 +31,7 @@ from pinprompt.values import Answers, Draw, Evaluation, Floats, Prompt, Row, der
 CHUNK = 8
 """Number of prompts asked about together: their rows share passes."""
 TEXT = "{text}"
-SHOWN = 200
+SHOWN_ANSWERS = 200
 """The most rows in an evaluation's table of answers."""
 EXAMPLES = "\n\nExamples:"
 """What stands before examples in a prompt."""
@@ -252,7 +252,7 @@ class AnswerTask(Shown):
             limit = self.settings.max_new_tokens
             notes.append(f"{cut} of {len(found)} answers were cut after {limit} tokens; raise task.max_new_tokens")
         tables = {
-            "answers": sorted(table, key=lambda row: float(row["value"]))[:SHOWN],
+            "answers": sorted(table, key=lambda row: float(row["value"]))[:SHOWN_ANSWERS],
             "failures": list(answers.failed(rows))[:20],
             "notes": notes,
         }

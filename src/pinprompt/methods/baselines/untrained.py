@@ -132,7 +132,7 @@ def beams(writer: Writer, width: int) -> list[Prefix]:
 
 def _continuations(writer: Writer, level: list[tuple[Prefix, float]]) -> Iterator[tuple[Prefix, float, torch.Tensor]]:
     """Each prefix with its log-probability and those of the allowed next tokens, [V] in float64."""
-    size = _PASSES * writer.rows
+    size = _PASSES * writer.batch
     for first in range(0, len(level), size):
         part = level[first : first + size]
         every = writer.lm_logprobs([prefix for prefix, _ in part]).cpu().double()

@@ -97,21 +97,21 @@ class Replay:
         ids, scores, old_rewards = self._ids[: len(self)], self._scores[: len(self)], self._rewards[: len(self)]
         paths = self._paths[: len(self)]
         if self._kept:
-            kept = list(self._kept.values())
-            ids = torch.cat([ids, torch.tensor([episode.ids for episode in kept])])
-            scores = torch.cat([scores, scores.new_tensor([episode.score for episode in kept])])
-            old_rewards = torch.cat([old_rewards, scores.new_tensor([episode.reward for episode in kept])])
+            best = list(self._kept.values())
+            ids = torch.cat([ids, torch.tensor([episode.ids for episode in best])])
+            scores = torch.cat([scores, scores.new_tensor([episode.score for episode in best])])
+            old_rewards = torch.cat([old_rewards, scores.new_tensor([episode.reward for episode in best])])
             if self.paths:
-                paths = torch.cat([paths, scores.new_tensor([episode.path for episode in kept])])
-        rows = torch.randint(len(ids), (count,), generator=generator)
+                paths = torch.cat([paths, scores.new_tensor([episode.path for episode in best])])
+        drawn = torch.randint(len(ids), (count,), generator=generator)
         mean, spread = scores.new_zeros(()), scores.new_ones(())
         if renormalise:
             mean, spread = scores.mean(), scores.std(correction=0) + EPSILON
         if self.paths:
-            path = (paths[rows] - mean) / spread
-            return ids[rows], path.diff(prepend=torch.zeros_like(path[:, :1])).float()
-        rewards = (scores[rows] - mean) / spread if renormalise else old_rewards[rows]
-        return ids[rows], rewards.float()
+            path = (paths[drawn] - mean) / spread
+            return ids[drawn], path.diff(prepend=torch.zeros_like(path[:, :1])).float()
+        rewards = (scores[drawn] - mean) / spread if renormalise else old_rewards[drawn]
+        return ids[drawn], rewards.float()
 
     def drop_repeats(self) -> None:
         """Keep each prompt once, its first copy: a collapsed policy fills the ring with copies of one prompt.
@@ -123,10 +123,10 @@ class Replay:
         first: dict[tuple[int, ...], int] = {}
         for place in places:
             first.setdefault(tuple(self._ids[place].tolist()), place)
-        rows = torch.tensor(list(first.values()), dtype=torch.long)
-        self._ids, self._scores, self._rewards = self._ids[rows], self._scores[rows], self._rewards[rows]
-        self._paths = self._paths[rows]
-        self._added = len(rows)
+        kept = torch.tensor(list(first.values()), dtype=torch.long)
+        self._ids, self._scores, self._rewards = self._ids[kept], self._scores[kept], self._rewards[kept]
+        self._paths = self._paths[kept]
+        self._added = len(kept)
 
     def _retire(self, place: int) -> None:
         """Drop the episode at a position; if it is among the best dropped ones, keep it outside the ring."""
