@@ -171,7 +171,7 @@ class RemoteClassifier(TextClassifier):
         def one(place: int) -> Any:
             text = frame.around(inputs.texts[place])[0]
             try:
-                return self._row(self.asked(frame, inputs.texts[place]), words)
+                return self._row(self.question(frame, inputs.texts[place]), words)
             except BadAnswer as failure:
                 failures[place] = self.client.redact(f"{str(failure)[:300]} (text: {text[:60]!r})")
                 return as_content(self.even, {}) if words else self.even
@@ -312,7 +312,7 @@ class RemoteClassifier(TextClassifier):
         answer = self.client.chat(asked, WORDS_OUT, temperature=0, seed=0, **more)
         return texts_of(answer, "message", "content")[0]
 
-    def asked(self, frame: Frame, text: str) -> Asked:
+    def question(self, frame: Frame, text: str) -> Asked:
         """What is sent for a text: a string to complete, or a chat."""
         return frame.around(text)[0] if self.way == "completions" else self.messages(frame, text)
 

@@ -74,8 +74,8 @@ class ConsentRequest:
             found.append(f"read {', '.join(shown[:MAX_LINES_SHOWN])}{more}")
         return [text(line, 600).replace("\n", "␊") for line in found]
 
-    def foreign(self, given: Mapping[str, Any], near: Sequence[Path], reads: bool) -> bool:
-        """Whether anything in it needs consent; files near the user do not."""
+    def foreign(self, given: Mapping[str, Any], folders: Sequence[Path], reads: bool) -> bool:
+        """Whether anything in it needs consent; files in these folders do not."""
         if any(setting_in(given, setting) is None for setting, *_ in self.code):
             return True
         if self.server is not None:
@@ -83,7 +83,7 @@ class ConsentRequest:
             if address is None or (variable is None and self.server[2] not in ("", RemoteSettings().key_env)):
                 return True
         named = [path for setting, path in self.files if setting_in(given, setting) is None]
-        return reads and any(not _near(path, near) for path in named)
+        return reads and any(not _is_inside(path, folders) for path in named)
 
 
 def request_of(recipe: Recipe) -> ConsentRequest:
@@ -116,7 +116,7 @@ def agree(
     not read, so they need no consent.
     """
     asked = map(request_of, [recipes] if isinstance(recipes, Recipe) else recipes)
-    requests = {one.identity: one for one in asked if one.foreign(given or {}, _near_to(source), reads)}
+    requests = {one.identity: one for one in asked if one.foreign(given or {}, _trusted_folders(source), reads)}
     if not requests or requests.keys() <= _remembered().keys():
         return
     lines = list(dict.fromkeys(line for request in requests.values() for line in request.lines()))
@@ -137,11 +137,13 @@ def agree(
 
 def unread(recipe: Recipe, source: Path | str, given: Mapping[str, Any] | None = None) -> list[str]:
     """Files that a recipe of a file or a run folder names and that nobody agreed to read yet."""
-    request, near = request_of(recipe), _near_to(source)
+    request, folders = request_of(recipe), _trusted_folders(source)
     if agreed_in_advance() or request.identity in _remembered():
         return []
     named = [
-        path for setting, path in request.files if setting_in(given or {}, setting) is None and not _near(path, near)
+        path
+        for setting, path in request.files
+        if setting_in(given or {}, setting) is None and not _is_inside(path, folders)
     ]
     return [text(path, 200).replace("\n", "␊") for path in named[:MAX_LINES_SHOWN]]
 
@@ -193,12 +195,12 @@ def _installed(place: str, origin: str) -> bool:
     return False
 
 
-def _near_to(source: Path | str) -> list[Path]:
+def _trusted_folders(source: Path | str) -> list[Path]:
     """The folders whose files need no consent: the working folder, and that of a file or run folder."""
     return [Path.cwd(), Path(source) if Path(source).is_dir() else Path(source).parent]
 
 
-def _near(path: str, folders: Sequence[Path]) -> bool:
+def _is_inside(path: str, folders: Sequence[Path]) -> bool:
     """Whether a file is below one of the folders, links resolved, and neither it nor a parent folder is hidden."""
     with contextlib.suppress(OSError, RuntimeError, ValueError):
         there = Path(path).expanduser().resolve()

@@ -148,7 +148,7 @@ class ClassificationTask(Shown):
         """Answers of each prompt; a row that is one of a prompt's examples is asked without it."""
         apart = {prompt: self._examples_in(prompt, rows) for prompt in prompts}
         plain = [prompt for prompt in prompts if not apart[prompt]]
-        found = dict(zip(plain, self._asked(plain, rows, self.inputs(rows)), strict=True)) if plain else {}
+        found = dict(zip(plain, self._ask_model(plain, rows, self.inputs(rows)), strict=True)) if plain else {}
         for prompt, shown in apart.items():
             if shown:
                 others = tuple(row for row in rows if row not in shown)
@@ -156,7 +156,7 @@ class ClassificationTask(Shown):
                 answers = Answers()
                 for asked, own in parts:
                     inputs = self.model.prepare([self.rows[row].input for row in own])
-                    answers = answers.joined(self._asked([asked], own, inputs)[0]) if own else answers
+                    answers = answers.joined(self._ask_model([asked], own, inputs)[0]) if own else answers
                 found[prompt] = replace(answers, rows=rows, contents=answers.on(rows))
         return [found[prompt] for prompt in prompts]
 
@@ -172,7 +172,7 @@ class ClassificationTask(Shown):
         }
         return {row: text for row, text in found.items() if text is not None}
 
-    def _asked(self, prompts: Sequence[Prompt], rows: tuple[int, ...], inputs: Inputs) -> list[Answers]:
+    def _ask_model(self, prompts: Sequence[Prompt], rows: tuple[int, ...], inputs: Inputs) -> list[Answers]:
         if self._fallible is None:
             return [Answers(rows, logs) for logs in self._log_probs(prompts, inputs)]
         found = []
@@ -475,7 +475,7 @@ class ClassificationTask(Shown):
             raise SettingError("the prompt has no readout of its labels, and there are no training rows to learn one")
         places = tuple(range(len(texts)))
         inputs = self.model.prepare([text.strip() for text in texts])
-        [answers] = self._asked([prompt], places, inputs)
+        [answers] = self._ask_model([prompt], places, inputs)
         if answers.failures:
             first = next(iter(answers.failures.values()))
             raise ModelError(

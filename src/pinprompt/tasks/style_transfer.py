@@ -160,16 +160,16 @@ class StyleTransferTask(Shown):
     def ask(self, prompts: Sequence[Prompt], rows: Sequence[int], draws: Sequence[Draw]) -> list[Answers]:
         """Outputs of each prompt for each source, judged; with a server one prompt at a time, for its bill."""
         if self._server is None:
-            return self._asked(prompts, rows, draws)
+            return self._ask_model(prompts, rows, draws)
         found = []
         for prompt, draw in zip(prompts, draws, strict=True):
             self._server.take()
-            [answers] = self._asked([prompt], rows, [draw])
+            [answers] = self._ask_model([prompt], rows, [draw])
             usage = self._server.take()
             found.append(replace(answers, tokens=(usage.tokens_in, usage.tokens_out)))
         return found
 
-    def _asked(self, prompts: Sequence[Prompt], rows: Sequence[int], draws: Sequence[Draw]) -> list[Answers]:
+    def _ask_model(self, prompts: Sequence[Prompt], rows: Sequence[int], draws: Sequence[Draw]) -> list[Answers]:
         report = bool(draws) and draws[0].report
         judged = self._judged(
             [
