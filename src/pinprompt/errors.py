@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 from importlib import metadata
@@ -78,6 +79,14 @@ class BudgetSpent(PinpromptError):
 
 class ServerDown(PinpromptError):
     """A remote model stopped answering; the run stops cleanly and can be resumed."""
+
+
+def errno_of(error: BaseException) -> int | None:
+    """The system's number of an error; safetensors wraps the system's errors in its own."""
+    if isinstance(error, OSError):
+        return error.errno
+    found = re.search(r"\(os error (\d+)\)", str(error)) if type(error).__name__ == "SafetensorError" else None
+    return None if found is None else int(found[1])
 
 
 def install_line(extra: str) -> str:

@@ -11,7 +11,6 @@ import errno
 import hashlib
 import json
 import os
-import re
 import stat
 import time
 import zlib
@@ -61,14 +60,6 @@ def read_file(path: Path, most: int = MAX_FILE_BYTES) -> bytes | None:
         return None
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}") from None
-
-
-def errno_of(error: BaseException) -> int | None:
-    """The system's number of an error; safetensors wraps the system's errors in its own."""
-    if isinstance(error, OSError):
-        return error.errno
-    found = re.search(r"\(os error (\d+)\)", str(error)) if type(error).__name__ == "SafetensorError" else None
-    return None if found is None else int(found[1])
 
 
 # Atomic writes: to a temporary name, synced, then renamed.

@@ -33,14 +33,12 @@ def memo_key(*parts: str) -> str:
     return hashlib.sha256(json.dumps(parts, ensure_ascii=True).encode("ascii")).hexdigest()
 
 
-def _warn(message: str) -> None:
-    warnings.warn(message, stacklevel=3)
-
-
 class Memo:
     """The memo file; safe for several processes and threads at once."""
 
-    def __init__(self, path: Path, warn: Callable[[str], None] = _warn, busy_seconds: float = BUSY_SECONDS) -> None:
+    def __init__(
+        self, path: Path, warn: Callable[[str], None] = warnings.warn, busy_seconds: float = BUSY_SECONDS
+    ) -> None:
         self.path, self._warn = Path(path), warn
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
@@ -50,11 +48,6 @@ class Memo:
             self._open(self._connection)
         except (sqlite3.Error, OSError, UnicodeError) as error:
             self._give_up(error)
-
-    @property
-    def working(self) -> bool:
-        """False once the memo was disabled or closed."""
-        return self._connection is not None
 
     def look_up(self, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
         """The known answers among the keys."""

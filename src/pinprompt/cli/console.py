@@ -22,8 +22,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from typer import Argument, Option
 
-from pinprompt.errors import PinpromptError
-from pinprompt.files import errno_of
+from pinprompt.errors import PinpromptError, errno_of
 from pinprompt.models.sources import trusting
 from pinprompt.run import consent
 from pinprompt.wording import visible

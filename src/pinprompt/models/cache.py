@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
-from pinprompt.errors import ModelError, RunError
-from pinprompt.files import errno_of, rename, write_atomically, write_tensors
+from pinprompt.errors import ModelError, RunError, errno_of
+from pinprompt.files import rename, write_atomically, write_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
