@@ -104,7 +104,7 @@ class Host:
     def _work(self) -> None:
         while True:
             batch = [self._queue.get()]
-            while len(batch) < self.chat.rows:
+            while len(batch) < self.chat.batch:
                 try:
                     batch.append(self._queue.get(timeout=WAIT))
                 except queue.Empty:
@@ -115,19 +115,19 @@ class Host:
             for (tokens, greedy), members in groups.items():
                 self._answer(members, tokens, greedy)
 
-    def _chat(self, tokens: int, rows: int) -> ArenaChat:
-        """The model with another number of tokens or rows; the keys and values of beginnings are shared."""
-        if (tokens, rows) not in self._chats:
-            chat = self._chats[tokens, rows] = replace(self.chat, max_new_tokens=tokens, rows=rows)
+    def _chat(self, tokens: int, size: int) -> ArenaChat:
+        """The model with another number of tokens or texts; the keys and values of beginnings are shared."""
+        if (tokens, size) not in self._chats:
+            chat = self._chats[tokens, size] = replace(self.chat, max_new_tokens=tokens, batch=size)
             chat._prefixes = self.chat._prefixes
-        return self._chats[tokens, rows]
+        return self._chats[tokens, size]
 
     def _answer(self, requests: list[_Request], tokens: int, greedy: bool) -> None:
         try:
             with self._model_lock:
-                # Only as many rows as there are requests: a pass costs as much as its rows.
-                rows = next(size for size in (1, 4, 8, 16) if size >= min(len(requests), 16))
-                chat = self._chat(tokens, rows)
+                # As small as the requests allow: a pass costs as much as its size.
+                size = next(size for size in (1, 4, 8, 16) if size >= min(len(requests), 16))
+                chat = self._chat(tokens, size)
                 chats = [request.messages for request in requests]
                 replies = chat.answers(chats) if greedy else chat.drawn(chats, [one.seed or 0 for one in requests])
             for request, reply in zip(requests, replies, strict=True):

@@ -31,7 +31,7 @@ TEXTS = ["the food was good", "we hate it", "", "very nice", "they love the very
 def test_passes_have_a_fixed_shape_and_hold_every_text_once() -> None:
     texts = [[5] * n for n in (1, 3, 9, 17, 8, 20, 0, 2, 2, 2)]
     seen: list[int] = []
-    for places, ids, mask in passes(texts, rows=3, window=20, pad=1):
+    for places, ids, mask in passes(texts, batch=3, window=20, pad=1):
         assert ids.shape[0] == 3
         assert ids.shape == mask.shape
         assert ids.shape[1] in (8, 16, 20)
@@ -56,9 +56,9 @@ def test_vectors_are_the_models_own_without_special_tokens() -> None:
 
 def test_a_text_does_not_depend_on_its_batch() -> None:
     model, tok = encoder(), tokenizer(wrap=True)
-    together = Encoder(model, tok, rows=4).tokens(TEXTS)
+    together = Encoder(model, tok, batch=4).tokens(TEXTS)
     for text, vectors in zip(TEXTS, together, strict=True):
-        alone = Encoder(model, tok, rows=4).tokens([text])[0]
+        alone = Encoder(model, tok, batch=4).tokens([text])[0]
         assert alone.tobytes() == vectors.tobytes()
 
 
@@ -149,7 +149,7 @@ def test_a_label_is_found_by_name_and_by_number(classifier: Classifier) -> None:
 
 def test_likelihoods_are_the_language_models_own() -> None:
     model, tok = causal_lm("gpt2"), tokenizer()
-    lm = LanguageModel(model, tok, rows=4)
+    lm = LanguageModel(model, tok, batch=4)
     texts = ["the food was good .", "nice", ""]
     found = lm.nll(texts)
     for text, (total, count) in zip(texts[:2], found, strict=False):

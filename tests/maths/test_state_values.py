@@ -69,18 +69,18 @@ def test_packing_stays_on_the_device_of_what_is_packed() -> None:
 
 
 @pytest.mark.parametrize("kind", ["tsallis", "shannon"])
-@pytest.mark.parametrize("rows", [1, 4, 11, 64])
+@pytest.mark.parametrize("batch", [1, 4, 11, 64])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_values_do_not_depend_on_the_block_size(kind: entropy.Entropy, rows: int, dtype: torch.dtype) -> None:
+def test_values_do_not_depend_on_the_block_size(kind: entropy.Entropy, batch: int, dtype: torch.dtype) -> None:
     hat_e, head, mask = made(dtype=dtype)
     close = {"rel": 1e-5} if dtype == torch.float32 else {"rel": 1e-12}
     whole = entropy.value(hat_e @ head.T, kind, mask)
     for masks in (mask, pack(mask), list(mask), list(pack(mask))):
-        values = kept_value(hat_e, head, masks, kind, rows=rows)
+        values = kept_value(hat_e, head, masks, kind, batch=batch)
         assert values.dtype == dtype
         assert values.numpy() == pytest.approx(whole.numpy(), **close)
     everything = entropy.value(hat_e @ head.T, kind)
-    assert kept_value(hat_e, head, None, kind, rows=rows).numpy() == pytest.approx(everything.numpy(), **close)
+    assert kept_value(hat_e, head, None, kind, batch=batch).numpy() == pytest.approx(everything.numpy(), **close)
 
 
 @pytest.mark.parametrize("kind", ["tsallis", "shannon"])
@@ -92,9 +92,9 @@ def test_a_bias_on_every_token_moves_the_value(kind: entropy.Entropy) -> None:
 
 def test_a_value_does_not_depend_on_its_batch() -> None:
     hat_e, head, mask = made(n=40, v=3001, d=64, dtype=torch.float32)
-    together = kept_value(hat_e, head, pack(mask), "tsallis", rows=16)
+    together = kept_value(hat_e, head, pack(mask), "tsallis", batch=16)
     alone = torch.cat(
-        [kept_value(hat_e[n : n + 1], head, pack(mask)[n : n + 1], "tsallis", rows=16) for n in range(40)]
+        [kept_value(hat_e[n : n + 1], head, pack(mask)[n : n + 1], "tsallis", batch=16) for n in range(40)]
     )
     assert torch.equal(together, alone)
 
@@ -118,8 +118,8 @@ def test_another_product_and_another_order_of_blocks_change_nothing() -> None:
     def backwards(work: Any, blocks: Sequence[Any]) -> list[Tensor]:
         return [work(block) for block in reversed(blocks)][::-1]
 
-    plain = kept_value(hat_e, head, mask, "tsallis", rows=4)
-    found = kept_value(hat_e, head, mask, "tsallis", rows=4, product=lambda part: part @ head.T, each=backwards)
+    plain = kept_value(hat_e, head, mask, "tsallis", batch=4)
+    found = kept_value(hat_e, head, mask, "tsallis", batch=4, product=lambda part: part @ head.T, each=backwards)
     assert torch.equal(found, plain)
 
 
@@ -140,8 +140,8 @@ def test_masks_of_many_states_are_loaded_a_few_blocks_at_a_time() -> None:
         assert len(loaded) * 2 <= blocks[-1][1], "no block is loaded before its turn"
         return [work(block) for block in blocks]
 
-    found = kept_value(hat_e, head, Lazy(), "tsallis", rows=2, each=watched)
-    assert torch.equal(found, kept_value(hat_e, head, mask, "tsallis", rows=2))
+    found = kept_value(hat_e, head, Lazy(), "tsallis", batch=2, each=watched)
+    assert torch.equal(found, kept_value(hat_e, head, mask, "tsallis", batch=2))
     assert loaded == list(range(0, 40, 2))
 
 

@@ -24,14 +24,14 @@ def made(n: int = 7, v: int = 43, d: int = 6) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @KINDS
-@pytest.mark.parametrize("rows", [1, 3, 7, 32])
-def test_value_and_gradient_are_those_of_the_full_product(kind: entropy.Entropy, rows: int) -> None:
+@pytest.mark.parametrize("batch", [1, 3, 7, 32])
+def test_value_and_gradient_are_those_of_the_full_product(kind: entropy.Entropy, batch: int) -> None:
     hat_e, head, mask = made()
     weights = torch.arange(1.0, 8.0, dtype=torch.float64)
     for masks in (None, mask, pack(mask), list(mask), list(pack(mask))):
         plain = entropy.value(hat_e @ head.T + 0.5, kind, None if masks is None else mask)
         (expected,) = torch.autograd.grad((plain * weights).sum(), hat_e)
-        ours = differentiable_value(hat_e, head, masks, kind, rows=rows, bias=0.5)
+        ours = differentiable_value(hat_e, head, masks, kind, batch=batch, bias=0.5)
         (found,) = torch.autograd.grad((ours * weights).sum(), hat_e)
         assert ours.detach().numpy() == pytest.approx(plain.detach().numpy(), rel=1e-12)
         assert found.numpy() == pytest.approx(expected.numpy(), rel=1e-10)

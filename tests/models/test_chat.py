@@ -17,7 +17,7 @@ NO_SYSTEM = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no syst
 def chat_model(template: str | None = TEMPLATE, **more: Any) -> Chat:
     spoken = tokenizer()
     spoken.chat_template = template
-    return Chat(causal_lm("llama"), spoken, **{"max_new_tokens": 6, "rows": 4, **more})
+    return Chat(causal_lm("llama"), spoken, **{"max_new_tokens": 6, "batch": 4, **more})
 
 
 def chats(*texts: str) -> list[Messages]:
@@ -46,7 +46,7 @@ def test_answers_are_those_of_greedy_generation() -> None:
 def test_an_answer_depends_on_its_chat_alone() -> None:
     together = chat_model().answers(chats(*TEXTS))
     assert together == [chat_model().answers([one])[0] for one in chats(*TEXTS)]
-    assert together[::-1] == chat_model(rows=4).answers(chats(*TEXTS[::-1]))
+    assert together[::-1] == chat_model(batch=4).answers(chats(*TEXTS[::-1]))
 
 
 def test_sharing_the_beginning_changes_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,7 +165,7 @@ def test_equal_texts_are_run_once(clip: Clip, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(clip, "_pass", count)
     vectors = clip.text_features(["red dog"] * 50)
-    assert passes == [clip.rows]
+    assert passes == [clip.batch]
     assert vectors.shape[0] == 50
     assert torch.equal(vectors[0], vectors[49])
 

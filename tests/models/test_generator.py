@@ -97,7 +97,7 @@ def _enumerated(model: Any, tok: Any, text: str, top_k: int, steps: int, tempera
 @pytest.mark.parametrize(("kind", "temperature"), [("llama", 1.0), ("gpt2", 1.7)])
 def test_samples_have_the_enumerated_distribution(kind: str, temperature: float) -> None:
     model, tok = causal_lm(kind, seed=3), tokenizer()
-    generator = Generator(model, tok, top_k=4, temperature=temperature, max_new_tokens=4, rows=8)
+    generator = Generator(model, tok, top_k=4, temperature=temperature, max_new_tokens=4, batch=8)
     expected = _enumerated(model, tok, generator.fill("good", "the food was bad"), 4, 4, temperature)
     count = 6000
     drawn = Counter(generator.sample([Request("good", "the food was bad", count, 11)])[0].texts)
@@ -114,7 +114,7 @@ def test_samples_have_the_enumerated_distribution(kind: str, temperature: float)
 
 def test_samples_are_those_of_generate_and_tidy() -> None:
     model, tok = causal_lm("llama", seed=5), tokenizer()
-    generator = Generator(model, tok, top_k=5, max_new_tokens=6, rows=8)
+    generator = Generator(model, tok, top_k=5, max_new_tokens=6, batch=8)
     count = 3000
     ours = Counter(generator.sample([Request("nice", "we hate the food", count, 2)])[0].texts)
     inputs = tok(generator.fill("nice", "we hate the food"), return_tensors="pt")
@@ -139,7 +139,7 @@ def _requests() -> list[Request]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_grouping_changes_nothing(kind: str) -> None:
-    generator = Generator(causal_lm(kind, seed=1), tokenizer(), rows=6)
+    generator = Generator(causal_lm(kind, seed=1), tokenizer(), batch=6)
     together = generator.sample(_requests())
     assert generator.sample(_requests()[::-1])[::-1] == together
     assert [generator.sample([request])[0] for request in _requests()] == together
@@ -147,7 +147,7 @@ def test_grouping_changes_nothing(kind: str) -> None:
 
 
 def test_a_sample_does_not_depend_on_how_many_are_drawn() -> None:
-    generator = Generator(causal_lm(seed=1), tokenizer(), rows=6)
+    generator = Generator(causal_lm(seed=1), tokenizer(), batch=6)
     few, many = (generator.sample([Request("good", "we hate it", count, 4)])[0].texts for count in (5, 40))
     assert many[:5] == few
     other = generator.sample([Request("good", "we hate it", 40, 5)])[0].texts
@@ -175,11 +175,11 @@ def test_no_pass_is_spent_beyond_the_cut(monkeypatch: pytest.MonkeyPatch) -> Non
     passes = []
     plain = Slots.step
     monkeypatch.setattr(slots_module.Slots, "step", lambda *given: passes.append(1) or plain(*given))
-    silent = Generator(_Sayer('"'), tokenizer(), rows=4)
+    silent = Generator(_Sayer('"'), tokenizer(), batch=4)
     passes.clear()
     assert silent.sample([Request("good", "we hate it", 9, 0)])[0].texts == ("",) * 9
     assert passes == []
-    endless = Generator(_Sayer("very"), tokenizer(), rows=4, max_new_tokens=7)
+    endless = Generator(_Sayer("very"), tokenizer(), batch=4, max_new_tokens=7)
     passes.clear()
     assert endless.sample([Request("good", "we hate it", 9, 0)])[0].texts == (" ".join(["very"] * 7),) * 9
     assert len(passes) == 6  # nine equal samples are one row; the first token comes from reading the text
@@ -190,7 +190,7 @@ def test_the_end_token_ends_a_text() -> None:
 
 
 def test_a_text_that_does_not_fit_is_recorded_and_the_others_are_made() -> None:
-    generator = Generator(causal_lm(places=64), tokenizer(), rows=4)
+    generator = Generator(causal_lm(places=64), tokenizer(), batch=4)
     long, short = generator.sample([Request("good", "very " * 60, 3, 0), Request("good", "we hate it", 3, 1)])
     assert long.texts == ("", "", "")
     assert long.failure is not None
@@ -233,7 +233,7 @@ def test_broken_weights_are_an_error() -> None:
 
 
 def test_grouping_changes_nothing_on_a_real_model() -> None:
-    generator = Generator(*load_causal_lm("smollm2"), rows=4, max_new_tokens=5)
+    generator = Generator(*load_causal_lm("smollm2"), batch=4, max_new_tokens=5)
     sources = ("the food was bad.", "they never answer the phone, and the room was cold.")
     asked = [Request("Say it kindly:", source, 3, seed) for seed, source in enumerate(sources)]
     together = generator.sample(asked)

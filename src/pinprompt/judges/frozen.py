@@ -47,7 +47,7 @@ def _answers(
 ) -> Iterator[tuple[list[int], Any]]:
     """Passes of a judge's model over token ids: the places of the texts in a pass, and the model's output."""
     model, tokenizer = judge.model, judge.tokenizer
-    for places, ids, mask in passes(texts, judge.rows, window_of(model.config, tokenizer), pad_of(tokenizer)):
+    for places, ids, mask in passes(texts, judge.batch, window_of(model.config, tokenizer), pad_of(tokenizer)):
         with torch.no_grad():
             answer = model(input_ids=ids.to(model.device), attention_mask=mask.to(model.device), **more)
         yield places, answer
@@ -65,7 +65,7 @@ class Encoder:
     name: str = ""
     layer: int = -1
     """The hidden layer; -1 is the last."""
-    rows: int = 32
+    batch: int = 32
     """Rows of every pass."""
     keep: int = 8192
     """Number of cached texts."""
@@ -185,7 +185,7 @@ class Classifier:
     model: Any
     tokenizer: Any
     name: str = ""
-    rows: int = 32
+    batch: int = 32
 
     @property
     def labels(self) -> list[str]:
@@ -240,7 +240,7 @@ class LanguageModel:
     model: Any
     tokenizer: Any
     name: str = ""
-    rows: int = 8
+    batch: int = 8
 
     def nll(self, texts: Sequence[str]) -> list[tuple[float, int]]:
         """Each text's total negative log-likelihood at the start of a line, and its number of tokens.

@@ -34,36 +34,36 @@ def kept_value(
     head: Tensor,
     masks: Masks,
     entropy: entropies.Entropy,
-    rows: int = 128,
+    batch: int = 128,
     bias: float = 0.0,
     product: Callable[[Tensor], Tensor] | None = None,
     each: Callable[[Callable[[_Block], Tensor], Sequence[_Block]], Iterable[Tensor]] = map,
 ) -> Tensor:
-    """The value of each state over the tokens it keeps, `rows` states at a time, without a gradient.
+    """The value of each state over the tokens it keeps, `batch` states at a time, without a gradient.
 
     V_n = V(F_I[W hat_e_n])
     Paper: Eq. (5), `eq:sp_target`, with F_I as in Algorithm 1.
     hat_e [N, d], head [V, d] -> [N]. Masks: None (all kept), packed bits [N, ceil(V/8)] (the fast way), booleans
-    [N, V], or a sequence of N rows of either. `bias` is added to every value of a token.
+    [N, V], or a sequence of N lines of either. `bias` is added to every value of a token.
 
-    Every product has `rows` rows, the last one padded: on a CPU a state's value then never depends on which states
-    it is computed with. No tensor has more than `rows` rows as wide as the vocabulary. `product` replaces hat_e W^T
-    and `each` replaces `map` over the blocks of rows; a caller passes them where it has a faster way.
+    Every product has `batch` states, the last one padded: on a CPU a state's value then never depends on which states
+    it is computed with. No tensor as wide as the vocabulary has more than `batch` lines. `product` replaces hat_e W^T
+    and `each` replaces `map` over the blocks of states; a caller passes them where it has a faster way.
     """
     count, size = len(hat_e), len(head)
     if masks is not None and len(masks) != count:
         raise PinpromptError(f"{count} states need {count} masks of kept tokens: got {len(masks)}.")
 
     def given(start: int) -> _Block:
-        stop = min(start + rows, count)
+        stop = min(start + batch, count)
         return start, stop, None if masks is None else _bits(masks, start, stop)
 
     @torch.no_grad()
     def block(some: _Block) -> Tensor:
         start, stop, kept = some
         part = hat_e[start:stop].detach()
-        if len(part) < rows:
-            part = torch.cat([part, part.new_zeros(rows - len(part), part.shape[-1])])
+        if len(part) < batch:
+            part = torch.cat([part, part.new_zeros(batch - len(part), part.shape[-1])])
         z = part @ head.T if product is None else product(part)
         z = z[: stop - start]
         if kept is not None:
@@ -72,9 +72,9 @@ def kept_value(
         return entropies.value(z, entropy) + bias
 
     values = [hat_e.new_empty(0)]
-    for first in range(0, count, rows * AT_ONCE):
+    for first in range(0, count, batch * AT_ONCE):
         # What is kept is loaded here and not by `each`: it may come from somewhere that only one thread may use.
-        values += each(block, [given(start) for start in range(first, min(first + rows * AT_ONCE, count), rows)])
+        values += each(block, [given(start) for start in range(first, min(first + batch * AT_ONCE, count), batch)])
     return torch.cat(values)
 
 
@@ -131,14 +131,14 @@ def _bits(masks: Tensor | Sequence[Tensor], start: int, stop: int) -> Tensor:
 
 
 def differentiable_value(
-    hat_e: Tensor, head: Tensor, masks: Masks, entropy: entropies.Entropy, rows: int = 32, bias: float = 0.0
+    hat_e: Tensor, head: Tensor, masks: Masks, entropy: entropies.Entropy, batch: int = 32, bias: float = 0.0
 ) -> Tensor:
     """`kept_value`, differentiable in hat_e; what RLPrompt's path-consistency losses need.
 
     dV/dhat_e = sum_z pi(z) w_z, for both Shannon and Tsallis entropy (the envelope theorem)
     hat_e [N, d], head [V, d], masks as in `kept_value` -> [N]
     """
-    value: Tensor = _Value.apply(hat_e, head, masks, entropy, rows)  # type: ignore[no-untyped-call]
+    value: Tensor = _Value.apply(hat_e, head, masks, entropy, batch)  # type: ignore[no-untyped-call]
     return value + bias
 
 
@@ -146,10 +146,10 @@ class _Value(torch.autograd.Function):
     """V forward; backward needs only the policy's mean row of the head, kept as [N, d]."""
 
     @staticmethod
-    def forward(ctx: Any, hat_e: Tensor, head: Tensor, masks: Masks, entropy: entropies.Entropy, rows: int) -> Tensor:
+    def forward(ctx: Any, hat_e: Tensor, head: Tensor, masks: Masks, entropy: entropies.Entropy, batch: int) -> Tensor:
         values, directions = hat_e.new_empty(len(hat_e)), torch.empty_like(hat_e)
-        for start in range(0, len(hat_e), rows):
-            stop = min(start + rows, len(hat_e))
+        for start in range(0, len(hat_e), batch):
+            stop = min(start + batch, len(hat_e))
             z = hat_e[start:stop] @ head.T
             mask = None if masks is None else unpack(_bits(masks, start, stop), len(head)).to(z.device)
             values[start:stop] = entropies.value(z, entropy, mask)

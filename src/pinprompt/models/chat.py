@@ -102,7 +102,7 @@ class Chat(Sampler):
     notes: ClassVar[tuple[str, ...]] = ()
 
     top_k: int = 1
-    rows: int = 16
+    batch: int = 16
     max_new_tokens: int = 64
     plain: bool = False
     """Complete messages as plain text, even if the model has a chat template."""

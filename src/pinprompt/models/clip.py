@@ -3,7 +3,7 @@
 A CLIP text tower is causal and its output is taken at the end token, so nothing after that token can change a text's
 vector: texts are processed at their own length instead of the full window. SigLIP's tower is bidirectional and was
 trained on padded texts, so every text is padded to the window. The shape of a text's pass depends on that text alone
-(its length rounded up, a fixed number of rows), so its vector has the same bits whatever else is in its batch.
+(its length rounded up, a fixed number of texts), so its vector has the same bits whatever else is in its batch.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 EMOJI_CLIP = "emoji-clip"
 """The small image-text model of emoji drawings that is part of the package; not for photographs."""
-ROWS = 8
+BATCH = 8
 """Texts in every pass of the text tower."""
-SMALL_ROWS = 64
+SMALL_BATCH = 64
 """The same for a small tower, where the overhead of a pass dominates."""
 SMALL = 20_000_000
 """Parameters of the text tower below which it is small."""
@@ -85,7 +85,7 @@ class Clip:
         self.window = positions if limit is None else min(positions, int(limit))
         """The text window in tokens, including the start and end tokens."""
         size = sum(weight.numel() for weight in model.text_model.parameters())
-        self.rows = SMALL_ROWS if size < SMALL else ROWS
+        self.batch = SMALL_BATCH if size < SMALL else BATCH
         """Texts per pass of the text tower: depends on its size only, so that vectors are reproducible."""
 
     # Pictures
@@ -152,10 +152,10 @@ class Clip:
         vectors: dict[str, Tensor] = {}
         with torch.inference_mode():
             for length, members in sorted(groups.items()):
-                for at in range(0, len(members), self.rows):
-                    part = members[at : at + self.rows]
-                    rows = [distinct[text] for text in part]
-                    out = self._pass(rows + [rows[0]] * (self.rows - len(rows)), length)
+                for at in range(0, len(members), self.batch):
+                    part = members[at : at + self.batch]
+                    chosen = [distinct[text] for text in part]
+                    out = self._pass(chosen + [chosen[0]] * (self.batch - len(chosen)), length)
                     vectors.update(zip(part, out, strict=False))
             stacked = torch.stack([vectors[text] for text in texts]) if texts else torch.zeros(0, 0)
         return stacked.clone()
@@ -164,16 +164,16 @@ class Clip:
         """Truncate to the window, keeping the end token (as the tokenizers do)."""
         return ids if len(ids) <= self.window else [*ids[: self.window - 1], ids[-1]]
 
-    def _pass(self, rows: list[list[int]], length: int) -> Tensor:
-        """Unit vectors of exactly `rows` texts at exactly that length."""
+    def _pass(self, texts: list[list[int]], length: int) -> Tensor:
+        """Unit vectors of exactly `batch` texts at exactly that length."""
         if self.trims:
             # Pad with the end token: another padding token could be mistaken for it (older configs look for the
             # largest id), and a mask would change nothing in a causal tower.
-            padded = [[*ids, *[ids[-1]] * (length - len(ids))] for ids in rows]
+            padded = [[*ids, *[ids[-1]] * (length - len(ids))] for ids in texts]
             inputs = {"input_ids": torch.tensor(padded, device=self.device)}
         else:
             pad = {"padding": "max_length", "max_length": length, "return_tensors": "pt"}
-            batch = self.tokenizer.pad({"input_ids": rows}, **pad)
+            batch = self.tokenizer.pad({"input_ids": texts}, **pad)
             inputs = {"input_ids": batch["input_ids"].to(self.device)}
             if "attention_mask" in self.tokenizer.model_input_names:
                 inputs["attention_mask"] = batch["attention_mask"].to(self.device)
@@ -187,7 +187,7 @@ class Clip:
 
         All of them for a small tower; the most common ones for a large one, whose passes take longer.
         """
-        words = self._whole_words()[: KNOWN if self.rows == SMALL_ROWS else KNOWN_LARGE]
+        words = self._whole_words()[: KNOWN if self.batch == SMALL_BATCH else KNOWN_LARGE]
         if not words:
             return [], self.text_features([])
         digest = hashlib.sha256(self.text_features(words[:1]).cpu().numpy().tobytes())

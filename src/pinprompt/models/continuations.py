@@ -33,7 +33,7 @@ from pinprompt.models.passes import (
 
 TokenPath = tuple[int, ...]
 
-ROWS = 256  # rows in a pass: a CPU is used better than with 64, and a few nodes of one depth still fill the pass
+TEXTS = 256  # texts in a pass: a CPU is used better than with 64, and a few nodes of one depth still fill the pass
 SLOT_BYTES = 1 << 30  # limit for one list of texts; a race has several, each about as large as all earlier ones
 NODE_BYTES = 512 << 20
 
@@ -57,7 +57,13 @@ class SharedPrefixes:
     """Logits after continuations of a fixed list of texts; `depth` is the length of the longest continuation."""
 
     def __init__(
-        self, model: Any, texts: Sequence[Sequence[int]], depth: int, *, rows: int = ROWS, node_bytes: int = NODE_BYTES
+        self,
+        model: Any,
+        texts: Sequence[Sequence[int]],
+        depth: int,
+        *,
+        batch: int = TEXTS,
+        node_bytes: int = NODE_BYTES,
     ) -> None:
         self.model, self.depth = model, depth
         pasts, self.rows = read_many(model, texts), len(texts)
@@ -66,7 +72,7 @@ class SharedPrefixes:
         """How many copies of the texts, with room for a continuation, fit into memory."""
         if not copies:
             raise MemoryError("the texts' keys and values are too large to be kept")
-        groups = max(1, rows // self.rows)
+        groups = max(1, batch // self.rows)
         self.groups = groups if groups <= copies else 1
         self._sizes = torch.tensor([len(ids) for ids in texts], device=pasts[0].device)
         self._slots = _TextSlots(model, self.groups * self.rows, length, pasts[0])

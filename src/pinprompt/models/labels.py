@@ -23,8 +23,8 @@ from pinprompt.errors import ModelError
 from pinprompt.models.chat import asking, opening
 from pinprompt.models.continuations import (
     CHUNK,
-    ROWS,
     SLOT_BYTES,
+    TEXTS,
     TOKENS,
     SharedPrefixes,
     TokenPath,
@@ -162,7 +162,7 @@ class CausalLabels(LocalLabels):
         # scored earlier.
         self._kept = frame.before if share else None
         self._prefixes = read == "prefixes"
-        self._tokens = tokens or (ROWS if self._prefixes else TOKENS)
+        self._tokens = tokens or (TEXTS if self._prefixes else TOKENS)
         self._shareable: bool | None = None
         self._pasts: OrderedDict[TokenPath, torch.Tensor] = OrderedDict()
         self._pad = next(i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id, 0) if i is not None)
@@ -244,7 +244,7 @@ class CausalLabels(LocalLabels):
         if inputs.keep and inputs.reader is None:
             try:
                 inputs.reader = (
-                    SharedPrefixes(self.model, heads, DEPTH, rows=self._tokens)
+                    SharedPrefixes(self.model, heads, DEPTH, batch=self._tokens)
                     if self._prefixes
                     else WholePrompts(self.model, heads, DEPTH, tokens=self._tokens, limit=SLOT_BYTES)
                 )

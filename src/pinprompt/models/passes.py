@@ -1,12 +1,12 @@
 """Passes through a frozen language model: the head runs only where it is needed, and batches have a fixed shape.
 
 The model's own forward runs, so its norms, soft caps and scales apply as usual. A hook reduces the base model's hidden
-states to the requested positions before they reach the head, and the head's matrix is reduced to the requested rows.
+states to the requested positions before they reach the head, and the head's matrix is reduced to the requested tokens.
 
-When a causal LM reads one token per row, each row has its own past in a fixed slot. The rows of a pass can be at
-different positions of different texts. So there is no padding to the longest text, and nothing is copied when a row
-ends and another takes its slot. Every pass has the same number of rows and the same key length, and a row's past starts
-at column 0. A row's result is therefore bit-identical whatever else is in the pass.
+When a causal LM reads one token per slot, each slot has its own past, so the slots of a pass can be at different
+positions of different texts. There is no padding to the longest text, and nothing is copied when a text ends and
+another takes its slot. Every pass has the same number of slots and the same key length, and a text's past starts at
+column 0. A text's result is therefore bit-identical whatever else is in the pass.
 """
 
 from __future__ import annotations
@@ -56,26 +56,26 @@ _STEP = 8
 
 
 def passes(
-    texts: Sequence[Sequence[int]], rows: int, window: int, pad: int
+    texts: Sequence[Sequence[int]], batch: int, window: int, pad: int
 ) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor]]:
-    """Token ids in batches: (indices into `texts`, ids [rows, n], mask [rows, n]).
+    """Token ids in batches: (indices into `texts`, ids [batch, n], mask [batch, n]).
 
-    Every batch has `rows` rows, some of them unused, and n is the text's own length, rounded up. Rows are padded on the
-    right, and masked columns have a weight of exactly 0: on a CPU a text's result is bit-identical in any batch. No
-    text may be longer than `window`.
+    Every batch has room for `batch` texts, part of it unused, and n is the text's own length, rounded up. Texts are
+    padded on the right, and masked columns have a weight of exactly 0: on a CPU a text's result is bit-identical in any
+    batch. No text may be longer than `window`.
     """
     groups: dict[int, list[int]] = defaultdict(list)
     for place, text in enumerate(texts):
         groups[min(max(1, -(-len(text) // _STEP)) * _STEP, window)].append(place)
     for length, members in sorted(groups.items()):
-        for start in range(0, len(members), rows):
-            part = members[start : start + rows]
-            ids = torch.full((rows, length), pad)
-            mask = torch.zeros(rows, length, dtype=torch.long)
-            mask[:, 0] = 1  # a row with nothing to attend to would give NaN
-            for row, place in enumerate(part):
-                ids[row, : len(texts[place])] = torch.tensor(list(texts[place]), dtype=torch.long)
-                mask[row, : len(texts[place])] = 1
+        for start in range(0, len(members), batch):
+            part = members[start : start + batch]
+            ids = torch.full((batch, length), pad)
+            mask = torch.zeros(batch, length, dtype=torch.long)
+            mask[:, 0] = 1  # a text with nothing to attend to would give NaN
+            for slot, place in enumerate(part):
+                ids[slot, : len(texts[place])] = torch.tensor(list(texts[place]), dtype=torch.long)
+                mask[slot, : len(texts[place])] = 1
             yield part, ids, mask
 
 
@@ -144,9 +144,9 @@ def for_tokens(model: Any, tokens: Sequence[int] | None) -> Iterator[None]:
     if tokens is None or not issubclass(type(decoder), torch.nn.Linear):
         yield
         return
-    rows = torch.tensor(list(tokens), device=decoder.weight.device)
-    weight = decoder.weight[rows]
-    bias = None if decoder.bias is None else decoder.bias[rows]
+    chosen = torch.tensor(list(tokens), device=decoder.weight.device)
+    weight = decoder.weight[chosen]
+    bias = None if decoder.bias is None else decoder.bias[chosen]
     # An instance attribute hides the class's forward; an earlier one (a device hook) is restored afterwards.
     before = decoder.__dict__.get("forward")
     decoder.forward = lambda hidden: torch.nn.functional.linear(hidden, weight, bias)
@@ -193,24 +193,24 @@ def _grouped_attention(
     dropout: float = 0.0,
     **more: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention of a few queries per row, [R, H, n, D] to [R, n, H, D].
+    """Attention of a few queries per text, [R, H, n, D] to [R, n, H, D].
 
     Query heads that share a key head are treated as several queries of that head. transformers repeats keys and values
     for each query head instead, which costs more than the rest of the pass at these shapes.
     """
     if more.get("softcap") is not None or more.get("position_bias") is not None or more.get("s_aux") is not None:
-        raise ModelError(f"attention with a soft cap, position bias or sinks cannot be read row by row: {_ADVICE}")
-    rows, heads, queries, width = query.shape
+        raise ModelError(f"attention with a soft cap, position bias or sinks cannot be read token by token: {_ADVICE}")
+    batch, heads, queries, width = query.shape
     groups = heads // key.shape[1]
-    mask = attention_mask.expand(rows, groups, queries, key.shape[2])
+    mask = attention_mask.expand(batch, groups, queries, key.shape[2])
     mixed = torch.nn.functional.scaled_dot_product_attention(
-        query.reshape(rows, key.shape[1], groups * queries, width),
+        query.reshape(batch, key.shape[1], groups * queries, width),
         key,
         value,
-        attn_mask=mask.reshape(rows, 1, groups * queries, key.shape[2]),
+        attn_mask=mask.reshape(batch, 1, groups * queries, key.shape[2]),
         scale=scaling,
     )
-    return mixed.reshape(rows, heads, queries, value.shape[-1]).transpose(1, 2), None
+    return mixed.reshape(batch, heads, queries, value.shape[-1]).transpose(1, 2), None
 
 
 AttentionInterface.register(_ATTENTION, _grouped_attention)
@@ -250,14 +250,14 @@ class FixedLayer(CacheLayerMixin):  # type: ignore[misc]
 
 
 class _SlotLayer(FixedLayer):
-    """A layer whose update writes one column per row, each at its own position."""
+    """A layer whose update writes one column per slot, each at its own position."""
 
-    def __init__(self, keys: torch.Tensor, values: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> None:
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor, slots: torch.Tensor, columns: torch.Tensor) -> None:
         super().__init__(keys, values)
-        self.rows, self.columns = rows, columns
+        self.slots, self.columns = slots, columns
 
     def write(self, store: torch.Tensor, states: torch.Tensor) -> None:
-        store[self.rows, :, self.columns] = states[:, :, 0]
+        store[self.slots, :, self.columns] = states[:, :, 0]
 
 
 def read(model: Any, ids: Sequence[int], before: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -285,9 +285,9 @@ def read(model: Any, ids: Sequence[int], before: torch.Tensor | None = None) -> 
 READ = 16  # texts read in one batch
 
 
-def rows_at_once(device: torch.device, rows: int) -> int:
-    """Rows of a pass over texts of similar length: a quarter of `rows` on a CPU, where passes run in parallel."""
-    return max(1, rows // 4) if device.type == "cpu" else rows
+def texts_at_once(device: torch.device, most: int) -> int:
+    """Texts of similar length in a pass: a quarter of `most` on a CPU, where passes run in parallel."""
+    return max(1, most // 4) if device.type == "cpu" else most
 
 
 def read_many(model: Any, texts: Sequence[Sequence[int]]) -> list[torch.Tensor]:
@@ -304,9 +304,9 @@ def read_many(model: Any, texts: Sequence[Sequence[int]]) -> list[torch.Tensor]:
         with torch.no_grad():
             model.base_model(input_ids=ids.to(model.device), past_key_values=cache, use_cache=True)
         past = torch.stack([torch.stack([layer.keys, layer.values]) for layer in cache.layers])
-        return {place: past[:, :, row, :, : len(texts[place])] for row, place in enumerate(chosen)}
+        return {place: past[:, :, slot, :, : len(texts[place])] for slot, place in enumerate(chosen)}
 
-    size = rows_at_once(model.device, READ)
+    size = texts_at_once(model.device, READ)
     batches = [order[start : start + size] for start in range(0, len(order), size)]
     found: dict[int, torch.Tensor] = {}
     with PackedLayers(model.base_model):
@@ -317,19 +317,19 @@ def read_many(model: Any, texts: Sequence[Sequence[int]]) -> list[torch.Tensor]:
 
 def in_batches(
     model: Any,
-    rows: Sequence[Sequence[int]],
+    texts: Sequence[Sequence[int]],
     most: int,
     tokens: Sequence[int] | None,
     together: Callable[[Sequence[int]], torch.Tensor],
 ) -> torch.Tensor:
-    """The results of `together` for all rows [N, ...], in batches of at most `most` rows of similar length."""
-    order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
-    size = rows_at_once(model.device, most)
+    """The results of `together` for all texts [N, ...], in batches of at most `most` of similar length."""
+    order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
+    size = texts_at_once(model.device, most)
     batches = [order[start : start + size] for start in range(0, len(order), size)]
     with for_tokens(model, tokens), PackedLayers(model.base_model):
         answers = side_by_side(together, batches[::-1], model.device)  # long ones first: no thread waits long
     found = dict(zip(order, torch.cat(answers[::-1]), strict=True))
-    return torch.stack([found[row] for row in range(len(rows))])
+    return torch.stack([found[place] for place in range(len(texts))])
 
 
 def token_bytes(model: Any) -> int:
@@ -340,19 +340,19 @@ def token_bytes(model: Any) -> int:
 class Slots:
     """R slots of L tokens each; `step` reads one token in every slot and returns the logits of the next."""
 
-    def __init__(self, model: Any, rows: int, length: int, past: torch.Tensor) -> None:
+    def __init__(self, model: Any, count: int, length: int, past: torch.Tensor) -> None:
         """`past` is any past that `read` returned: it gives the shape of the model's keys and values."""
         layers, _, heads, _, width = past.shape
-        self.model, self.rows, self.length = model, rows, length
+        self.model, self.count, self.length = model, count, length
         # Zeros, not uninitialised memory: masked columns have a weight of exactly 0 only if they are finite.
-        self._store = torch.zeros(layers, 2, rows, heads, length, width, dtype=past.dtype, device=past.device)
-        self._columns = torch.zeros(rows, dtype=torch.long, device=past.device)
-        self._every = torch.arange(rows, device=past.device)
+        self._store = torch.zeros(layers, 2, count, heads, length, width, dtype=past.dtype, device=past.device)
+        self._columns = torch.zeros(count, dtype=torch.long, device=past.device)
+        self._every = torch.arange(count, device=past.device)
         self._places = torch.arange(length, device=past.device)
         self._cache = Cache(layers=[_SlotLayer(part[0], part[1], self._every, self._columns) for part in self._store])
 
     def load(self, slot: int, *parts: torch.Tensor | None) -> None:
-        """Put a past into a slot, given in consecutive parts (the shared prefix, then the row's own tokens)."""
+        """Put a past into a slot, given in consecutive parts (the shared prefix, then the text's own tokens)."""
         start = 0
         for part in parts:
             if part is not None:
@@ -395,14 +395,14 @@ def row_attention(model: Any) -> Iterator[None]:
 
 
 def window(model: Any) -> int:
-    """The most tokens that a row can have: the model's window, or its sliding window if that is smaller."""
+    """The most tokens that a slot can hold: the model's window, or its sliding window if that is smaller."""
     config = model.config
     known = [getattr(config, name, None) for name in ("max_position_embeddings", "sliding_window", "window_size")]
     return min([size for size in known if isinstance(size, int) and size > 0], default=1 << 30)
 
 
 def check(model: Any, ids: Sequence[int]) -> None:
-    """Reject a model whose logits differ when it is read row by row; `ids` are two tokens or more."""
+    """Reject a model whose logits differ when it is read token by token; `ids` are two tokens or more."""
     past, _ = read(model, ids[:-1])
     _, expected = read(model, ids)
     slots = Slots(model, 2, len(ids) + 3, past)
@@ -410,11 +410,11 @@ def check(model: Any, ids: Sequence[int]) -> None:
     try:
         given = slots.step([ids[0], ids[-1]], [0, len(ids) - 1])[1]
     except (TypeError, ValueError, RuntimeError, AttributeError) as error:
-        raise ModelError(f"{_name(model)} cannot be read row by row ({error}): {_ADVICE}") from error
+        raise ModelError(f"{_name(model)} cannot be read token by token ({error}): {_ADVICE}") from error
     scale = float(expected.float().abs().max()) + 1.0
     tolerance = 1e-3 if expected.dtype == torch.float32 else 5e-2
     if not torch.allclose(given.float(), expected.float(), atol=tolerance * scale, rtol=0):
-        raise ModelError(f"{_name(model)} answers differently when it is read row by row: {_ADVICE}")
+        raise ModelError(f"{_name(model)} answers differently when it is read token by token: {_ADVICE}")
 
 
 def _name(model: Any) -> str:

@@ -57,15 +57,15 @@ class _Branch:
 
 @dataclass
 class Sampler:
-    """A frozen causal LM that continues texts; `rows` is the fixed number of rows of a pass."""
+    """A frozen causal LM that continues texts; `batch` is the fixed number of texts in a pass."""
 
     model: Any
     tokenizer: Any
     top_k: int = 10
     temperature: float = 1.0
-    rows: int = 64
+    batch: int = 64
     cache_mb: int = 1024
-    """Memory for keys and values; long texts get fewer rows in a pass."""
+    """Memory for keys and values; fewer long texts fit into a pass."""
     _stops: dict[int, bool] = field(default_factory=dict, init=False, repr=False)
     _prefixes: OrderedDict[tuple[int, ...], torch.Tensor] = field(default_factory=OrderedDict, init=False, repr=False)
 
@@ -135,10 +135,10 @@ class Sampler:
         first = jobs[0].past
         assert first is not None
         row_bytes = first[:, :, :, 0].nbytes * length
-        slots = Slots(self.model, max(4, min(self.rows, self.cache_mb * 2**20 // row_bytes)), length, first)
-        held: list[_Branch | None] = [None] * slots.rows
+        slots = Slots(self.model, max(4, min(self.batch, self.cache_mb * 2**20 // row_bytes)), length, first)
+        held: list[_Branch | None] = [None] * slots.count
         while True:
-            for slot in range(slots.rows):
+            for slot in range(slots.count):
                 while held[slot] is None and (waiting or ahead):
                     if not waiting:
                         waiting += self._open(ahead.pop())
@@ -153,7 +153,7 @@ class Sampler:
             live = [(slot, branch) for slot, branch in enumerate(held) if branch is not None]
             if not live:
                 return
-            tokens, places = [0] * slots.rows, [0] * slots.rows
+            tokens, places = [0] * slots.count, [0] * slots.count
             for slot, branch in live:
                 tokens[slot], places[slot] = branch.tokens[-1], len(branch.job.ids) + len(branch.tokens) - 1
             choices, sums = self._choices(slots.step(tokens, places))

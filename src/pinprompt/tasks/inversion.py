@@ -78,7 +78,7 @@ class InversionTask(Shown):
             fingerprint=_fingerprint(settings, clip, self.pictures),
             primary="similarity",
             score_is="A score is the cosine between the embeddings of words and picture, at most 1.",
-            chunk=4 * clip.rows,  # the text tower processes several prompts at a time
+            chunk=4 * clip.batch,  # the text tower processes several prompts at a time
             notes=_notes(clip, self.pictures),
         )
 

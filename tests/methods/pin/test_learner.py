@@ -119,7 +119,7 @@ def test_values_have_the_same_bits_with_any_number_of_threads(folder: Path) -> N
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            how: Any = {"rows": 2, "product": backbone.over_vocabulary, "each": backbone.side_by_side}
+            how: Any = {"batch": 2, "product": backbone.over_vocabulary, "each": backbone.side_by_side}
             found.append(kept_value(states, backbone.head, packed, "tsallis", **how))
     finally:
         torch.set_num_threads(before)
