@@ -8,6 +8,7 @@ from typing import Any
 
 from lines import read_lines
 
+from pinprompt.recipe.recipe import resolve
 from pinprompt.run import running
 from pinprompt.values import Answers, Draw, Prompt, Row
 from tests.house.tiny import FindTheWords, recipe
@@ -74,6 +75,22 @@ def test_the_control_writes_as_pin_does_until_its_first_update_and_never_learns(
     assert [result[method]["share_after_update"] for method in result] == [0.5, 0]
     # Twice the 24 prompts, and the greedy one at the end; the task has no dev split.
     assert result["pin"]["enough_calls"] == 49
+
+
+class SixtyFourRows(FindTheWords):
+    """As many rows as a classification of two classes has by default."""
+
+    rows = tuple(Row(split, number) for split in ("train", "dev") for number in range(32))
+
+
+def test_a_short_search_learns_from_most_of_its_prompts(lm_folder: Path, tmp_path: Path) -> None:
+    quick = resolve({"method": "pin", "profile": "quick", "task": {"kind": "classification"}}).q_learning
+    schedule = {name: getattr(quick, name) for name in ("prompts", "batch", "updates", "steps", "eval_every")}
+    settings = recipe(lm_folder, q_learning=schedule, budget={"calls": 1000})
+    result = running.run(settings, tmp_path / "run", task=SixtyFourRows(), device="cpu", threads=1).data
+    assert result["updates"] >= 8
+    assert result["share_after_update"] > 0.5
+    assert result["calls"] >= result["enough_calls"]
 
 
 def test_a_task_draws_rows_for_each_prompt_of_a_step(lm_folder: Path, tmp_path: Path) -> None:
