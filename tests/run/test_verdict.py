@@ -178,10 +178,10 @@ def test_the_headline_recommends_the_found_prompt_only_if_the_test_does(
 ) -> None:
     data = result(*counts)
     page = " ".join(render(RunRecord(Path("run"), result=data)).split())
-    assert ('<h1 class="advice">Keep your own prompt: It was</h1>' in page) is kept
+    assert ('<h1 class="advice">Keep your own prompt “It was”</h1>' in page) is kept
     assert ('<h1 class="prompt">found</h1>' in page) is not kept
     assert "The best prompt found: <q" in page or not kept
-    assert ("Keep your own prompt: It was." in printed(data)) is kept
+    assert ("Keep your own prompt “It was”." in printed(data)) is kept
 
 
 def test_the_default_prompt_is_not_called_the_users_own() -> None:
@@ -189,7 +189,7 @@ def test_the_default_prompt_is_not_called_the_users_own() -> None:
     data["baselines"] = {"default": data["baselines"]["manual"]}
     verdict = judge_result(data)
     assert verdict is not None
-    assert verdict.advice == "Keep the default prompt: It was"
+    assert verdict.advice == "Keep the default prompt “It was”"
     assert "than the default prompt" in verdict.sentence
 
 

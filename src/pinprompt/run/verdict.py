@@ -14,7 +14,7 @@ from typing import Any
 from pinprompt.folder.reading import inside, mapping, number, sequence
 from pinprompt.maths.bootstrap import FEWEST, compare_rows, mcnemar
 from pinprompt.tasks.protocol import EMBEDDINGS
-from pinprompt.wording import metric, text, title, where
+from pinprompt.wording import metric, shown_prompt, text, title, where
 
 LEVEL = 0.05
 """Significance level."""
@@ -91,7 +91,9 @@ def judge_result(result: Mapping[str, Any], primary: str | None = None) -> Verdi
     if kind in ("unclear", "worse") or (kind == "untested" and found <= (rival or 0.0)):
         owner = "your own" if label == "manual" and not result.get("dataset") else f"the {label}"
         prompt = inside(result, "baselines", label, "prompt")
-        advice = advice or f"Keep {owner} prompt" + (f": {text(prompt, 300)}" if isinstance(prompt, str) else "")
+        advice = advice or f"Keep {owner} prompt" + (
+            f" “{shown_prompt(prompt, 300)}”" if isinstance(prompt, str) else ""
+        )
     if task == "inversion":
         said = f"The found words {'fit' if found > (rival or 0.0) else 'do not fit'} better than the {label} ones."
     details = f"{head} against {metric(name, rival)}{brackets(name, rival_interval)}"
