@@ -10,7 +10,7 @@ from typing import Any
 
 from pinprompt.methods.table import row_of
 from pinprompt.recipe.recipe import Recipe
-from pinprompt.values import Event
+from pinprompt.values import Event, counted
 from pinprompt.wording import by_role
 
 
@@ -36,7 +36,7 @@ def sentence(event: Event) -> str:
         parts.append(f"mean {data['score_mean']:.4g}")
     if support:
         parts.append("support " + "/".join(f"{size:.0f}" for size in support[:8]))
-    parts.append(f"{data['distinct']} prompts, {data['calls']:,} calls")
+    parts.append(f"{counted(data['distinct'], 'prompt')}, {counted(data['calls'], 'call')}")
     return ", ".join(parts)
 
 

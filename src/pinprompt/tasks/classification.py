@@ -375,12 +375,10 @@ class ClassificationTask(Shown):
         predicted = maths.predictions(probabilities, targets)
         table = maths.confusion(targets, predicted, classes)
         split, said = self.rows[rows[0]].split, dict[str, tuple[float, ...]]()
-        if split == "dev" and self.model.graded:  # what `predict --unsure` is measured on
-            chosen = probabilities.argmax(axis=1)
-            said = {
-                "label": tuple(map(float, chosen)),
-                "probability": tuple(probabilities.max(axis=1).round(4).tolist()),
-            }
+        if split == "dev":  # what `predict --unsure` is measured on
+            said["label"] = tuple(map(float, probabilities.argmax(axis=1)))
+            if self.model.graded:
+                said["probability"] = tuple(probabilities.max(axis=1).round(4).tolist())
         return Evaluation(
             split=split,
             metrics={
