@@ -20,7 +20,7 @@ LOWER_IS_BETTER = {"perplexity", "in_text", "repeated_tokens", "copies"}
 TITLES = {
     "macro_f1": "macro F1", "raw_macro_f1": "raw macro F1", "calibrated_macro_f1": "calibrated macro F1",
     "dictionary_words": "dictionary words",
-    "repeated_tokens": "repeated tokens", "stable": "decode-encode stable", "joint": "J",
+    "repeated_tokens": "repeated tokens", "stable": "decode-encode stable", "j": "J",
     "copies": "unchanged outputs (%)", "gm": "GM", "in_text": "perplexity in a text",
 }  # fmt: skip
 

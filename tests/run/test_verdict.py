@@ -128,6 +128,11 @@ def test_a_regression_on_embeddings_is_no_rival_but_is_mentioned_if_it_is_better
     verdict = judge_result(data | {"baselines": {**data["baselines"], "embeddings": better}})
     assert verdict is not None
     assert verdict.against == "manual"
+    assert "does as well without any prompt: 99.0" in verdict.details
+    weak = result(4, 12, 20)
+    surely = {"prompt": "", "test": {"accuracy": 0.99, "outcomes": {"accuracy": "1" * 36}}}
+    verdict = judge_result(weak | {"baselines": {**weak["baselines"], "embeddings": surely}})
+    assert verdict is not None
     assert "does better without any prompt: 99.0" in verdict.details
     alone = judge_result(data | {"baselines": {"embeddings": better}})
     assert alone is not None

@@ -102,7 +102,7 @@ def judge_result(result: Mapping[str, Any], primary: str | None = None) -> Verdi
 
 
 def _without_prompt(result: Mapping[str, Any], ours: dict[str, Any], split: str, name: str) -> str:
-    """A sentence if a regression on embeddings is better than the found prompt or could not be computed; else ''."""
+    """A sentence if a regression on embeddings scores higher than the found prompt or was not computed; else ''."""
     other = mapping(inside(result, "baselines", EMBEDDINGS))
     if isinstance(why := other.get("missing"), str):
         return f" There is no row for a regression on embeddings: {text(why, 300)}."
@@ -111,8 +111,9 @@ def _without_prompt(result: Mapping[str, Any], ours: dict[str, Any], split: str,
     if value is None or value <= (number(ours.get(name)) or 0.0):
         return ""
     p, _ = _tested(outcomes_of(ours, name), outcomes_of(theirs, name))
+    does = "does better" if p is None or p < LEVEL else "does as well"
     return (
-        f" A regression on embeddings of the texts does better without any prompt: {metric(name, value)}"
+        f" A regression on embeddings of the texts {does} without any prompt: {metric(name, value)}"
         f"{brackets(name, interval)}{'' if p is None else f' ({shown_p(p)})'}. If labels are all you need, use that. A "
         "prompt is still good where rows are few, where labels change, and where a person has to see which words "
         "decide."
