@@ -252,8 +252,7 @@ def _curves(places: Sequence[Place]) -> Any:
     series = []
     for place in places:
         points = progress(_record(place.path))
-        if len(points) > 1:
-            series.append(Series(text(place.id.rpartition("/")[2], 40), points))
+        series.append(Series(text(place.id.rpartition("/")[2], 40), points, dots=len(points) == 1))
     drawn = line_chart(series, title="Best score against calls", x="calls", y="best score so far")
     return Markup(drawn)  # nosec B704  # charts.py escapes every text
 
