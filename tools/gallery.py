@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from pinprompt import api
-from pinprompt.wording import metric, title, where
+from pinprompt.wording import metric, shown_prompt, title, where
 
 DOCS = Path(__file__).parents[1] / "docs"
-MACHINE = "2 cores of an AMD EPYC with AVX-512, 24 GiB, no GPU, shared with other work"
+MACHINE = "2 shared cores of an Intel Xeon, 24 GiB, no GPU"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -38,7 +38,7 @@ ENTRIES = (
     Entry(
         "products",
         "Product reviews",
-        "Sentences from product reviews (from the package index), 16 labelled examples per class.",
+        "Sentences from product reviews, 16 labelled examples per class.",
         "pinprompt classify vader-products --split 13 --calls 1000 --test-rows 500 --out runs/products",
     ),
     Entry(
@@ -92,13 +92,13 @@ def page(entries: list[Entry]) -> str:
         "",
         "Real runs with the commands that produced them. The data are in `examples/data` or come from the package",
         f"index, as do all models. Machine: {MACHINE}.",
-        "Another machine may find other prompts, because floating-point results differ in the last bits.",
+        "Another machine may find other prompts.",
         "`python tools/gallery.py` writes this page.",
     ]
     for entry in entries:
         result = json.loads((Path("runs") / entry.name / "result.json").read_text("utf-8"))
         lines += ["", f"## {entry.heading}", "", entry.text, "", "```sh", entry.command, "```", ""]
-        lines += [f"Found: **{result['prompt'].strip()}**", "", *facts(result), ""]
+        lines += [f"Found: **{' '.join(shown_prompt(result['prompt']).split())}**", "", *facts(result), ""]
         lines.append(f"[![The report of this run](gallery/{entry.name}.png)](gallery/{entry.name}.html)")
     return "\n".join(lines) + "\n"
 

@@ -187,6 +187,11 @@ class Event:
 Listener = Callable[[Event], None]
 
 
+def counted(number: float, noun: str) -> str:
+    """A number of things as text: "1 row", "1,200 rows"."""
+    return f"{number:,.0f} {noun}{'' if number == 1 else 's'}"
+
+
 def derive(seed: int, *names: object) -> int:
     """A 63-bit seed for a named stream, a function of root seed and name on any machine."""
     key = "/".join([str(seed), *map(str, names)])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from typing import Any
 
 from pinprompt.folder.reading import inside, mapping, number
+from pinprompt.values import counted
 
 SHARES = {
     "accuracy", "raw_accuracy", "calibrated_accuracy", "macro_f1", "raw_macro_f1", "calibrated_macro_f1", "correct",
@@ -18,7 +20,7 @@ LOWER_IS_BETTER = {"perplexity", "in_text", "repeated_tokens", "copies"}
 TITLES = {
     "macro_f1": "macro F1", "raw_macro_f1": "raw macro F1", "calibrated_macro_f1": "calibrated macro F1",
     "dictionary_words": "dictionary words",
-    "repeated_tokens": "repeated tokens", "stable": "decode-encode stable", "joint": "J",
+    "repeated_tokens": "repeated tokens", "stable": "decode-encode stable", "j": "J",
     "copies": "unchanged outputs (%)", "gm": "GM", "in_text": "perplexity in a text",
 }  # fmt: skip
 
@@ -35,7 +37,7 @@ def where(split: str, task: object = "", rows: float | None = None) -> str:
     if task == "custom":  # a function has no rows of its own
         return "by the function"
     said = "on the training examples" if split == "train" else f"on {split}"
-    return said + ("" if rows is None else f" ({plain(rows)} row{'' if rows == 1 else 's'})")
+    return said + ("" if rows is None else f" ({counted(rows, 'row')})")
 
 
 def metric(name: str, value: float | None) -> str:
@@ -82,6 +84,25 @@ def text(value: object, most: int = 600) -> str:
     raw = value if isinstance(value, str) else str(value)[: 4 * most]
     clipped = raw if len(raw) <= most else raw[: most - 1] + "…"
     return visible(clipped)
+
+
+_ROLE = re.compile(
+    r"<\|im_start\|>(\w+)\s*|<\|start_header_id\|>(\w+)<\|end_header_id\|>\s*|<start_of_turn>(\w+)\s*"
+    r"|<\|(system|user|assistant)\|>\s*"
+)
+_MARK = re.compile(r"<\|(?:im_end|eot_id|end|begin_of_text|endoftext)\|>|<end_of_turn>|</?s>|<bos>")
+
+
+def by_role(prompt: str) -> str:
+    """A prompt in a chat format as people read it: "[user] What is it?", without the template's special tokens."""
+    if not _ROLE.search(prompt):
+        return prompt
+    return _ROLE.sub(lambda found: f"[{found[found.lastindex or 0]}] ", _MARK.sub("", prompt)).strip()
+
+
+def shown_prompt(value: object, most: int = 600) -> str:
+    """A prompt as text for display, without spaces around it."""
+    return text(by_role(value) if isinstance(value, str) else value, most).strip(" ")
 
 
 def token(value: object) -> str:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from pinprompt.cli.shown import shown_result
+from pinprompt.reports.report import write_report
 from pinprompt.run.running import Result
+from pinprompt.studio.runs import RunList
 
 
 def printed(data: dict[str, Any]) -> str:
     out = io.StringIO()
     console = Console(file=out, width=200, markup=False)
-    result = Result("found words", 1.0, None, None, 0, 0.0, Path("run"), data)
+    result = Result(data.get("prompt", "found words"), 1.0, None, None, 0, 0.0, Path("run"), data)
     for part in shown_result(result):
         console.print(part)
     return out.getvalue()
@@ -59,3 +62,26 @@ def test_the_score_of_a_function_is_of_no_examples() -> None:
     assert "Score by the function: -10.0" in shown
     assert "training examples" not in shown
     assert "row" not in shown
+
+
+CHAT = "<|im_start|>system\nIs it good?<|im_end|>\n<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+LLAMA = "<|start_header_id|>user<|end_header_id|>\n\nIs it good?\n\n{text}<|eot_id|>"
+
+
+def test_a_prompt_in_a_chat_format_is_shown_by_role(tmp_path: Path) -> None:
+    """In the terminal, the report, a studio's card and page; the data and the text to send keep the template's own."""
+    record = {"name": "run", "prompt": CHAT, "test": {"accuracy": 0.5}, "primary": "accuracy"}
+    record |= {"baselines": {"instructions": {"prompt": LLAMA, "test": {"accuracy": 0.7}}}, "top": [{"prompt": CHAT}]}
+    record |= {"sent": {"before": CHAT.partition("{text}")[0], "after": CHAT.partition("{text}")[2]}}
+    terminal = printed(record)
+    (tmp_path / "result.json").write_text(json.dumps(record), "utf-8")
+    page = write_report(tmp_path).read_text("utf-8")
+    sent = page[page.index('class="sent"') :].partition("</pre>")[0]
+    assert "&lt;|im_start|&gt;system" in sent
+    card = RunList(tmp_path).card(RunList(tmp_path).places()[0]).prompt
+    for shown in (terminal, page.replace(sent, ""), card):
+        assert "[system] Is it good?" in shown
+        assert "im_start" not in shown.split("Run it again")[0].split("Plain Python")[0]
+        assert "im_end" not in shown.split("Run it again")[0].split("Plain Python")[0]
+    assert "[user] Is it good?" in terminal
+    assert "header_id" not in terminal

@@ -216,10 +216,10 @@ def test_published_flaws_are_noted(tmp_path: Path) -> None:
     leaky = published(layout(tmp_path / "cr", 'x\t0\ny\t1\n""\t1\n', "y\t0\nw\t1\n", "x\t0\ny\t1\nz\t1\n"), 13)
     assert len(leaky.train) == 2
     assert leaky.notes == (
-        "train.tsv: 1 row(s) without text left out",
-        "1 text(s) of train are also in dev",
-        "2 text(s) of train are also in test",
-        "1 text(s) of dev are also in test",
+        "train.tsv: 1 row without text left out",
+        "1 text of train is also in dev",
+        "2 texts of train are also in test",
+        "1 text of dev is also in test",
     )
 
 

@@ -73,8 +73,8 @@ def test_a_published_test_is_kept_but_for_what_train_and_dev_hold(folder: Path) 
     assert [(row.text, row.label) for row in splits.test or []] == [(" ".join(long.split()[:WORDS]), "2"), ("new", "3")]
     for row in (*splits.train, *splits.dev):
         assert row.text.startswith(packaged.REUTERS[int(row.label)])
-    assert "1 repeated text(s) left out" in splits.notes
-    assert "2 row(s) of test left out: repeated, or in train or dev" in splits.notes
+    assert "1 repeated text left out" in splits.notes
+    assert "2 rows of test left out: repeated, or in train or dev" in splits.notes
 
 
 def test_only_what_the_two_authors_wrote_themselves(folder: Path) -> None:

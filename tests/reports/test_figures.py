@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import xml.etree.ElementTree as ElementTree
@@ -146,6 +147,15 @@ def test_a_long_legend_makes_the_figure_higher_and_names_stay_whole(count: int) 
     height = float(svg.partition('viewBox="0 0 420 ')[2].partition('"')[0])
     last = max(float(y) for y in re.findall(r'<g transform="translate\(\d+ (\d+)\)"', svg))
     assert height > last
+
+
+@pytest.mark.parametrize("length", range(3, 40))
+def test_names_of_a_legend_do_not_reach_the_next_key(length: int) -> None:
+    names = [f"{place}".ljust(length, "n") for place in range(3)]
+    svg = figures.draw_curves([Curve(name, [1.0, 2.0], [0.0, 1.0], [0.0, 0.0], 1) for name in names], "calls")
+    lefts = [int(x) for x in re.findall(r'<g transform="translate\((\d+) \d+\)"', svg)]
+    wide = 21 + 7 * length  # a letter of a wide font takes seven units
+    assert all(after <= left or left + wide < after for left, after in itertools.pairwise(lefts))
 
 
 def test_a_band_is_one_standard_error_to_either_side() -> None:

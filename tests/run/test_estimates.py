@@ -223,7 +223,7 @@ def test_guided_reads_a_prefix_once_for_all_of_its_continuations(monkeypatch: py
         recipe = recipes.resolve({**tree, "method": method})
         recipe = recipe.model_copy(update={"budget": recipe.budget.model_copy(update={"calls": 1000})})
         cost = estimating.cost_of(recipe, task)
-        assert estimating._writing(recipe, task, "cpu", cost) == estimating.PROBES + prompts
+        assert estimating._writing(recipe, task, "cpu", cost) == prompts
 
 
 def test_minutes_include_the_report_where_outputs_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,3 +235,6 @@ def test_minutes_include_the_report_where_outputs_are_sampled(monkeypatch: pytes
         monkeypatch.setattr(estimating, "cost_of", lambda *_, calls=calls: SimpleNamespace(calls=calls))
         recipe = recipes.Recipe.model_validate({"task": {"kind": "style-transfer"}, "budget": {"minutes": 3}})
         assert estimating.with_report_inside(recipe, task).budget.minutes == pytest.approx(minutes)
+        untimed = recipe.model_copy(update={"budget": recipe.budget.model_copy(update={"minutes": None})})
+        task.info.costly = False
+        assert [estimating.parts_of(one, task, 5) for one in (recipe, untimed)] == [0, 5]

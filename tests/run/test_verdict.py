@@ -128,6 +128,11 @@ def test_a_regression_on_embeddings_is_no_rival_but_is_mentioned_if_it_is_better
     verdict = judge_result(data | {"baselines": {**data["baselines"], "embeddings": better}})
     assert verdict is not None
     assert verdict.against == "manual"
+    assert "does as well without any prompt: 99.0" in verdict.details
+    weak = result(4, 12, 20)
+    surely = {"prompt": "", "test": {"accuracy": 0.99, "outcomes": {"accuracy": "1" * 36}}}
+    verdict = judge_result(weak | {"baselines": {**weak["baselines"], "embeddings": surely}})
+    assert verdict is not None
     assert "does better without any prompt: 99.0" in verdict.details
     alone = judge_result(data | {"baselines": {"embeddings": better}})
     assert alone is not None
@@ -178,10 +183,10 @@ def test_the_headline_recommends_the_found_prompt_only_if_the_test_does(
 ) -> None:
     data = result(*counts)
     page = " ".join(render(RunRecord(Path("run"), result=data)).split())
-    assert ('<h1 class="advice">Keep your own prompt: It was</h1>' in page) is kept
+    assert ('<h1 class="advice">Keep your own prompt “It was”</h1>' in page) is kept
     assert ('<h1 class="prompt">found</h1>' in page) is not kept
     assert "The best prompt found: <q" in page or not kept
-    assert ("Keep your own prompt: It was." in printed(data)) is kept
+    assert ("Keep your own prompt “It was”." in printed(data)) is kept
 
 
 def test_the_default_prompt_is_not_called_the_users_own() -> None:
@@ -189,7 +194,7 @@ def test_the_default_prompt_is_not_called_the_users_own() -> None:
     data["baselines"] = {"default": data["baselines"]["manual"]}
     verdict = judge_result(data)
     assert verdict is not None
-    assert verdict.advice == "Keep the default prompt: It was"
+    assert verdict.advice == "Keep the default prompt “It was”"
     assert "than the default prompt" in verdict.sentence
 
 

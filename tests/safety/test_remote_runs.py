@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pinprompt.remote.client import RemoteClient
-from tests.safety.remote_runs import Action, call, labelled, labeller, rewriter, server_at, styled, writer
+from tests.safety.remote_runs import GOOD, Action, call, labelled, labeller, rewriter, server_at, styled, writer
 
-from remote_servers import hang_up, reply, serving  # isort: skip
+from remote_servers import hang_up, refuse, reply, serving  # isort: skip
+from style_toys import encoder, save  # isort: skip
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +60,35 @@ def test_a_label_that_could_not_be_had_is_not_made_up(tmp_path: Path, lm_folder:
         labels = call("predict", tmp_path / "run", "a fine film", "a dull film")
         assert labels.exit_code == 2
         assert "no usable answer for 1 of 2 texts" in labels.stderr
+
+
+def test_a_chat_model_without_log_probabilities_gives_labels_and_no_confidence(tmp_path: Path, lm_folder: Path) -> None:
+    def chat(number: int, path: str, body: dict[str, Any]) -> Action:
+        if path != "/v1/chat/completions":
+            return refuse(404, "no such path")
+        good = any(line in body["messages"][-1]["content"] for line in GOOD)
+        return reply({"choices": [{"message": {"role": "assistant", "content": "great" if good else "terrible"}}]})
+
+    encoder_folder = save(tmp_path / "bert", encoder(), wrap=True)
+    with serving(chat) as server:
+        asked = ["classify", *labelled(tmp_path), *writer(lm_folder), *server_at(server.url)]
+        asked += ["--set", f"task.embeddings={encoder_folder}"]
+        done = call(*asked, "--out", tmp_path / "run", "--calls", 60)
+        assert done.exit_code == 0, done.output
+        result = json.loads((tmp_path / "run" / "result.json").read_text("utf-8"))
+        own, others = (one["dev"]["outcomes"] for one in (result, result["baselines"]["embeddings"]))
+        others["label"] = own["label"]  # a small encoder of random weights agrees with nothing
+        (tmp_path / "run" / "result.json").write_text(json.dumps(result), "utf-8")
+        (tmp_path / "run" / "run.json").unlink()  # its seal
+        labels = call("predict", tmp_path / "run", "a fine film", "--unsure")
+        table = tmp_path / "new.csv"
+        table.write_text("text\na fine film\na dull film\n", "utf-8")
+        assert call("predict", tmp_path / "run", "--input", table, "--output", tmp_path / "out.csv").exit_code == 0
+    assert "1" in labels.stdout
+    assert not re.search(r"\d\.\d|%", labels.stdout)
+    assert "4 of 4 labels are sure, and 100.0% of these are correct" in labels.stderr
+    assert (tmp_path / "out.csv").read_text("utf-8").splitlines() == ["text,label", "a fine film,1", "a dull film,0"]
+    assert "most confident" not in (tmp_path / "run" / "report.html").read_text("utf-8")
 
 
 def test_restyle_and_use_what_was_found(tmp_path: Path, lm_folder: Path) -> None:

@@ -313,8 +313,8 @@ def test_words_for_a_dropped_picture_and_for_another(tab: Any, studio: Studio, t
     for name, colour in (("sun.png", (240, 180, 40)), ("sea.png", (20, 90, 200))):
         (tmp_path / name).write_bytes(base64.b64decode(sample.png(48, colour).split(",")[1]))
     tab.goto(studio.url + "new")
-    tab.click("text=Describe a picture")
-    tab.set_input_files('.drop[data-kind="picture"] input', str(tmp_path / "sun.png"))
+    tab.set_input_files('.drop[data-kind="table"] input', str(tmp_path / "sun.png"))  # a picture is one on any tab
+    assert tab.is_checked('input[name="kind"][value="invert"]')
     tab.wait_for_selector("#previews img")
     tab.click("text=More")
     tab.fill('textarea[name="sets"]', "\n".join([*settings(tiny, 3), "policy.k=none"]))

@@ -62,8 +62,11 @@ def test_problems_are_named(tmp_path: Path, content: str, line: int | None, said
     assert [one["line"] for one in problems if said in one["message"]] == [line], problems
 
 
-def test_a_file_that_is_no_table_is_not_asked_for_its_columns(tmp_path: Path) -> None:
-    assert forms.describe_table(kept(tmp_path, "a line of prose\nand another one\n"))["columns"] == []
+@pytest.mark.parametrize("content", ["a line of prose\nand another one\n", "Dear all,\nthis is a letter\n"])
+def test_a_file_that_is_no_table_is_not_asked_for_its_columns(tmp_path: Path, content: str) -> None:
+    found = forms.describe_table(kept(tmp_path, content))
+    assert found["columns"] == []
+    assert "This is not a table" in found["problems"][0]["message"]
 
 
 def test_rows_without_a_text_are_counted_but_no_obstacle(tmp_path: Path) -> None:

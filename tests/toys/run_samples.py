@@ -322,18 +322,18 @@ def inversion(folder: Path, method: str = "pin", seed: int = 0, image: str = "su
 
 def style(folder: Path, method: str = "pin", seed: int = 0) -> Path:
     """A finished style-transfer run with judges and rewrites."""
-    values = {"joint": 46.2, "gm": 77.6, "content": 55.6, "style": 95.4, "fluency": 89.4, "rows": 100}
+    values = {"j": 46.2, "gm": 77.6, "content": 55.6, "style": 95.4, "fluency": 89.4, "rows": 100}
     result = {
         "method": method,
         "prompt": "Rewrite it cheerfully:",
         "score": 61.0,
-        "test": dict(values, intervals={"joint": [43.0, 49.5]}),
-        "dev": dict(values, joint=48.0),
+        "test": dict(values, intervals={"j": [43.0, 49.5]}),
+        "dev": dict(values, j=48.0),
         "calls": 9000,
         "seconds": 700.0,
         "stopped": "budget",
         "steps": 70,
-        "primary": "joint",
+        "primary": "j",
         "task": "style_transfer",
         "fingerprint": "fp-yelp",
         "seed": seed,
@@ -345,7 +345,7 @@ def style(folder: Path, method: str = "pin", seed: int = 0) -> Path:
         "baselines": {
             "manual": {
                 "prompt": "Make it positive:",
-                "test": dict(values, joint=45.0, intervals={"joint": [42.0, 48.0]}),
+                "test": dict(values, j=45.0, intervals={"j": [42.0, 48.0]}),
             }
         },
         "tables": {
@@ -356,7 +356,7 @@ def style(folder: Path, method: str = "pin", seed: int = 0) -> Path:
                     "content": 71.0,
                     "style": 99.0,
                     "fluency": 90.0,
-                    "joint": 63.3,
+                    "j": 63.3,
                 }
             ]
             * 5

@@ -18,8 +18,8 @@ from pinprompt.reports import trackers
 from pinprompt.reports.report_parts import reading_said
 from pinprompt.run.running import Result
 from pinprompt.run.verdict import judge_result, value_of
-from pinprompt.values import Event
-from pinprompt.wording import money_shown, spending, visible, where
+from pinprompt.values import Event, counted
+from pinprompt.wording import by_role, money_shown, spending, visible, where
 
 PAUSE = 5.0
 """Seconds between two lines of progress, for output that is not a terminal."""
@@ -47,7 +47,7 @@ def shown_result(result: Result) -> Iterator[Any]:
     compared = {"found": {"prompt": result.prompt, **{split: data.get(split) for split in splits}}}
     for label, row in {**compared, **mapping(data.get("baselines")), **mapping(data.get("combined"))}.items():
         cells = [_metric(inside(row, split), name) for split, name in columns]
-        prompt = Text(str(inside(row, "prompt") or inside(row, "about") or ""))
+        prompt = Text(by_role(str(inside(row, "prompt") or inside(row, "about") or "")))
         table.add_row(label, prompt, *cells, style="bold" if label == "found" else "")
     guesses = [number(inside(data, split, "majority")) if name == primary else None for split, name in columns]
     if any(guess is not None for guess in guesses):
@@ -56,7 +56,7 @@ def shown_result(result: Result) -> Iterator[Any]:
     yield table
     verdict = judge_result(data, primary)
     if verdict is not None:
-        advice = f"{verdict.advice.removesuffix('.')}. " if verdict.advice else ""
+        advice = f"{verdict.advice}. " if verdict.advice else ""
         yield Text(f"{advice}{verdict.sentence} {verdict.details}")
     readout = mapping(data.get("readout"))
     if said := reading_said(readout, len(sequence(readout.get("words")))):
@@ -68,7 +68,7 @@ def shown_result(result: Result) -> Iterator[Any]:
         yield "nearest single words that the model knows: " + ", ".join(known)
     yield from _shown_rewrites(data)
     calls, prompts, seconds = (number(data.get(name)) or 0.0 for name in ("calls", "prompts", "seconds"))
-    spent = f"{calls:,.0f} calls, {prompts:,.0f} prompts, {seconds:.0f} seconds"
+    spent = f"{counted(calls, 'call')}, {counted(prompts, 'prompt')}, {counted(round(seconds), 'second')}"
     yield f"searched with {data.get('method')}: {spent}; stopped: {data.get('stopped')}"
     if data.get("found_by"):
         yield f"found: {data['found_by']}"
@@ -170,7 +170,7 @@ class Progress:
         data = event.data
         if event.kind == "step":
             self._improved(data)
-            self.best = f"{data['best_prompt']!r} ({data['score_best']:.4g})"
+            self.best = f"{by_role(data['best_prompt'])!r} ({data['score_best']:.4g})"
             words = trackers.sentence(event)
             if self._bar is not None:
                 done = trackers.share(self._recipe, event, (time.monotonic() - self._started) / 60)
@@ -181,7 +181,7 @@ class Progress:
                 self._spoken = time.monotonic()
                 self._say(f"step {event.step + 1}: {words}")
         elif event.kind == "selected":
-            self._print(f"found: {data['prompt']}")  # as soon as it is known; the report takes longer
+            self._print(f"found: {by_role(data['prompt'])}")  # as soon as it is known; the report takes longer
         elif event.kind == "evaluating":
             self._phase(f"{data['name']} on {data['split']}")
         elif event.kind == "restart":

@@ -77,10 +77,14 @@ def ls(
 ) -> None:
     """List the runs in a folder, with the prompt that each found."""
     from pinprompt import api
+    from pinprompt.wording import by_role
 
     runs = api.ls(folder)
-    names = ("folder", "task", "method", "prompt")
-    rows = [(*(str(run[name] or "") for name in names), run["score"] or run["state"]) for run in runs]
+    rows = [
+        (*(str(run[name] or "") for name in ("folder", "task", "method")), by_role(str(run["prompt"] or "")),
+         run["score"] or run["state"])
+        for run in runs
+    ]  # fmt: skip
     console.answer({"runs": runs}, table(("run", "task", "method", "prompt", "score"), rows))
 
 

@@ -16,7 +16,7 @@ from itertools import chain, islice, zip_longest
 from pathlib import Path
 
 from pinprompt.errors import DataError, did_you_mean
-from pinprompt.values import derive
+from pinprompt.values import counted, derive
 
 LARGEST_FILE = 1 << 30
 LARGEST_FIELD = 10_000_000
@@ -369,11 +369,12 @@ def _read(path: Path, notes: list[str]) -> list[Example]:
         # Published copies of the same data use either name.
         examples = read_examples(path, "sentence", "label", blanks=blanks)
     if blanks:
-        notes.append(f"{path.name}: {len(blanks)} row(s) without text left out")
+        notes.append(f"{path.name}: {counted(len(blanks), 'row')} without text left out")
     return examples
 
 
 def _overlap(left: list[Example], right: list[Example], left_name: str, right_name: str) -> list[str]:
     texts = {example.text.strip() for example in left}
     both = {example.text.strip() for example in right} & texts
-    return [f"{len(both)} text(s) of {left_name} are also in {right_name}"] if both else []
+    verb = "is" if len(both) == 1 else "are"
+    return [f"{counted(len(both), 'text')} of {left_name} {verb} also in {right_name}"] if both else []

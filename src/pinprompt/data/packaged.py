@@ -12,7 +12,7 @@ from itertools import islice
 from pinprompt.data.examples import Example, Splits, distinct, k_shot, read_columns, read_lines
 from pinprompt.errors import DataError
 from pinprompt.models.sources import fetch
-from pinprompt.values import derive
+from pinprompt.values import counted, derive
 
 WORDS = 100
 """Maximum words of a long text: enough for its topic, and short enough for a fast task model."""
@@ -47,13 +47,13 @@ def load_packaged(name: str, split: int, shots: int) -> Splits:
     notes = list(pile.notes)
     left_out = len(pile.examples) - len(distinct(pile.examples))
     if left_out:
-        notes.append(f"{left_out} repeated text(s) left out")
+        notes.append(f"{counted(left_out, 'repeated text')} left out")
     if pile.test is None:
         return Splits(train, dev, rest, (*notes, "test is every row that is neither in train nor in dev"))
     taken = {example.text for example in (*train, *dev)}
     test = [example for example in distinct(pile.test) if example.text not in taken]
     if len(test) < len(pile.test):
-        notes.append(f"{len(pile.test) - len(test)} row(s) of test left out: repeated, or in train or dev")
+        notes.append(f"{counted(len(pile.test) - len(test), 'row')} of test left out: repeated, or in train or dev")
     return Splits(train, dev, test, (*notes, "test is the package's own"))
 
 

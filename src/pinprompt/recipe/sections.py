@@ -336,4 +336,4 @@ class ScoringSettings(Section):
     and dev; each labels every text, so a text costs as many calls."""
     word_values: Literal["auto", "on", "off"] = "auto"
     """Whether the report scores the found prompt without each of its words; auto: unless calls are expensive (a model
-    behind an API, free answers)."""
+    behind an API, free answers, rewriting within `budget.minutes`)."""

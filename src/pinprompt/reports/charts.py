@@ -216,7 +216,7 @@ def _band(series: Series) -> list[Point]:
 
 def _legend(names: Sequence[str], keys: Sequence[str]) -> tuple[list[str], int]:
     """Names behind their keys, in as many columns as fit below the chart; and its height."""
-    columns, most = next((n, most) for n, most in ((3, 17), (2, 27), (1, 57)) if n == 1 or max(map(len, names)) <= most)
+    columns, most = next((n, most) for n, most in ((3, 13), (2, 22), (1, 48)) if n == 1 or max(map(len, names)) <= most)
     body = []
     for place, (name, key) in enumerate(zip(names, keys, strict=True)):
         left, top = LEFT + 366 // columns * (place % columns), HEIGHT + 8 + 18 * (place // columns)

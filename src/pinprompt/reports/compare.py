@@ -16,7 +16,7 @@ from pinprompt.errors import RunError, SettingError
 from pinprompt.maths.bootstrap import Difference, Unit, compare_paired, mean, standard_error
 from pinprompt.methods.table import ROWS
 from pinprompt.reports.entries import Entry, read_entries
-from pinprompt.wording import LOWER_IS_BETTER
+from pinprompt.wording import LOWER_IS_BETTER, title
 
 READABILITY = ("perplexity", "in_text", "dictionary_words", "repeated_tokens", "stable")
 WRITTEN = tuple(row.name for row in ROWS if row.kind == "handwritten")  # they come first, as in the paper
@@ -276,8 +276,9 @@ def _by_hand(
         for row, metrics in entry.baselines.items():
             for name, value in metrics.items() if row not in taken else ():
                 place = found.setdefault((row, columns[entry.folder], name), {})
-                if place.setdefault(entry.unit, value) != value:
-                    notes.append(f"The {row} prompt has another {name} in {entry.folder}; the first was kept.")
+                other = f"The {row} prompt has other figures in {entry.folder}; the first ones were kept."
+                if place.setdefault(entry.unit, value) != value and other not in notes:
+                    notes.append(other)
     noisy = {(row, column) for (row, column, _), values in found.items() if _by_split(values) is None}
     return {
         place: Measured(values if place[:2] in noisy else _by_split(values) or values)
@@ -329,7 +330,7 @@ def _contrasts(table: ScoreTable) -> tuple[Contrast, ...]:
 def _titled(table: ScoreTable, tables: Sequence[ScoreTable]) -> ScoreTable:
     """The task and the split, and what distinguishes this table from the others."""
     differing = sorted(varying([other.facts for other in tables]) - {"task", "split", "metric"})
-    said = [f"{table.facts['task'].replace('_', ' ')}, {table.metric.replace('_', ' ')} on {table.split}"]
+    said = [f"{table.facts['task'].replace('_', ' ')}, {title(table.metric)} on {table.split}"]
     # The names of judges are long, so they are below the table.
     said += ["its own judges" if name == "judges" else f"{name} {table.facts[name] or 'none'}" for name in differing]
     return replace(table, title="; ".join(said))

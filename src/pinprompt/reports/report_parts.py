@@ -15,7 +15,7 @@ from pinprompt.folder.reading import RunRecord, inside, mapping, number, sequenc
 from pinprompt.reports.charts import Point, Row, Series, interval_chart, line_chart, scatter, stacked_bar
 from pinprompt.reports.figures import greedy_progress, learning_charts, progress
 from pinprompt.run.verdict import SPLITS, brackets, judge_result, reported_split, value_of
-from pinprompt.wording import JOINED, digits, duration, metric, plain, spending, text, title, token, where
+from pinprompt.wording import JOINED, digits, duration, metric, plain, shown_prompt, spending, text, title, token, where
 
 Part = dict[str, Any]
 
@@ -53,7 +53,7 @@ def header(record: RunRecord) -> Part:
     if seed is not None:
         about.append(f"seed {text(seed, 24)}")
     return {
-        "prompt": text(prompt.strip(" "), 2000) if isinstance(prompt, str) and prompt else None,
+        "prompt": shown_prompt(prompt, 2000) if isinstance(prompt, str) and prompt else None,
         "tensor": text(result["tensor"], 120) if result.get("tensor") else None,
         "nearest": [token(one) for one in sequence(result.get("nearest_words"))[:64]],
         "about": about,
@@ -143,7 +143,7 @@ def scores(record: RunRecord) -> Part | None:
                 for name in names:
                     value, interval = value_of(metrics, name)
                     cells.append((metric(name, value), brackets(name, interval).strip()))
-                rows.append({"name": label, "prompt": text(prompt or "", 300).strip(" "), "cells": cells})
+                rows.append({"name": label, "prompt": shown_prompt(prompt or "", 300), "cells": cells})
         count = next((number(metrics.get("rows")) for _, _, metrics in measured if metrics.get("rows")), None)
         if names and rows:
             task = record.result.get("task")  # neither pictures nor what a function looks at are rows
@@ -228,7 +228,7 @@ def top(record: RunRecord) -> Part | None:
     names = [name for name in known if any(number(row.get(name)) is not None for row in rows)]
     shown = [
         {
-            "prompt": text(row.get("prompt", ""), 600).strip(" "),
+            "prompt": shown_prompt(row.get("prompt", "")),
             "source": text(row.get("source") or "", 40),
             "cells": [metric(name, number(row.get(name))) for name in names],
         }

@@ -10,7 +10,8 @@ from typing import Any
 
 from pinprompt.methods.table import row_of
 from pinprompt.recipe.recipe import Recipe
-from pinprompt.values import Event
+from pinprompt.values import Event, counted
+from pinprompt.wording import by_role
 
 
 def share(recipe: Recipe, event: Event, minutes: float) -> float:
@@ -30,12 +31,12 @@ def sentence(event: Event) -> str:
     data = event.data
     support = data.get("support") or []
     rows = f" on {data['rows']} rows" if data.get("rows") else ""  # a race asks more and more rows
-    parts = [f"best {data['score_best']:.4g}{rows}", repr(data["best_prompt"])]
+    parts = [f"best {data['score_best']:.4g}{rows}", repr(by_role(data["best_prompt"]))]
     if data.get("score_mean") is not None:
         parts.append(f"mean {data['score_mean']:.4g}")
     if support:
         parts.append("support " + "/".join(f"{size:.0f}" for size in support[:8]))
-    parts.append(f"{data['distinct']} prompts, {data['calls']:,} calls")
+    parts.append(f"{counted(data['distinct'], 'prompt')}, {counted(data['calls'], 'call')}")
     return ", ".join(parts)
 
 

@@ -32,8 +32,9 @@ from pinprompt.values import Draw, Prompt, derive
 
 PROBE_SECONDS = 8.0
 """Maximum seconds for measuring: texts can be of any length."""
-PROBES, PROBED_ROWS = 4, 8
-"""Number of prompts and rows that are scored to measure the time of a call."""
+PROBES, PROBED_ROWS, WRITTEN = 8, 8, 32
+"""Number of prompts and rows that are scored to measure the time of a call, and of prompts written for theirs. A pass
+over few takes as long as one over many."""
 WORDS = (
     "time", "year", "people", "way", "day", "man", "thing", "woman", "life",
     "child", "world", "school", "state", "family", "student", "group", "country", "problem",
@@ -149,12 +150,15 @@ def _estimate(
         figures["note"] = "the function was not imported; minutes are not known"
     elif probe:
         until = time.perf_counter() + PROBE_SECONDS
+        seconds, writing = None, 0.0
         try:
             with on_the_clock(lambda: time.perf_counter() > until):
                 seconds = _seconds_per_call(recipe, task)
                 writing = _writing(recipe, task, device, cost)
         except BudgetSpent:
-            figures["note"] = f"a few prompts take more than {PROBE_SECONDS:.0f} seconds here; minutes are not known"
+            slow = f"a few prompts take more than {PROBE_SECONDS:.0f} seconds here"
+            figures["note"] = f"{slow}; minutes are {'not known' if seconds is None else 'without writing prompts'}"
+        if seconds is None:
             return figures
         figures["seconds_per_call"] = seconds
         minutes = (loading + writing + seconds * planned) / 60
@@ -205,19 +209,15 @@ def _report(recipe: Recipe, task: Task, reported: bool, method: Any) -> list[Amo
 
 
 def _seconds_per_call(recipe: Recipe, task: Task) -> float:
-    """Measured by scoring a few prompts; the first one fills caches and is not counted."""
-    length = min(PARTS, recipe.policy.length)
-    texts = [[WORDS[(number + 5 * place) % len(WORDS)] for place in range(length)] for number in range(PROBES + 1)]
+    """Measured by scoring a few prompts: where outputs are sampled, which takes longer, a single one."""
+    length, count = min(PARTS, recipe.policy.length), 1 if task.info.stochastic else PROBES
+    texts = [[WORDS[(number + 5 * place) % len(WORDS)] for place in range(length)] for number in range(count)]
     prompts = [Prompt(" ".join(words)) for words in texts]
-    draws = [Draw(derive(recipe.seed, "estimate", number)) for number in range(len(prompts))]
+    draws = [Draw(derive(recipe.seed, "estimate", number)) for number in range(count)]
     rows = split_rows(task, "train")[:PROBED_ROWS]
     started = time.perf_counter()
-    task.ask(prompts[:1], rows, draws[:1])
-    if (taken := time.perf_counter() - started) > PROBE_SECONDS / PROBES:
-        return taken / calls(task, rows)  # more of them would take too long, and say little else
-    started = time.perf_counter()
-    task.ask(prompts[1:], rows, draws[1:])
-    return (time.perf_counter() - started) / (PROBES * calls(task, rows))
+    task.ask(prompts, rows, draws)
+    return (time.perf_counter() - started) / (count * calls(task, rows))
 
 
 def _writing(recipe: Recipe, task: Task, device: str, cost: Cost) -> float:
@@ -229,14 +229,9 @@ def _writing(recipe: Recipe, task: Task, device: str, cost: Cost) -> float:
     started = time.perf_counter()
     writer = build.build_writer(recipe, task, device)
     loading = time.perf_counter() - started
-    random, length = torch.Generator().manual_seed(recipe.seed), writer.length
-    counts = [PROBES, 2 * PROBES]
-    taken = []
-    for count in counts:  # the first one reads the context and fills caches
-        started = time.perf_counter()
-        writer.lm_continue([()] * count, [min(cost.words + 1, length)] * count, random)
-        taken.append(time.perf_counter() - started)
-    return loading + taken[0] + cost.written * taken[1] / counts[1]
+    started, random = time.perf_counter(), torch.Generator().manual_seed(recipe.seed)
+    writer.lm_continue([()] * WRITTEN, [min(cost.words + 1, writer.length)] * WRITTEN, random)
+    return loading + cost.written * (time.perf_counter() - started) / WRITTEN
 
 
 def _tokens_and_money(recipe: Recipe, task: Task, cost: Cost, report: Sequence[Amounts]) -> dict[str, Any]:
@@ -275,7 +270,8 @@ SPARE = 4
 def parts_of(recipe: Recipe, task: Task, words: int) -> int:
     """How many words of a prompt the report leaves out one by one."""
     wanted = recipe.scoring.word_values
-    measured = wanted == "on" or (wanted == "auto" and billed(task) is None and not task.info.costly)
+    timed = task.info.stochastic and recipe.budget.minutes is not None  # the minutes are for the report, too
+    measured = wanted == "on" or (wanted == "auto" and billed(task) is None and not task.info.costly and not timed)
     return min(PARTS, words) if measured else 0
 
 

@@ -42,6 +42,7 @@ from pinprompt.tasks.protocol import (
 )
 from pinprompt.tasks.protocol import splits as task_splits
 from pinprompt.values import Evaluation, Event, Listener, Prompt
+from pinprompt.wording import by_role
 
 MAY_CHANGE = ("budget", "scoring", "private")
 """Sections that a resumed run may change: budget, where scores are computed, what is shown; never what is computed."""
@@ -75,7 +76,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         """For notebooks: the prompt, its scores, and the path of the report."""
-        rows = [("prompt", self.prompt)]
+        rows = [("prompt", by_role(self.prompt))]
         for split, facts in (("dev", self.dev), ("test", self.test)):
             value = (facts or {}).get(str(self.data.get("primary")))
             if isinstance(value, float):
@@ -545,7 +546,7 @@ def _tokens(
         parts = writer().explain(prompt, recipe.q_learning.entropy)
         rest = [writer().prompt(prompt.ids[:place] + prompt.ids[place + 1 :]).text for place in range(len(prompt.ids))]
     else:
-        words = prompt.text.split()
+        words = [] if "\n" in prompt.text.strip() else prompt.text.split()  # lines of a chat's format have to stay
         parts = [{"token": word} for word in words[:PARTS]]
         rest = ["" if part["token"] == "{text}" else without(words, place) for place, part in enumerate(parts)]
     if not parts_of(recipe, search.task, len(parts)):

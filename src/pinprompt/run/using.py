@@ -233,6 +233,7 @@ def _on_dev(result: Mapping[str, Any]) -> str:
         reading.mapping(reading.inside(result, "baselines", EMBEDDINGS, "dev")),
     )
     labels, chances, right = (outcomes_of(dev, name) for name in ("label", "probability", "accuracy"))
+    chances = chances or [1.0] * len(labels)  # a model without log-probabilities: embeddings decide alone
     sure = [
         hit
         for label, other, chance, hit in zip(labels, outcomes_of(theirs, "label"), chances, right, strict=False)

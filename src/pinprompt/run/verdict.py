@@ -14,7 +14,7 @@ from typing import Any
 from pinprompt.folder.reading import inside, mapping, number, sequence
 from pinprompt.maths.bootstrap import FEWEST, compare_rows, mcnemar
 from pinprompt.tasks.protocol import EMBEDDINGS
-from pinprompt.wording import metric, text, title, where
+from pinprompt.wording import metric, shown_prompt, text, title, where
 
 LEVEL = 0.05
 """Significance level."""
@@ -91,7 +91,9 @@ def judge_result(result: Mapping[str, Any], primary: str | None = None) -> Verdi
     if kind in ("unclear", "worse") or (kind == "untested" and found <= (rival or 0.0)):
         owner = "your own" if label == "manual" and not result.get("dataset") else f"the {label}"
         prompt = inside(result, "baselines", label, "prompt")
-        advice = advice or f"Keep {owner} prompt" + (f": {text(prompt, 300)}" if isinstance(prompt, str) else "")
+        advice = advice or f"Keep {owner} prompt" + (
+            f" “{shown_prompt(prompt, 300)}”" if isinstance(prompt, str) else ""
+        )
     if task == "inversion":
         said = f"The found words {'fit' if found > (rival or 0.0) else 'do not fit'} better than the {label} ones."
     details = f"{head} against {metric(name, rival)}{brackets(name, rival_interval)}"
@@ -100,7 +102,7 @@ def judge_result(result: Mapping[str, Any], primary: str | None = None) -> Verdi
 
 
 def _without_prompt(result: Mapping[str, Any], ours: dict[str, Any], split: str, name: str) -> str:
-    """A sentence if a regression on embeddings is better than the found prompt or could not be computed; else ''."""
+    """A sentence if a regression on embeddings scores higher than the found prompt or was not computed; else ''."""
     other = mapping(inside(result, "baselines", EMBEDDINGS))
     if isinstance(why := other.get("missing"), str):
         return f" There is no row for a regression on embeddings: {text(why, 300)}."
@@ -109,8 +111,9 @@ def _without_prompt(result: Mapping[str, Any], ours: dict[str, Any], split: str,
     if value is None or value <= (number(ours.get(name)) or 0.0):
         return ""
     p, _ = _tested(outcomes_of(ours, name), outcomes_of(theirs, name))
+    does = "does better" if p is None or p < LEVEL else "does as well"
     return (
-        f" A regression on embeddings of the texts does better without any prompt: {metric(name, value)}"
+        f" A regression on embeddings of the texts {does} without any prompt: {metric(name, value)}"
         f"{brackets(name, interval)}{'' if p is None else f' ({shown_p(p)})'}. If labels are all you need, use that. A "
         "prompt is still good where rows are few, where labels change, and where a person has to see which words "
         "decide."

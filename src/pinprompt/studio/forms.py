@@ -96,9 +96,10 @@ def describe_table(path: Path, text_column: str | None = None, label_column: str
     text_guess, label_guess = guess_columns(columns, rows)
     text_column = text_column if text_column in columns else text_guess
     label_column = label_column if label_column in columns else label_guess
-    if len(columns) < 2:
-        what = "This is not a table: it has no two columns that a comma, semicolon, tab or bar separates"
-        return found | {"problems": [{"line": 1, "message": f"{what}. The first line is: {''.join(columns)[:80]}"}]}
+    if len([name for name in columns if name]) < 2:
+        what = "This is not a table: its first line has no two names that a comma, semicolon, tab or bar separates"
+        message = f"{what}. The first line is: {' '.join(columns).strip()[:80]}"
+        return found | {"problems": [{"line": 1, "message": message}]}
     found |= {"columns": columns, "text_column": text_column, "label_column": label_column}
     if text_column is None or label_column is None or text_column == label_column:
         what = "The file needs two columns, one with the text and one with the label"

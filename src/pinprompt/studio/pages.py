@@ -22,7 +22,7 @@ from pinprompt.reports.tables import Grid, grids
 from pinprompt.reports.usage import TOOLS
 from pinprompt.run.verdict import outcomes_of, reported_split, shown_p
 from pinprompt.studio.runs import Card, Library, Place, RunList, what_happened
-from pinprompt.wording import LOWER_IS_BETTER, metric, plain, text, title
+from pinprompt.wording import LOWER_IS_BETTER, by_role, metric, plain, shown_prompt, text, title
 
 PAGE = 60
 SORTS = {"when": "latest first", "figure": "best metric first", "name": "by name"}
@@ -41,6 +41,7 @@ def _engine() -> Any:
     engine = report.engine(own)
     engine.filters["address"] = lambda value: quote(str(value), safe="/", errors="replace")
     engine.filters["ago"] = ago
+    engine.filters["by_role"] = by_role
     return engine
 
 
@@ -139,7 +140,7 @@ def _alive(folder: Path, record: RunRecord, library: Library) -> dict[str, Any]:
     if not record.result:
         best = scored.best()
         if best and not header["prompt"]:
-            header["prompt"] = best[0].prompt.strip()
+            header["prompt"] = shown_prompt(best[0].prompt)
         contents["top"] = _best_so_far(best)
     return {
         **contents,
@@ -162,7 +163,7 @@ def _best_so_far(best: Sequence[Any]) -> dict[str, Any] | None:
     names = ["score"] + [name for name in ("accuracy", "dev") if any(getattr(row, name) is not None for row in best)]
     rows = [
         {
-            "prompt": row.prompt.strip(),
+            "prompt": shown_prompt(row.prompt),
             "source": "",
             "cells": [metric(name if name == "accuracy" else "score", getattr(row, name)) for name in names],
         }
@@ -251,8 +252,7 @@ def _curves(places: Sequence[Place]) -> Any:
     series = []
     for place in places:
         points = progress(_record(place.path))
-        if len(points) > 1:
-            series.append(Series(text(place.id.rpartition("/")[2], 40), points))
+        series.append(Series(text(place.id.rpartition("/")[2], 40), points, dots=len(points) == 1))
     drawn = line_chart(series, title="Best score against calls", x="calls", y="best score so far")
     return Markup(drawn)  # nosec B704  # charts.py escapes every text
 

@@ -26,7 +26,7 @@ from pinprompt.reports import report_parts
 from pinprompt.run.verdict import judge_result, reported_split
 from pinprompt.studio.guard import Refused
 from pinprompt.values import Answers
-from pinprompt.wording import metric, plain, text, title, where
+from pinprompt.wording import by_role, metric, plain, shown_prompt, text, title, where
 
 DEPTH = 4
 MAX_CARDS = 5000
@@ -174,7 +174,7 @@ def what_happened(folder: Path, busy: bool) -> str:
     """One sentence about the progress of an unfinished run."""
     event = last_event(folder)
     kind, step, calls = event.get("event"), number(event.get("step")), number(event.get("calls"))
-    best = text(event.get("best_prompt") or "", 200).strip()
+    best = shown_prompt(event.get("best_prompt") or "", 200)
     how_far = "" if step is None else f"step {plain(step + 1)}"
     if calls is not None:
         how_far += f", {plain(calls)} calls"
@@ -228,7 +228,7 @@ def _card(place: Place, busy: bool) -> Card:
     seed, calls = number(result.get("seed")), number(result.get("calls"))
     return Card(
         **common,
-        prompt=text(result.get("prompt") or "", 300).strip(),
+        prompt=shown_prompt(result.get("prompt") or "", 300),
         figure=metric(name if split else "score", value),
         figure_name=(f"{title(text(name, 40))} {where(split, result.get('task'))}" if split else "score")
         + (", not recognised" if result.get("recognised") is False else ""),
@@ -331,7 +331,8 @@ class Column:
 
     def data(self, at: int) -> dict[str, Any]:
         """As JSON values for the page."""
-        return {"at": at, **{name: getattr(self, name) for name in ("prompt", "score", "accuracy", "cells")}}
+        shown = {"prompt": by_role(self.prompt), "score": self.score, "accuracy": self.accuracy, "cells": self.cells}
+        return {"at": at, **shown}
 
 
 @dataclass

@@ -20,7 +20,7 @@ from pinprompt.studio import forms, pages, trying
 from pinprompt.studio.guard import Refused, bounded_body
 from pinprompt.studio.jobs import Jobs, ask_once
 from pinprompt.studio.runs import Library, RunList, Tail
-from pinprompt.wording import text
+from pinprompt.wording import by_role, shown_prompt, text
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -160,7 +160,7 @@ async def _events(studio: Studio, run: str | None, offset: int) -> AsyncIterator
             if tail is not None and asked is not None:
                 tried = [line.get("text") for _, line in asked.new() if line.get("report") is False]
                 if tried and isinstance(tried[-1], str) and is_held(tail.path.parent):
-                    yield _message("trying", {"prompt": text(tried[-1], 300)})
+                    yield _message("trying", {"prompt": shown_prompt(tried[-1], 300)})
                 cuts = tail.cuts
                 new = tail.new()
                 if tail.cuts != cuts:
@@ -197,7 +197,7 @@ def _shown_event(event: dict[str, Any]) -> dict[str, Any]:
         value = event.get(name)
         if value is not None:
             amount = number(value) if not isinstance(value, str) else None
-            found[name] = text(value, 300) if amount is None else amount
+            found[name] = text(by_role(str(value)), 300) if amount is None else amount
     return found
 
 

@@ -32,7 +32,7 @@ from pinprompt.tasks.label_models import manual_of, open_label_model
 from pinprompt.tasks.labelled_data import LabelledData, load_data
 from pinprompt.tasks.prompts import Template, whole
 from pinprompt.tasks.protocol import CHAT, IN_CONTEXT, SPLITS, Draft, Shown, TaskInfo, report_fit_rows
-from pinprompt.values import Answers, Draw, Evaluation, Prompt, Row, derive
+from pinprompt.values import Answers, Draw, Evaluation, Prompt, Row, counted, derive
 
 if TYPE_CHECKING:  # the models import torch and transformers, which are only needed when a task is built
     from pinprompt.models.labels import Inputs
@@ -375,12 +375,10 @@ class ClassificationTask(Shown):
         predicted = maths.predictions(probabilities, targets)
         table = maths.confusion(targets, predicted, classes)
         split, said = self.rows[rows[0]].split, dict[str, tuple[float, ...]]()
-        if split == "dev" and self.model.graded:  # what `predict --unsure` is measured on
-            chosen = probabilities.argmax(axis=1)
-            said = {
-                "label": tuple(map(float, chosen)),
-                "probability": tuple(probabilities.max(axis=1).round(4).tolist()),
-            }
+        if split == "dev":  # what `predict --unsure` is measured on
+            said["label"] = tuple(map(float, probabilities.argmax(axis=1)))
+            if self.model.graded:
+                said["probability"] = tuple(probabilities.max(axis=1).round(4).tolist())
         return Evaluation(
             split=split,
             metrics={
@@ -661,7 +659,7 @@ class ClassificationTask(Shown):
                 lines = [str(self.data.splits[split][row].line) for row in cut]
                 shown = ", ".join(lines[:_CUT_SHOWN]) + (", ..." if len(lines) > _CUT_SHOWN else "")
                 notes.append(
-                    f"{split}: {len(lines)} text(s) were truncated to fit the model's window of "
+                    f"{split}: {counted(len(lines), 'text')} truncated to fit the model's window of "
                     f"{self.model.encoder.window} tokens (line {shown}); the longest has {max(cut.values())}"
                 )
         return notes

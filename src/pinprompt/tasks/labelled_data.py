@@ -25,7 +25,7 @@ from pinprompt.errors import DataError, SettingError, did_you_mean
 from pinprompt.maths import labels as maths
 from pinprompt.maths.labels import Floats, Ints
 from pinprompt.recipe.task_sections import ClassificationSettings
-from pinprompt.values import derive
+from pinprompt.values import counted, derive
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def load_data(settings: ClassificationSettings) -> LabelledData:
         _check_known(splits[name], list(words), paths[name])
     absent = [label for label in words if label not in {example.label for example in splits["train"]}]
     if absent:
-        notes.append(f"no training example has the label(s) {', '.join(absent)}")
+        notes.append(f"labels without a training example: {', '.join(absent)}")
     if settings.test_rows is not None and len(splits["test"]) > settings.test_rows:
         notes.append(f"test is a draw of {settings.test_rows} of {len(splits['test'])} rows")
         splits["test"] = _drawn(splits["test"], settings.test_rows)
@@ -219,8 +219,9 @@ def _oddities(path: str, rows: Sequence[Example], blanks: Sequence[int]) -> list
 
 def _lines(lines: Sequence[int]) -> str:
     """How many lines, and which: "2 rows (lines 3, 5)"."""
-    s = "" if len(lines) == 1 else "s"
-    return f"{len(lines)} row{s} (line{s} {', '.join(map(str, lines[:10]))}{', ...' if len(lines) > 10 else ''})"
+    named = "line" if len(lines) == 1 else "lines"
+    more = ", ..." if len(lines) > 10 else ""
+    return f"{counted(len(lines), 'row')} ({named} {', '.join(map(str, lines[:10]))}{more})"
 
 
 def _proposed(settings: ClassificationSettings) -> dict[str, tuple[str, ...]]:

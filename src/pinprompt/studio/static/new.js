@@ -71,7 +71,7 @@ function cost(figures) {
   else if (figures.money === null) found.push(", at a price that is unknown");
   found.push(".");
   if (figures.report_calls) found.push(` The report takes ${count(figures.report_calls)} calls more`, figures.report_minutes ? ` (about ${Math.max(1, Math.round(figures.report_minutes))} min)` : "", ".");
-  if (figures.note) found.push(` ${figures.note}.`);
+  if (figures.note) found.push(` ${figures.note[0].toUpperCase()}${figures.note.slice(1)}.`);
   return found;
 }
 

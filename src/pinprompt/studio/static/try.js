@@ -5,7 +5,9 @@ const kind = document.body.dataset.kind;
 let spent = 0;
 
 const boxes = () => [...by("prompts").querySelectorAll("input:checked")];
-const named = (prompt) => [...by("prompts").querySelectorAll("input")].find((box) => box.value === prompt)?.dataset.name ?? "yours";
+const boxOf = (prompt) => [...by("prompts").querySelectorAll("input")].find((box) => box.value === prompt);
+const named = (prompt) => boxOf(prompt)?.dataset.name ?? "yours";
+const shown = (prompt) => boxOf(prompt)?.parentElement.querySelector(".words").textContent ?? prompt.trim();
 
 async function ask(question, button) {
   const prompts = boxes().map((box) => box.value);
@@ -32,7 +34,7 @@ async function ask(question, button) {
 }
 
 function heading(prompt) {
-  return element("h3", {}, element("span", { class: "chip" }, named(prompt)), " ", element("span", { class: "words" }, prompt.trim()));
+  return element("h3", {}, element("span", { class: "chip" }, named(prompt)), " ", element("span", { class: "words" }, shown(prompt)));
 }
 
 function showAnswers(...articles) {
@@ -79,7 +81,8 @@ by("own").addEventListener("submit", (event) => {
   event.target.elements.prompt.value = "";
 });
 
-const found = by("prompts").querySelector("input[data-name=found]")?.value.trim().split(/\s+/) ?? [];
+const answer = by("prompts").querySelector("input[data-name=found]")?.value.trim() ?? "";
+const found = answer.includes("\n") ? [] : answer.split(/\s+/); // the lines of a chat's format have to stay
 if (found.length > 1) {
   const words = found.map((word, place) => {
     const button = element("button", { type: "button", class: "quiet" }, word);
@@ -98,7 +101,7 @@ by("score").addEventListener("click", async (event) => {
     const ends = one.intervals[name];
     return element("td", { class: "num" }, one.metrics[name] == null ? "–" : share(name, one.metrics[name]), ends ? element("span", { class: "under" }, `${share(name, ends[0])} to ${share(name, ends[1])}`) : null);
   };
-  const rows = said.answers.map((one) => element("tr", {}, element("th", {}, named(one.prompt), element("span", { class: "under" }, one.prompt.trim())), ...names.map((name) => cell(one, name))));
+  const rows = said.answers.map((one) => element("tr", {}, element("th", {}, named(one.prompt), element("span", { class: "under" }, shown(one.prompt))), ...names.map((name) => cell(one, name))));
   const head = element("tr", {}, element("th", {}, "prompt"), ...names.map((name) => element("th", { class: "num" }, name.replaceAll("_", " "))));
   by("scores").replaceChildren(element("p", { class: "note" }, `On ${said.answers[0].rows} rows of ${said.split}; this took ${said.calls.toLocaleString("en")} calls.`), element("div", { class: "scroll" }, element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows))));
 });
