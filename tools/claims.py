@@ -2,6 +2,7 @@
 
     python tools/claims.py run recipes/small/claims-pictures.toml docs/results/claims-pictures.csv
     python tools/claims.py table docs/results/claims-pictures.csv
+    python tools/claims.py readable recipes/small/claims-pictures.toml docs/results/claims-readable.csv
 
 The row of a cell is appended as soon as the cell ends, so a killed machine loses at most one cell; cells that have a
 row are skipped. A sweep lists its cells so that every beginning of the list is a balanced comparison.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,6 +21,7 @@ from typing import Any
 
 from pinprompt.folder.reading import RunRecord, inside, number, read_run
 from pinprompt.maths.bootstrap import Unit, compare_paired, mean
+from pinprompt.policy.backbone import Backbone
 from pinprompt.sweeps import Cell, read_sweep, run_cell
 
 PARTS = 8
@@ -152,6 +155,51 @@ def table(rows: Sequence[Mapping[str, str]], first: str | None = None) -> str:
     return "\n".join([*lines, "", f"{len(units)} units, {len(common)} cells a row: {', '.join(sorted(units))}"])
 
 
+STEP, LEAST, MOST = 0.05, 5, 25
+"""Prompts of equal reward are those in the same interval of this width; how many of them a method needs, and its first
+ones that are read."""
+
+
+def readable(recipe: Path, out: Path) -> str:
+    """Perplexities of prompts of equal reward: those of the first method less those of another one, in natural logs.
+
+    Both methods' prompts are compared where both have some, by intervals of the reward; a unit's value is the mean over
+    its intervals. Only cells whose runs are on this machine are read.
+    """
+    runs: dict[tuple[str, int], dict[str, dict[int, list[str]]]] = {}
+    for cell in read_sweep(recipe).cells:
+        if (cell.folder / "result.json").exists():
+            levels: dict[int, list[str]] = {}
+            for row in read(cell.folder / "prompts.csv"):
+                members = levels.setdefault(math.floor(float(row["train"]) / STEP), [])
+                if row["first"] != "" and len(members) < MOST:
+                    members.append(row["prompt"])
+            runs.setdefault((unit(cell), cell.recipe.seed), {})[label(cell)] = levels
+    lm, found = Backbone.load("smollm2"), list[dict[str, Any]]()
+    for (place, seed), methods in runs.items():
+        (first, ours), *others = methods.items()
+        for other, theirs in others:
+            for level in sorted(ours.keys() & theirs.keys()):
+                if min(len(ours[level]), len(theirs[level])) >= LEAST:
+                    logs = [mean([math.log(one) for one in lm.perplexities(m[level])]) for m in (ours, theirs)]
+                    about = {"unit": place, "seed": seed, "reward": f"{STEP * level:.2f}", "row": other}
+                    found.append({**about, "ours": f"{logs[0]:.3f}", "theirs": f"{logs[1]:.3f}"})
+    with out.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(found[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(found)
+    lines = [f"{first} less another method, mean log-perplexity of prompts of equal reward:"]
+    for other in dict.fromkeys(row["row"] for row in found):
+        gaps: dict[Unit, list[float]] = {}
+        for row in found:
+            if row["row"] == other:
+                gaps.setdefault((row["unit"], row["seed"]), []).append(float(row["ours"]) - float(row["theirs"]))
+        known = compare_paired({one: mean(all_) for one, all_ in gaps.items()}, dict.fromkeys(gaps, 0.0))
+        if known is not None:
+            lines.append(f"{other}: {known.mean:+.2f} [{known.low:+.2f}, {known.high:+.2f}], {len(gaps)} units")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(dest="verb", required=True)
@@ -162,9 +210,14 @@ def main() -> None:
     shown = verbs.add_parser("table", help="print the table of a CSV file")
     shown.add_argument("csv", type=Path)
     shown.add_argument("--first", help="the row that the others are compared with; default: the first one")
+    reads = verbs.add_parser("readable", help="perplexities at equal reward, of the runs on this machine")
+    reads.add_argument("recipe", type=Path)
+    reads.add_argument("csv", type=Path)
     given = parser.parse_args()
     if given.verb == "run":
         run(given.recipe, given.csv, given.methods)
+    elif given.verb == "readable":
+        sys.stdout.write(readable(given.recipe, given.csv) + "\n")
     else:
         sys.stdout.write(table(read(given.csv), given.first) + "\n")
 
