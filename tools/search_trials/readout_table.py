@@ -23,7 +23,8 @@ from calls_table import T95
 
 FIELDS = ("row", "dataset", "split", "shots", "accuracy", "calls", "updates", "prompt")
 ROWS = (
-    "manual, raw", "manual, calibrated", "manual, learnt", "random, learnt", "beam, learnt", "pin, learnt",
+    "manual, raw", "manual, calibrated", "manual, learnt", "random, raw", "random, learnt", "beam, raw", "beam, learnt",
+    "pin, raw", "pin, learnt", "pin-untrained, learnt", "soft-prompt, raw", "soft-prompt, learnt",
     "race, calibrated", "race", "race, ensemble of 5", "embeddings + regression", "race and embeddings",
 )  # fmt: skip
 OURS = "race"
@@ -40,9 +41,9 @@ def rows_of(folder: Path) -> Iterator[dict[str, Any]]:
     shots = tomllib.loads((folder / "recipe.toml").read_text("utf-8"))["task"]["shots"]
     cell = {"dataset": result["dataset"], "split": result["split"], "shots": shots, "calls": result["calls"]}
     if result["method"] != OURS:
-        row, updates = f"{result['method']}, learnt", result.get("updates", "")
-        found = round(result["test"]["accuracy"], 4)
-        yield {**cell, "row": row, "accuracy": found, "updates": updates, "prompt": result["prompt"]}
+        about = {**cell, "updates": result.get("updates", ""), "prompt": result["prompt"]}
+        for reading, name in (("raw", "raw_accuracy"), ("learnt", "accuracy")):
+            yield {**about, "row": f"{result['method']}, {reading}", "accuracy": round(result["test"][name], 4)}
         return
     hand, both = result["baselines"]["manual"], result["combined"]
     measured = {

@@ -74,6 +74,15 @@ def test_the_answer_is_a_tensor_and_says_so(tmp_path: Path) -> None:
     assert [event.data["split"] for event in events if event.kind == "evaluation"] == ["dev", "test"]
 
 
+def test_its_labels_are_read_as_those_of_a_text_prompt(tmp_path: Path) -> None:
+    task = planted("causal", labels="learnt")
+    outcome, _, search = run(method(epochs=10), task, tmp_path / "run")
+    found = outcome.extras["test"]
+    assert {"accuracy", "calibrated_accuracy", "raw_accuracy"} <= found.keys()
+    assert outcome.extras["tables"]["readout"]
+    assert search.evaluator.report_calls == 48  # train, dev and test; the first two teach
+
+
 def test_the_best_on_dev_is_kept_not_the_last(tmp_path: Path) -> None:
     # Steps as large as these lose what was found on the way.
     outcome, events, _ = run(method(epochs=30, learning_rate=3.0, eval_every=1), planted("causal"), tmp_path / "run")

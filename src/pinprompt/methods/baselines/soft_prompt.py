@@ -17,7 +17,7 @@ from pinprompt.methods.gradients import Descent, Gradients, TokenSpace, finite, 
 from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.methods.trials import Trials
 from pinprompt.recipe.sections import Constraints, SoftPromptSettings
-from pinprompt.tasks.protocol import Differentiable
+from pinprompt.tasks.protocol import Differentiable, report_fit_rows
 from pinprompt.values import Event, derive
 
 FILE = "vectors.safetensors"
@@ -155,15 +155,18 @@ class _Tuning:
         return Outcome([], stopped, steps, extras | self._report(steps))
 
     def _report(self, step: int) -> dict[str, Any]:
-        """The metrics for the report, charged to the report as for text prompts."""
+        """The metrics for the report, charged to the report as for text prompts, with labels read as theirs are."""
         assert self.best is not None
+        task, budget = self.search.task, self.search.evaluator.budget
         found: dict[str, Any] = {}
-        held_out = [split for split in self.search.splits if split in ("dev", "test")]
-        for split in held_out or ["train"]:
+        held_out = [split for split in self.search.splits if split in ("dev", "test")] or ["train"]
+        fit, shown = report_fit_rows(task), [row for split in held_out for row in self.search.rows(split)]
+        asked = tuple(dict.fromkeys((*fit, *shown)))
+        budget.settle(budget.reserve(len(asked), report=True))
+        answers = self.view.answers(self.best.vectors, asked)
+        for split in held_out:
             rows, seed = self.search.rows(split), derive(self.search.seed, "task", "evaluation", split)
-            evaluation = self.search.task.metrics(self.view.answers(self.best.vectors, rows), rows, (), seed)
-            budget = self.search.evaluator.budget
-            budget.settle(budget.reserve(len(rows), report=True))
+            evaluation = task.metrics(answers, rows, fit, seed)
             intervals = {name: list(ends) for name, ends in evaluation.intervals.items()}
             facts: Mapping[str, Any] = {"metrics": dict(evaluation.metrics), "intervals": intervals}
             about = {"name": "found", "prompt": "", "split": split, **facts, "rows": evaluation.rows}
