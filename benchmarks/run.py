@@ -20,7 +20,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarks import BENCHES
+from benchmarks import BENCHES, ON_REQUEST
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -74,6 +74,16 @@ ROWS: dict[str, tuple[tuple[str, str], ...]] = {
         ("early, times faster than careful", "speedup_to_careful_early"),
         ("largest difference of a probability", "largest_difference"),
         ("a gradient at prompt vectors, times faster", "gradient_speedup"),
+    ),
+    "score_large": (
+        ("plain: whole strings, all positions, whole vocabulary, prompts/s", "prompts_per_second.plain"),
+        ("careful: padded on the left, last position only", "prompts_per_second.careful"),
+        ("ours, early in a search (whole prompts)", "prompts_per_second.whole prompts"),
+        ("ours, late in a search (shared prefixes)", "prompts_per_second.shared prefixes"),
+        ("late, times faster than plain", "speedup"),
+        ("late, times faster than careful", "speedup_to_careful_late"),
+        ("early, times faster than careful", "speedup_to_careful_early"),
+        ("largest difference of a probability", "largest_difference"),
     ),
     "generate": (
         ("samples/s", "samples_per_second"),
@@ -205,7 +215,12 @@ def written(page: str, found: Mapping[str, Mapping[str, Any]]) -> str:
 def main() -> None:
     """Run the benchmarks, save the figures, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which; default: all of {', '.join(BENCHES)}")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help=f"which of {', '.join(BENCHES)}; default: all but {', '.join(ON_REQUEST)}",
+    )
     parser.add_argument("--json", choices=[*BENCHES], metavar="NAME", help="print the figures of one, and stop")
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1), help="threads of each benchmark")
     options = parser.parse_args()
@@ -216,7 +231,7 @@ def main() -> None:
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; there are {', '.join(BENCHES)}")
     found: dict[str, Any] = {}
     failures: list[str] = []
-    for name in options.names or BENCHES:
+    for name in options.names or [name for name in BENCHES if name not in ON_REQUEST]:
         print(f"{name}: {BENCHES[name]} (load {load()})", flush=True)
         try:
             found[name] = measured(name, options.threads)

@@ -18,7 +18,9 @@ _NOTE = (
 )
 
 
-def measure(model: str = "smollm2", inputs: int = 32, prompts: int = 32, device: str = "cpu") -> dict[str, Any]:
+def measure(
+    model: str = "smollm2", inputs: int = 32, prompts: int = 32, device: str = "cpu", precision: Any = None
+) -> dict[str, Any]:
     """Prompts per second for each stage of savings, their ratios, and the largest difference in a probability."""
     import torch
 
@@ -27,7 +29,7 @@ def measure(model: str = "smollm2", inputs: int = 32, prompts: int = 32, device:
     from pinprompt.models.labels import CausalLabels
     from pinprompt.models.loading import load_causal_lm
 
-    lm, tokenizer = load_causal_lm(model, device)
+    lm, tokenizer = load_causal_lm(model, device, precision=precision)
     texts = _texts(inputs)
     late, apart = _late(tokenizer, prompts), _apart(tokenizer, max(6, prompts // 6))
     frames = {text: Frame("", " " + text.strip()) for text in (*late, *apart)}
@@ -78,7 +80,7 @@ def measure(model: str = "smollm2", inputs: int = 32, prompts: int = 32, device:
         "speedup_to_careful_early": rates["whole prompts"] / rates["careful"],
         "seconds_to_read_inputs_and_first_prompts": reading,
         "largest_difference": difference,
-        "gradient_speedup": _gradient_speedup(labels, texts),
+        "gradient_speedup": _gradient_speedup(labels, texts) if precision is None else None,
         "note": _NOTE,
     }
 
