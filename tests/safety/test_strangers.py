@@ -199,7 +199,7 @@ def test_a_result_of_any_shape_can_be_shown(
 
 @FEW
 @given(name=st.sampled_from([*KEPT, "recipe.toml", "result.json", "events.jsonl"]), change=harm())
-def test_a_run_folder_can_be_gone_on_with(
+def test_a_run_folder_can_be_resumed(
     changed: Callable[[str, bytes], Path],
     finished: Path,
     lm_folder: Path,
@@ -270,7 +270,7 @@ OUTSIDE = b"not yours\n"
      "checkpoint/trials.jsonl", "checkpoint/state.safetensors", "recipe.toml", "report.html", "prompts.csv",
      "environment.json", "result.json"],
 )  # fmt: skip
-def test_a_link_in_a_run_folder_leads_nowhere(
+def test_a_link_in_a_run_folder_is_not_followed(
     changed: Callable[[str, bytes], Path], lm_folder: Path, tmp_path: Path, name: str
 ) -> None:
     folder = changed("result.json", b"{}")

@@ -68,7 +68,7 @@ class Reservation:
 
 
 class Budget:
-    """The ledger of a run; safe to use from several threads."""
+    """What a run has spent and reserved; safe to use from several threads."""
 
     def __init__(self, settings: BudgetSettings, clock: Callable[[], float] | None = None) -> None:
         self.settings = settings
@@ -230,7 +230,7 @@ class Budget:
             return {"seconds": self._elapsed(), "spent": _pack(self.spent), "report": _pack(self.report)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the state of an earlier session; what was sent comes from the journal of answers."""
+        """Restore the state of an earlier session; what was sent comes from the record of requests."""
         try:
             seconds, spent, report = float(state["seconds"]), _unpack(state["spent"]), _unpack(state["report"])
         except (KeyError, TypeError, ValueError, ArithmeticError) as error:
@@ -243,7 +243,7 @@ class Budget:
             self.reserved, self._for_report = Amounts(), 0
 
     def at_least(self, money: Decimal, seconds: float) -> None:
-        """Raise money and time to what was actually spent after the last checkpoint, according to a journal."""
+        """Raise money and time to what was actually spent after the last checkpoint, according to its answers."""
         with self._lock:
             self.spent.money += max(Decimal(0), money - self._paid())
             self._earlier = max(self._elapsed(), seconds)

@@ -111,7 +111,7 @@ def check(target: Path, deep: bool = False) -> None:
     """Check the hashes of a folder in the cache, if it has any: at most once a day, or now with `deep`."""
     note = target / HASHES
     try:
-        if not deep and 0 <= time.time() - note.stat().st_mtime < DAY:  # a time in the future would count for ever
+        if not deep and 0 <= time.time() - note.stat().st_mtime < DAY:  # a time in the future would count forever
             return
         known = json.loads(note.read_text("utf-8"))
     except FileNotFoundError:

@@ -15,6 +15,7 @@ from pinprompt import wording
 from pinprompt.errors import RunError, SettingError, did_you_mean
 from pinprompt.folder.reading import RunRecord, inside, mapping, number, sequence
 from pinprompt.maths.readout import unpack
+from pinprompt.recipe.task_sections import REMOTE
 from pinprompt.run.verdict import reported_split
 from pinprompt.tasks.protocol import ENSEMBLE
 
@@ -288,7 +289,7 @@ def _labelling(sent: Sent, text: str) -> str:
 
 
 def _model(sent: Sent) -> str:
-    return sent.model.removeprefix("remote:")
+    return sent.model.removeprefix(REMOTE)
 
 
 def _openai(sent: Sent, text: str) -> str:

@@ -21,8 +21,8 @@ from pinprompt.errors import SettingError
 from pinprompt.maths.bootstrap import interval_of_mean
 from pinprompt.models.chat import ChatModel, Messages, Reply
 from pinprompt.models.wheels import ALIASES
-from pinprompt.recipe.task_sections import AnswerSettings, RemoteSettings
-from pinprompt.remote.client import is_remote, open_client
+from pinprompt.recipe.task_sections import REMOTE, AnswerSettings, RemoteSettings, is_remote
+from pinprompt.remote.client import open_client
 from pinprompt.tasks.answer_data import AnswerData, Asked, answer_data, copied
 from pinprompt.tasks.metrics import Metric, Value, metric_of, numbers
 from pinprompt.tasks.protocol import SPLITS, Draft, Shown, TaskInfo
@@ -338,7 +338,7 @@ class AnswerTask(Shown):
             messages, (before, _, after) = [], prompt.text.strip().partition(TEXT)
         source = "remote" if self.billed is not None else "alias" if name in ALIASES else "hub"
         return {
-            "before": before, "after": after, "messages": messages, "model": name.removeprefix("remote:"),
+            "before": before, "after": after, "messages": messages, "model": name.removeprefix(REMOTE),
             "kind": "causal", "source": source, "metric": self.settings.metric,
             "max_tokens": self.settings.max_new_tokens,
         }  # fmt: skip

@@ -12,8 +12,8 @@ import numpy as np
 from pinprompt.data.examples import Example
 from pinprompt.errors import ModelError
 from pinprompt.models.wheels import ALIASES
-from pinprompt.recipe.task_sections import ClassificationSettings, ModelSettings, RemoteSettings
-from pinprompt.remote.client import is_remote, open_client
+from pinprompt.recipe.task_sections import ClassificationSettings, ModelSettings, RemoteSettings, is_remote
+from pinprompt.remote.client import open_client
 from pinprompt.remote.labels import RemoteClassifier
 from pinprompt.tasks import labelled_data, prompts
 from pinprompt.tasks.labelled_data import LabelledData

@@ -41,8 +41,8 @@ from pinprompt.judges.style import (
 from pinprompt.models.generator import Generator, Request
 from pinprompt.models.loading import load_causal_lm, load_encoder, load_sequence_classifier
 from pinprompt.models.sources import resolve
-from pinprompt.recipe.task_sections import RemoteSettings, StyleTransferSettings, model_and_part
-from pinprompt.remote.client import is_remote, open_client
+from pinprompt.recipe.task_sections import RemoteSettings, StyleTransferSettings, is_remote, model_and_part
+from pinprompt.remote.client import open_client
 from pinprompt.remote.generator import RemoteGenerator
 from pinprompt.tasks.style_data import TRAINED, StyleData
 from pinprompt.values import derive

@@ -21,8 +21,7 @@ from pinprompt.judges.frozen import LanguageModel
 from pinprompt.models.generator import Generator, Request
 from pinprompt.models.loading import load_causal_lm
 from pinprompt.models.sources import resolve
-from pinprompt.recipe.task_sections import RemoteSettings, StyleTransferSettings
-from pinprompt.remote.client import is_remote
+from pinprompt.recipe.task_sections import RemoteSettings, StyleTransferSettings, is_remote
 from pinprompt.tasks.protocol import CHAT, Draft, Shown, TaskInfo, calls_of, hand_written
 from pinprompt.tasks.rewriting import (
     Rewrite,
