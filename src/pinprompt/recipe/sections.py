@@ -277,8 +277,6 @@ class GripsSettings(Section):
     """Number of steps in a row without a better prompt after which the search stops (P), as published."""
     steps: int = Field(10, ge=1, le=1_000_000)
     """Maximum number of steps (n)."""
-    paraphraser: Literal["writer", "pegasus"] = "writer"
-    """Paraphraser of phrases: writer (the policy LM) or pegasus (as published; needs a hub)."""
 
     def planned(self, length: int, finalists: int) -> tuple[int, int]:
         """The maximum number of prompts scored on train and on dev."""
