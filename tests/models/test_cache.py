@@ -34,7 +34,7 @@ def test_weights_are_checked_once_a_day_and_on_request(target: Path) -> None:
     (target / "inner" / "model.safetensors").write_bytes(b"weightz")
     with cache.place(target, "a model") as folder:
         assert folder is None, "it was checked today"
-    assert any("one-1.0" in problem for problem in doctor.examine(weights=True)["problems"])
+    assert any("one-1.0" in problem for problem in doctor.examine(deep=True)["problems"])
     aged = (target / cache.HASHES).stat().st_mtime - 2 * cache.DAY
     os.utime(target / cache.HASHES, (aged, aged))
     with pytest.raises(ModelError, match=r"model.safetensors changed.*fetched again"), cache.place(target, "a model"):
