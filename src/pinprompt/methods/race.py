@@ -23,10 +23,12 @@ table.
 from __future__ import annotations
 
 import math
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,29 +71,8 @@ LEAST_TIED = 8
 """With fewer prompts, a race in which all are equal goes on."""
 LONGEST = 5
 """Maximum number of tokens that the LM writes after a head; two more for prompts without a head."""
-HEADS = (
-    "It", "It is", "It was", "This", "This is", "This is about", "That", "The", "The topic", "The whole thing", "I",
-    "I think", "Overall, it", "In short, it", "All in all,", "In other words, it is", "What a", "To me, this",
-    "There is", "A",
-)  # fmt: skip
-"""Beginnings of prompts that the LM continues."""
-OPENERS = (
-    "All in all,", "In other words,", "To be honest,", "If you ask me,", "As far as I can tell,",
-    "At the end of the day,", "In my opinion,",
-)  # fmt: skip
-"""First halves of stock phrases; each is combined with every core, and is also a head."""
-CORES = (
-    "this is", "it is", "it was", "that was", "the whole thing is", "everything about it is", "the tone is",
-    "the mood is", "the sentiment is", "the result is", "the message is", "it makes me feel", "it sounds",
-    "I would call it", "what a", "the answer is", "the topic is", "this is about", "the subject is",
-    "the category is", "it belongs under", "it is all about", "the theme is",
-)  # fmt: skip
-"""Second halves of stock phrases."""
-STATED = (
-    "Is it {words}? It is", "Is this {words}? This is", "In one word, {words}? It is", "Which is it, {words}?",
-    "The right label, {words}, is", "Of {words}, this is",
-)  # fmt: skip
-"""Phrases that state the task: {words} are the label words. They are in every race, if they are short enough."""
+HEADS, OPENERS, CORES, STATED = tomllib.loads((Path(__file__).parent / "race.toml").read_text("utf-8")).values()
+"""Beginnings, both halves of stock phrases, and phrases that state the task."""
 
 
 @dataclass
@@ -109,7 +90,6 @@ class Runner:
 
     @property
     def mean(self) -> float:
-        """The score so far."""
         return float(self.values.mean())
 
 
@@ -119,8 +99,9 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
     blocks = blocks_of(task, settings.first_block)
     runners = [Runner(Prompt(text), name) for name, text in hand_written(task).items()]
     costs = [calls(task, block.rows) for block in blocks]
-    if task.info.language != "en":
-        settings = settings.model_copy(update=_uncapped(settings))
+    # The default limit on perplexity was chosen for English; it rejects most other texts.
+    if task.info.language != "en" and settings.max_perplexity == RaceSettings().max_perplexity:
+        settings = settings.model_copy(update={"max_perplexity": None})
     given = _left(task, search.evaluator.budget.settings.calls)
     rounds, count, settings = plan(costs, given, len(runners), settings, task.info.learns)
     stopped, steps, extras = "finished", 0, dict[str, Any]()
@@ -238,12 +219,6 @@ def _alternating(task: Task, rows: tuple[int, ...]) -> tuple[tuple[int, ...], in
         turns.append((seen[target], target, row))
         seen[target] += 1
     return tuple(row for _, _, row in sorted(turns)), len(seen)
-
-
-def _uncapped(settings: RaceSettings) -> dict[str, None]:
-    """Remove the cap on perplexity if it is the default, which was chosen for English and rejects most other texts."""
-    default = RaceSettings.model_fields["max_perplexity"].default
-    return {"max_perplexity": None} if settings.max_perplexity == default else {}
 
 
 class Plan(NamedTuple):
@@ -422,7 +397,6 @@ class Pool:
         self._waiting = dict.fromkeys(order)
 
     def take(self, count: int) -> list[Prompt]:
-        """Take the next prompts from the pool."""
         return [self.prompts[place] for place in self._take(list(self._waiting), count)]
 
     def add(self, prompts: Sequence[Prompt], drafts: bool = False) -> None:

@@ -222,7 +222,6 @@ def keep_judges(judges: StyleJudges) -> dict[str, Any]:
 
 
 def kept_content(settings: StyleTransferSettings, kept: Mapping[str, Any], device: str) -> ContentJudge:
-    """The content judge of a finished run."""
     encoder = _encoder(settings, device)
     if settings.content == "alignment":
         return Alignment(encoder)
