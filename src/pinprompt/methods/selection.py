@@ -133,14 +133,14 @@ def announce(search: Search, finalists: list[Finalist], step: int) -> list[Final
     return finalists
 
 
-def chances_of_best(values: Floats, seed: int, draws: int = 2000) -> list[float]:
+def chances_of_best(values: Floats, seed: int) -> list[float]:
     """The probability of each of n prompts to be the best, from their values on the same rows, [n, rows].
 
     A Bayesian bootstrap: rows get random weights (Dirichlet), and the share of draws in which a prompt has the largest
     weighted mean is its probability; a tie counts for the first.
     """
     random = np.random.default_rng(seed)
-    weights = random.dirichlet(np.ones(values.shape[1]), size=draws)
+    weights = random.dirichlet(np.ones(values.shape[1]), size=2000)
     winners = (values @ weights.T).argmax(axis=0)
     return [float(np.mean(winners == place)) for place in range(len(values))]
 

@@ -62,7 +62,6 @@ def fetching_nothing() -> Iterator[None]:
 
 
 def may_fetch() -> bool:
-    """Whether downloads are allowed now."""
     return _fetching
 
 
@@ -176,7 +175,6 @@ def translated(what: str) -> Iterator[None]:
 
 
 def sha256_of(path: Path) -> str:
-    """The sha256 of a file's bytes, in hexadecimal."""
     with open(path, "rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 

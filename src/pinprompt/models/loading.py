@@ -37,7 +37,6 @@ def load_causal_lm(name: str, device: str = "cpu", precision: Precision | None =
 
 
 def _dtype(precision: Precision | None, device: str) -> torch.dtype | Literal["auto"]:
-    """The dtype to load weights in."""
     if precision is None:
         # Half precision on a CPU is several times slower than float32; a GPU keeps the checkpoint's dtype.
         return "auto" if device.startswith("cuda") else torch.float32

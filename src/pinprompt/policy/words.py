@@ -243,7 +243,6 @@ class Required:
         return sum(len(word.text) for word in self.words) + max(0, len(self.words) - 1)
 
     def missing(self, text: str) -> list[Word]:
-        """The required words that the text does not contain."""
         return [word for word in self.words if not word.stands_in(text)]
 
     def plan(self, prefix: tuple[int, ...], text: str) -> Plan:

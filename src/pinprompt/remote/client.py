@@ -192,12 +192,10 @@ class RemoteClient:
         return answer
 
     def chat(self, messages: list[dict[str, Any]], most_out: int, **more: Any) -> dict[str, Any]:
-        """One request to /chat/completions."""
         size = sum(size_of(str(message["content"])) + 8 for message in messages)  # pictures as base64: an upper bound
         return self._ask("/chat/completions", {"messages": messages, **more}, size, most_out)
 
     def complete(self, text: str, most_out: int, **more: Any) -> dict[str, Any]:
-        """One request to /completions."""
         return self._ask("/completions", {"prompt": text, **more}, size_of(text), most_out)
 
     @property

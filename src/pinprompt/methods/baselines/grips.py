@@ -234,7 +234,6 @@ class _Edits:
         return draft
 
     def merit(self, draft: Draft) -> float:
-        """The objective of a prompt that was scored."""
         return self.trials.merit_of(Prompt(draft.text))
 
     def accept(self, drafts: list[Draft], merits: list[float]) -> None:
