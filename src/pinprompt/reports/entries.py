@@ -66,7 +66,7 @@ def walk_runs(folder: Path, depth: int = DEPTH) -> Iterator[tuple[Path, float]]:
                     when = max(when, entry.stat(follow_symlinks=False).st_mtime)
                 elif entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
                     below.append(folder / entry.name)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return
     if when:
         yield folder, when
