@@ -60,7 +60,7 @@ def best_of_all(made: Writer, weight: float) -> str:
     ends = ends_of(made)
 
     def merit(ids: tuple[int, ...], logprob: float) -> float:
-        after = made.backbone.logprobs(made.states([ids]).expand(made.rows, -1))[0]
+        after = made.backbone.logprobs(made.states([ids]).expand(made.batch, -1))[0]
         end = float(after[ends].double().logsumexp(-1))
         return length_of_words(made.prompt(ids).text) + weight * (logprob + end) / (len(ids) + 1)
 
