@@ -14,12 +14,10 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import erfinv, linspace
 from torch import float64 as double
 
-Floats = NDArray[np.float64]
+from pinprompt.values import Floats
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from pinprompt.answers.executors import on_the_clock
 from pinprompt.errors import BudgetSpent, SettingError
@@ -41,6 +40,7 @@ from pinprompt.methods.headroom import Headroom, expected_gain
 from pinprompt.methods.protocol import Block, Candidate, Cost, Finalist, Outcome, Search
 from pinprompt.methods.selection import chances_of_best, row_means
 from pinprompt.methods.variations import NEUTRAL, allowed, as_prompt, variations, without
+from pinprompt.policy.words import in_charset
 from pinprompt.policy.writer import Writer
 from pinprompt.recipe.sections import RaceSettings
 from pinprompt.tasks.protocol import (
@@ -56,9 +56,8 @@ from pinprompt.tasks.protocol import (
     split_rows,
     splits,
 )
-from pinprompt.values import Event, Prompt, derive
+from pinprompt.values import Event, Floats, Prompt, derive
 
-Floats = NDArray[np.float64]
 TYPICAL_WORDS = 6
 """Typical number of words of a prompt that wins a race."""
 WRITTEN = 200
@@ -369,7 +368,7 @@ def _allowed_head(writer: Writer, ids: tuple[int, ...]) -> bool:
     rules = writer.vocabulary.constraints
     text = writer.vocabulary.text(ids)
     short = rules.max_chars is None or len(text) < rules.max_chars
-    return short and (rules.charset != "letters" or text.replace(" ", "").isalpha())
+    return short and in_charset(text, rules.charset)
 
 
 class Pool:

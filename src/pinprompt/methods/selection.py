@@ -6,15 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pinprompt.answers.evaluator import Evaluator
 from pinprompt.errors import BudgetSpent
 from pinprompt.methods.protocol import Block, Candidate, Finalist, Search
 from pinprompt.tasks.protocol import Labelling, hand_written, report_fit_rows
-from pinprompt.values import Event, Prompt, Score, derive
-
-Floats = NDArray[np.float64]
+from pinprompt.values import Event, Floats, Prompt, Score, derive
 
 
 def row_means(score: Score) -> Floats:

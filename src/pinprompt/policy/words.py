@@ -25,6 +25,14 @@ from pinprompt.recipe.sections import Constraints
 Mask = NDArray[np.bool_]
 TAGS = frozenset("abcdefghijklmnopqrstuvwxyz, ")
 """The characters of the charset `tags`."""
+CHARSETS = {"ascii": "ASCII", "letters": "letters and spaces", "tags": "a to z, commas and spaces"}
+
+
+def in_charset(text: str, charset: str) -> bool:
+    """True if a text that was not written under the masks has only characters of a charset."""
+    if charset == "letters":
+        return text.replace(" ", "").isalpha()
+    return charset == "any" or (text.isascii() if charset == "ascii" else TAGS.issuperset(text))
 
 
 def normal(text: str) -> str:

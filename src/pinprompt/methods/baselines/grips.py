@@ -16,7 +16,7 @@ from pinprompt.methods.baselines.grips_phrases import phrases
 from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.methods.trials import Trials
 from pinprompt.policy.backbone import Backbone
-from pinprompt.policy.words import TAGS, Phrases, Word, banned_phrases
+from pinprompt.policy.words import CHARSETS, Phrases, Word, banned_phrases, in_charset
 from pinprompt.recipe.sections import Constraints, GripsSettings
 from pinprompt.tasks.protocol import Labelling, fit_rows
 from pinprompt.values import Prompt, Score
@@ -48,12 +48,8 @@ class TextRules:
                 return f"it lacks the required {word.text!r}"
         if rules.max_chars is not None and len(text) > rules.max_chars:
             return f"it has {len(text)} characters, where constraints.max_chars is {rules.max_chars}"
-        if rules.charset == "ascii" and not text.isascii():
-            return "it contains characters outside ASCII (constraints.charset)"
-        if rules.charset == "letters" and not text.replace(" ", "").isalpha():
-            return "it contains more than letters and spaces (constraints.charset)"
-        if rules.charset == "tags" and not TAGS.issuperset(text):
-            return "it contains more than a to z, commas and spaces (constraints.charset)"
+        if not in_charset(text, rules.charset):
+            return f"it contains more than {CHARSETS[rules.charset]} (constraints.charset)"
         words = re.findall(r"\w+", text.lower())
         if rules.no_repeats == "tokens" and len(set(words)) < len(words):
             return "it repeats a word (constraints.no_repeats)"
