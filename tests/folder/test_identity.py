@@ -245,11 +245,11 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
     "flip": _flip, "empty": lambda path: path.write_bytes(b""), "gone": Path.unlink,
     "half": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]), "swap": _lines_swapped,
 }  # fmt: skip
-KEPT = ("recipe.toml", "events.jsonl", "answers.jsonl", "environment.json", "checkpoint/trials.jsonl",
+RUN_FILES = ("recipe.toml", "events.jsonl", "answers.jsonl", "environment.json", "checkpoint/trials.jsonl",
         "checkpoint/state.safetensors")  # fmt: skip
 
 
-@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("name", RUN_FILES)
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_file_is_found_and_repaired(models: Path, torn: Path, whole: Path, name: str, damage: str) -> None:
     before = (torn / name).read_bytes()
