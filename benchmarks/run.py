@@ -24,7 +24,7 @@ from benchmarks import BENCHES, ON_REQUEST
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"
-KEPT = ROOT / "build" / "benchmarks.json"
+MEASURED = ROOT / "build" / "benchmarks.json"
 # The rows of each benchmark's table: a label, and the path of its figure in the results.
 ROWS: dict[str, tuple[tuple[str, str], ...]] = {
     "update": (
@@ -239,10 +239,10 @@ def main() -> None:
             failures.append(str(error))
             continue
         # Written after each benchmark, so that an interruption loses no figures.
-        KEPT.parent.mkdir(exist_ok=True)
-        KEPT.write_text(json.dumps(found, indent=1), "utf-8")
+        MEASURED.parent.mkdir(exist_ok=True)
+        MEASURED.write_text(json.dumps(found, indent=1), "utf-8")
         PAGE.write_text(written(PAGE.read_text("utf-8"), {name: found[name]}), "utf-8")
-    print(f"{sum(one['took'] for one in found.values())} s in all; {PAGE} and {KEPT} written")
+    print(f"{sum(one['took'] for one in found.values())} s in all; {PAGE} and {MEASURED} written")
     if failures:
         raise SystemExit("\n".join(failures))
 

@@ -245,9 +245,9 @@ def limited(
 
     def build() -> Any:
         mine = len(stopped)
-        door = _Line(server, lambda: len(stopped) == mine)
-        client = RemoteClient(settings, "simulated", next(number), door.sleep, clock.time)
-        client._door = door  # type: ignore[assignment]  # the simulated server in place of connections
+        line = _Line(server, lambda: len(stopped) == mine)
+        client = RemoteClient(settings, "simulated", next(number), line.sleep, clock.time)
+        client._connections = line  # type: ignore[assignment]  # the simulated server in place of connections
         return _AskingTask(client, rows)
 
     scores = list[Answers]()

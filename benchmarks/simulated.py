@@ -314,7 +314,7 @@ class Server:
         self._left, self._since = per_minute / 60, 0.0
 
     def post(self, path: str, body: dict[str, Any], fresh: bool) -> Response:
-        """Answer one request, with the interface of `remote.http.Door.post`."""
+        """Answer one request, with the interface of `remote.http.Connections.post`."""
         if self.down[0] <= self.clock.now < self.down[1]:
             self.unheard += 1
             self.clock.sleep(0.05)

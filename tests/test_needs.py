@@ -34,7 +34,7 @@ def test_packages_and_files_count_as_had(tmp_path: Path) -> None:
     assert lacking(kind="classification", dataset="rotten-tomatoes", model="remote:gpt-x") == []
 
 
-def test_each_thing_that_cannot_be_had_is_named() -> None:
+def test_everything_that_is_not_available_is_named() -> None:
     [model] = lacking(kind="classification", dataset="rotten-tomatoes", model="nobody/no-such-model")
     assert model == "model 'nobody/no-such-model': not in the hub's cache on this machine, and the hub is down"
     [folder] = lacking(kind="classification", dataset="sst-2", model="smollm2", data="/no/such/folder")

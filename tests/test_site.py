@@ -21,7 +21,7 @@ pytest.importorskip("material", reason="pip install mkdocs-material mkdocstrings
 
 ROOT = Path(__file__).parents[1]
 PATIENCE = 900_000
-SHOWN = ("index.html", "gallery.html", "howto/tickets.html", "howto/notebook.html", "reference.html", "recipe.html")
+PAGES = ("index.html", "gallery.html", "howto/tickets.html", "howto/notebook.html", "reference.html", "recipe.html")
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ def test_pages_fit_a_screen_and_a_phone_and_load_nothing_from_elsewhere(site: Pa
     page = context.new_page()
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
-    for name in SHOWN:
+    for name in PAGES:
         page.goto((site / name).as_uri())
         assert page.evaluate("document.documentElement.scrollWidth") <= width, name
         assert page.locator("h1").first.is_visible(), name

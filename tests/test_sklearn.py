@@ -95,7 +95,7 @@ def test_it_works_in_a_pipeline_and_a_grid_search(estimator: Any) -> None:
     assert not np.isnan(grid.cv_results_["mean_test_score"]).any()
 
 
-def test_what_is_no_text_is_refused(estimator: Any) -> None:
+def test_a_file_that_is_not_text_is_refused(estimator: Any) -> None:
     for wrong in ("one text", [1, 2], np.zeros((2, 2))):
         with pytest.raises(ValueError, match="X must"):
             estimator.fit(wrong, ["a", "b"])

@@ -155,7 +155,7 @@ def table(rows: Sequence[Mapping[str, str]], first: str | None = None) -> str:
     return "\n".join([*lines, "", f"{len(units)} units, {len(common)} cells a row: {', '.join(sorted(units))}"])
 
 
-STEP, LEAST, MOST = 0.05, 5, 25
+STEP, MIN_MEMBERS, MAX_MEMBERS = 0.05, 5, 25
 """Prompts of equal reward are those in the same interval of this width; how many of them a method needs, and its first
 ones that are read."""
 
@@ -172,7 +172,7 @@ def readable(recipe: Path, out: Path) -> str:
             levels: dict[int, list[str]] = {}
             for row in read(cell.folder / "prompts.csv"):
                 members = levels.setdefault(math.floor(float(row["train"]) / STEP), [])
-                if row["first"] != "" and len(members) < MOST:
+                if row["first"] != "" and len(members) < MAX_MEMBERS:
                     members.append(row["prompt"])
             runs.setdefault((unit(cell), cell.recipe.seed), {})[label(cell)] = levels
     lm, found = Backbone.load("smollm2"), list[dict[str, Any]]()
@@ -180,7 +180,7 @@ def readable(recipe: Path, out: Path) -> str:
         (first, ours), *others = methods.items()
         for other, theirs in others:
             for level in sorted(ours.keys() & theirs.keys()):
-                if min(len(ours[level]), len(theirs[level])) >= LEAST:
+                if min(len(ours[level]), len(theirs[level])) >= MIN_MEMBERS:
                     logs = [mean([math.log(one) for one in lm.perplexities(m[level])]) for m in (ours, theirs)]
                     about = {"unit": place, "seed": seed, "reward": f"{STEP * level:.2f}", "row": other}
                     found.append({**about, "ours": f"{logs[0]:.3f}", "theirs": f"{logs[1]:.3f}"})

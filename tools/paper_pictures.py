@@ -27,7 +27,7 @@ COUNT = 10
 COCO = "detection-datasets/coco"
 COCO_IDS = (125547, 37527, 552584, 490129, 548337, 458160, 212733, 35599, 67548, 147961)
 LAION = "laion/relaion400m"
-LARGEST = 20_000_000
+MAX_BYTES = 20_000_000
 """The most bytes to read from a link."""
 
 
@@ -63,7 +63,7 @@ def laion(seed: int) -> Iterator[tuple[str, bytes]]:
             if not link.startswith(("http://", "https://")):
                 continue
             with urllib.request.urlopen(link, timeout=10) as answer:
-                yield link, jpeg(decode(answer.read(LARGEST)))
+                yield link, jpeg(decode(answer.read(MAX_BYTES)))
         except (OSError, ValueError, DataError):
             continue
 

@@ -8,11 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinprompt.data.tables import plain_settings
+from pinprompt.doctor import examine as doctor
 from pinprompt.errors import RunError, SettingError
 from pinprompt.folder import reading
 from pinprompt.folder.identity import restore_recipe
 from pinprompt.recipe import recipe as recipes
 from pinprompt.recipe.recipe import Recipe
+from pinprompt.reports.compare import compare
+from pinprompt.reports.entries import find_runs, walk_runs
+from pinprompt.reports.figures import write_figures as figures
+from pinprompt.reports.judging import judge
+from pinprompt.reports.report import write_report
+from pinprompt.reports.report import write_report as report
 from pinprompt.reports.sharing import draw, export, use
 from pinprompt.reports.trackers import Bar, in_notebook
 from pinprompt.run import build, consent, running
@@ -26,8 +33,6 @@ from pinprompt.wording import where
 if TYPE_CHECKING:
     from pinprompt.folder.folder import Verification
     from pinprompt.methods.table import MethodRow
-    from pinprompt.reports.compare import Comparison
-    from pinprompt.reports.judging import Judgement
     from pinprompt.sweeps import Swept
 
 __all__ = [
@@ -77,16 +82,9 @@ def tune(
     folder = default_folder(recipe) if out is None else Path(out)
     return running.run(
         recipe, folder, task=task, method=None if isinstance(method, str) else method, model=model, metric=metric,
-        device=device, threads=threads, resume=resume, force=force, report=report, reporter=_reporter,
+        device=device, threads=threads, resume=resume, force=force, report=report, reporter=write_report,
         listeners=listeners, notes=notes,
     )  # fmt: skip
-
-
-def _reporter(folder: Path) -> None:
-    """Write a run's report.html."""
-    from pinprompt.reports.report import write_report
-
-    write_report(folder)
 
 
 def resume(
@@ -107,9 +105,7 @@ def resume(
 
 def ls(folder: Path | str = "runs") -> list[dict[str, Any]]:
     """The runs below a folder: the task, the prompt found, and its score."""
-    from pinprompt.reports.entries import find_runs
-
-    return [_listed(path) for path in find_runs(folder)]
+    return [_listed(path) for path, _ in sorted(walk_runs(Path(folder)))]
 
 
 def _listed(path: Path) -> dict[str, Any]:
@@ -191,28 +187,6 @@ def default_folder(recipe: Recipe) -> Path:
     return Path("runs") / recipes.file_name(f"{what}-{recipe.method}-seed{recipe.seed}-{recipe.hash[:8]}")
 
 
-def judge(
-    runs: Sequence[Path | str] | Path | str, *, model: str, top: int = 1, settings: Mapping[str, Any] | None = None,
-    memo: bool = True, notes: Callable[[str], None] = silent,
-) -> Judgement:  # fmt: skip
-    """Rate the prompts of inversion runs with a remote vision model: relevance and interpretability (1 to 5).
-
-    `model` is 'remote:<name>'; `settings` has the server and the limits, such as `{"remote": {"base_url": ...},
-    "budget": {"calls": 50}}`. See `pinprompt.reports.judging.judge`.
-    """
-    from pinprompt.reports.judging import judge as judge_runs
-
-    folders = [runs] if isinstance(runs, str | Path) else runs
-    return judge_runs(folders, model, top=top, settings=settings, memo=memo, notes=notes)
-
-
-def report(run: Path | str, *, private: bool = False) -> Path:
-    """Rewrite a run's report.html and return its path; `private` leaves out your texts and pictures."""
-    from pinprompt.reports.report import write_report
-
-    return write_report(run, private=private)
-
-
 def open(run: Path | str) -> dict[str, Any]:
     """Open a run's report in the browser; returns its path (`report`) and whether a browser was started (`opened`).
 
@@ -227,24 +201,8 @@ def open(run: Path | str) -> dict[str, Any]:
 def verify(runs: Sequence[Path | str] | Path | str) -> list[Verification]:
     """Check run folders, or all runs below a folder, against their checksums, without changing anything."""
     from pinprompt.folder.folder import verify as verify_run
-    from pinprompt.reports.entries import find_runs
 
-    given = [runs] if isinstance(runs, str | Path) else list(runs)
-    return [verify_run(path) for path in dict.fromkeys(path for run in given for path in find_runs(run) or [Path(run)])]
-
-
-def compare(folders: Sequence[Path | str], metric: str | None = None) -> Comparison:
-    """The paper's tables from run folders; see `report.compare`."""
-    from pinprompt.reports.compare import compare as compare_runs
-
-    return compare_runs(folders, metric)
-
-
-def figures(folders: Sequence[Path | str], out: Path | str = "figures") -> list[Path]:
-    """Draw learning curves and ablations of runs as SVG; returns the files."""
-    from pinprompt.reports.figures import write_figures
-
-    return write_figures(folders, Path(out))
+    return [verify_run(path) for path in find_runs(*([runs] if isinstance(runs, str | Path) else runs))]
 
 
 def methods() -> tuple[MethodRow, ...]:
@@ -263,13 +221,6 @@ def models(fetch: str | None = None) -> list[dict[str, Any]]:
         with answering():
             sources.fetch(fetch)
     return sources.catalogue_of_models()
-
-
-def doctor(deep: bool = False) -> dict[str, Any]:
-    """Check this machine and list what to install for which feature; `deep` also checks cached weights."""
-    from pinprompt.doctor import examine
-
-    return examine(weights=deep)
 
 
 def cache(*, clear: bool = False, notes: Callable[[str], None] = silent) -> dict[str, Any]:
@@ -302,14 +253,9 @@ def studio(
 
 def _over(chosen: Mapping[str, Any], budget: Mapping[str, Any], settings: Mapping[str, Any] | None) -> dict[str, Any]:
     """The settings given by name and as a tree, as one tree."""
-    tree: dict[str, Any] = _given(chosen)
-    if limits := _given(budget):
-        tree["budget"] = limits
+    limits = {name: value for name, value in budget.items() if value is not None}
+    tree = {name: value for name, value in (*chosen.items(), ("budget", limits or None)) if value is not None}
     return recipes.merge(tree, settings or {})
-
-
-def _given(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
 
 
 def _name_of(given: str | Callable[..., Any] | None) -> str | None:

@@ -42,12 +42,11 @@ EXTRAS = (
 )
 
 
-def examine(weights: bool = False) -> dict[str, Any]:
-    """Everything about this environment as plain values.
+def examine(deep: bool = False) -> dict[str, Any]:
+    """Check this machine and list what to install for which feature, as plain values.
 
-    `weights` checks the hashes of cached weights and data, which takes a second per gigabyte.
-
-    `problems` lists what keeps pinprompt from working, each with a remedy; a missing extra or hub is not a problem.
+    `deep` checks the hashes of cached weights and data too, which takes a second per gigabyte. `problems` lists what
+    keeps pinprompt from working, each with a remedy; a missing extra or hub is not a problem.
     """
     # In parallel with the import of torch: each may take a second.
     asking = ThreadPoolExecutor(1).submit(_hub)
@@ -67,7 +66,7 @@ def examine(weights: bool = False) -> dict[str, Any]:
         "hub": asking.result(),
         "aliases": {alias.name: alias.folder.is_dir() for alias in ALIASES.values()},
     }
-    report["problems"] = [*_problems(report), *(damaged_folders() if weights else [])]
+    report["problems"] = [*_problems(report), *(damaged_folders() if deep else [])]
     report["ok"] = not report["problems"]
     return report
 

@@ -1,6 +1,6 @@
 """Files of a run: safe opening, atomic writes, lines with checksums, and locks.
 
-A run folder may be untrusted. A link in it could point to a file outside, and a pipe would block a reader for ever, so
+A run folder may be untrusted. A link in it could point to a file outside, and a pipe would block a reader forever, so
 both are rejected by the call that opens them: a check before opening could be outdated by then.
 """
 

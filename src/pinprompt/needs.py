@@ -12,7 +12,7 @@ from pinprompt.methods.table import row_of
 from pinprompt.models import sources
 from pinprompt.models.wheels import ALIASES
 from pinprompt.recipe.recipe import Recipe
-from pinprompt.recipe.task_sections import model_and_part
+from pinprompt.recipe.task_sections import is_remote, model_and_part
 
 Known = dict[str, str | None]
 """Cached answers: a sweep has many runs with the same models, and the hub is asked once for all."""
@@ -57,7 +57,7 @@ def _model(name: str, known: Known) -> str | None:
 
     from pinprompt.models.clip import EMOJI_CLIP
 
-    if name in ALIASES or name == EMOJI_CLIP or name.startswith("remote:") or Path(name).expanduser().exists():
+    if name in ALIASES or name == EMOJI_CLIP or is_remote(name) or Path(name).expanduser().exists():
         return None
     if not sources.looks_like_id(name):
         return f"model '{name}': there is no such file or folder"

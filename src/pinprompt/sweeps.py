@@ -201,7 +201,6 @@ def _tree(tree: Mapping[str, Any], section: str, path: Path | str) -> dict[str, 
 
 
 def _with(tree: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree with settings such as "policy.k" replaced."""
     for setting, value in settings.items():
         tree = recipes.with_setting(tree, setting, value)
     return tree
@@ -222,7 +221,6 @@ class Swept:
 
     @property
     def failed(self) -> dict[str, str]:
-        """The cells that failed, each with the reason."""
         return {name: outcome for name, outcome in self.cells.items() if outcome.startswith("failed")}
 
 

@@ -26,7 +26,6 @@ TITLES = {
 
 
 def title(name: str) -> str:
-    """A metric's display name."""
     return TITLES.get(name, name.replace("_", " "))
 
 

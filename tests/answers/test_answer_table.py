@@ -31,7 +31,7 @@ def line(number: int, text: str = "x") -> dict[str, Any]:
 
 
 def written(path: Path, run: str, count: int = 3) -> list[bytes]:
-    """The bytes of a file with so many lines of a run."""
+    """The bytes of a file with the given number of lines of a run."""
     log = Log(path, run)
     for number in range(count):
         log.append(line(number))
@@ -187,7 +187,7 @@ def test_lines_reach_the_disk_itself_about_once_a_second(tmp_path: Path, monkeyp
     log.close()
 
 
-def test_a_folder_in_the_way_is_a_sentence(tmp_path: Path) -> None:
+def test_a_folder_in_the_way_gives_a_clear_error(tmp_path: Path) -> None:
     log = Log(tmp_path / "file" / "answers.jsonl")
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(RunError, match="cannot be written"):
@@ -271,7 +271,7 @@ GOOD = pack_answers(Answers((0, 1), np.array([1.0, 2.0])))
         {"tokens": [1]},
     ],
 )
-def test_what_is_no_line_of_answers_is_refused(change: dict[str, Any]) -> None:
+def test_a_line_that_holds_no_answers_is_refused(change: dict[str, Any]) -> None:
     assert unpack_answers(GOOD).rows == (0, 1)
     with pytest.raises(ValueError, match=r"."):
         unpack_answers({**GOOD, **change})

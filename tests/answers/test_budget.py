@@ -147,7 +147,7 @@ def test_state_comes_back() -> None:
         {"seconds": 1, "spent": None, "report": {}},
     ],
 )
-def test_a_damaged_state_is_a_sentence(state: dict[str, object]) -> None:
+def test_a_damaged_state_gives_a_clear_error(state: dict[str, object]) -> None:
     with pytest.raises(RunError, match="budget in the checkpoint"):
         Budget(BudgetSettings()).restore(state)
 

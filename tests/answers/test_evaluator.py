@@ -98,7 +98,7 @@ def test_splits_are_different_rows() -> None:
     assert evaluator.distinct == 1
 
 
-def test_an_unknown_split_is_a_sentence() -> None:
+def test_an_unknown_split_gives_a_clear_error() -> None:
     with pytest.raises(SettingError, match="no split 'deb'; did you mean 'dev'"):
         make(Toy()).score(prompts("a"), "deb")
 
@@ -437,7 +437,7 @@ def test_prompts_table_has_means_for_stochastic_tasks() -> None:
 
 
 class Dying(Inline):
-    """An executor that dies after so many answers."""
+    """An executor that dies after the given number of answers."""
 
     def __init__(self, task: Toy, after: int) -> None:
         super().__init__(task)
@@ -451,7 +451,7 @@ class Dying(Inline):
             yield answers
 
 
-def test_an_executor_that_stops_early_without_a_reason_is_a_sentence() -> None:
+def test_an_executor_that_stops_early_without_a_reason_gives_a_clear_error() -> None:
     class Lazy(Inline):
         def run(self, jobs: Sequence[Job], stop: Stop) -> Iterator[Answers]:
             yield from list(super().run(jobs, stop))[:1]
@@ -561,7 +561,7 @@ def test_evaluations_survive_a_kill_and_are_counted_once(tmp_path: Path) -> None
     assert len(lines(path)) == 2
 
 
-def test_a_run_that_spent_its_budget_goes_on_with_more(tmp_path: Path) -> None:
+def test_a_run_that_spent_its_budget_continues_with_more(tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
     first = make(Toy(), calls=10, path=path)
     first.score(prompts("a"))
@@ -592,7 +592,7 @@ def test_damaged_positions_are_sentences() -> None:
 @pytest.mark.parametrize(
     "spent", [{"money": "NaN"}, {"money": "Infinity"}, {"seconds": math.inf}, {"paid_calls": None}]
 )
-def test_an_impossible_sum_in_a_line_is_a_sentence(tmp_path: Path, spent: dict[str, Any]) -> None:
+def test_an_impossible_sum_in_a_line_gives_a_clear_error(tmp_path: Path, spent: dict[str, Any]) -> None:
     path = tmp_path / "answers.jsonl"
     first = make(Toy(), path=path)
     first.score(prompts("a"))

@@ -55,7 +55,7 @@ def test_many_keys_at_once(tmp_path: Path) -> None:
     assert memo.look_up([]) == {}
 
 
-def test_the_size_is_told_and_all_answers_can_be_deleted(tmp_path: Path) -> None:
+def test_the_size_is_shown_and_all_answers_can_be_deleted(tmp_path: Path) -> None:
     memo = Memo(tmp_path / "memo.sqlite")
     memo.keep({str(number): {**ANSWER, "pad": "p" * 9800} for number in range(10)})
     memo.close()
@@ -189,7 +189,7 @@ def test_by_default_a_warning_is_a_python_warning(tmp_path: Path) -> None:
         Memo(tmp_path / "file" / "memo.sqlite")
 
 
-def test_a_memo_that_cannot_be_read_or_cleared_is_a_sentence(tmp_path: Path) -> None:
+def test_a_memo_that_cannot_be_read_or_cleared_gives_a_clear_error(tmp_path: Path) -> None:
     memo = Memo(tmp_path / "memo.sqlite", busy_seconds=0.1)
     memo.keep({"a": ANSWER})
     other = sqlite3.connect(tmp_path / "memo.sqlite")

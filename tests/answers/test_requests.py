@@ -128,7 +128,7 @@ def test_questions_before_the_run_are_counted_in_it(tmp_path: Path) -> None:
         {"kind": "reply", "key": "x"},
     ],
 )
-def test_a_line_that_cannot_be_is_a_sentence(tmp_path: Path, line: dict[str, Any]) -> None:
+def test_a_line_that_cannot_be_gives_a_clear_error(tmp_path: Path, line: dict[str, Any]) -> None:
     (tmp_path / "requests.jsonl").write_bytes(seal(line, "one") + b"\n")
     with pytest.raises(RunError, match=r"requests\.jsonl cannot be read"):
         session(tmp_path / "requests.jsonl", "http://127.0.0.1:9/v1")
@@ -215,7 +215,7 @@ def test_whatever_a_server_does_every_request_is_counted_and_no_answer_is_bought
         budget = Budget(BudgetSettings(total_calls=24))
         client, requests = session(path, "http://127.0.0.1:9/v1", budget, retries=1)
         client.give_up_after = 100
-        client._door = wire  # type: ignore[assignment]
+        client._connections = wire  # type: ignore[assignment]
         assert budget.sent.calls == wire.billed
         try:
             for number in range(12):

@@ -55,7 +55,7 @@ def test_a_benchmark_that_fails_does_not_stop_the_others(monkeypatch: pytest.Mon
 
     for name, value in {
         "PAGE": page,
-        "KEPT": tmp_path / "b" / "kept.json",
+        "MEASURED": tmp_path / "b" / "kept.json",
         "measured": measured,
     }.items():
         monkeypatch.setattr(run, name, value)

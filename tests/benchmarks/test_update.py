@@ -35,7 +35,7 @@ def test_the_learner_is_equal_in_loss_and_gradient(
         assert weight.grad.numpy() == pytest.approx(gradient.numpy(), rel=1e-4, abs=1e-6)
 
 
-def test_both_updates_move_psi_and_its_slow_copy_alike() -> None:
+def test_both_updates_move_psi_and_its_slow_copy_equally() -> None:
     batches = [update.make(SMALL) for _ in range(2)]
     before = [weight.clone() for weight in batches[0].learner.writer.psi.parameters()]
     update.released_update(batches[0])

@@ -164,7 +164,7 @@ def test_curl_sends_its_snippet() -> None:
     assert body["messages"][0]["content"] == ASKED
 
 
-def test_texts_to_rewrite_stand_in_quotes() -> None:
+def test_texts_to_rewrite_are_in_quotes() -> None:
     sent = Sent("style-transfer", "p", 'Formal. "', '" "', "m")
     assert sent.text_for('so "nice"') == 'Formal. "so \'nice\'" "'
     names: dict[str, Any] = {}

@@ -35,7 +35,7 @@ def test_a_style_run_shows_ten_texts_before_and_after_and_who_judged() -> None:
     assert "held-out accuracy 0.912" in shown
 
 
-def test_a_verdict_is_as_plain_when_nothing_was_won() -> None:
+def test_a_verdict_is_as_clear_if_nothing_was_gained() -> None:
     worse = {"accuracy": 0.5, "outcomes": {"accuracy": "1" * 10 + "0" * 10}}
     manual = {"accuracy": 0.55, "outcomes": {"accuracy": "1" * 11 + "0" * 9}}
     shown = printed(

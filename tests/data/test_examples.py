@@ -177,7 +177,7 @@ def test_the_draw_depends_on_the_seed_and_not_on_the_order_of_the_file() -> None
     assert len(set(draws)) == 3
 
 
-def test_repeated_texts_never_stand_on_both_sides() -> None:
+def test_repeated_texts_are_never_in_two_splits() -> None:
     rows = pile(8, "01")
     twice = rows + [Example(f" {row.text} ", row.label, 99) for row in rows]
     train, dev, rest = k_shot(twice, 4, 0)

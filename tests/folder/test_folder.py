@@ -55,7 +55,7 @@ def test_events_and_costs_are_kept_apart(tmp_path: Path) -> None:
     assert cost["elapsed"] >= 0
 
 
-def test_two_runs_on_one_folder_the_second_is_told_who_has_it(tmp_path: Path) -> None:
+def test_two_runs_on_one_folder_the_second_gets_an_error_that_names_the_first(tmp_path: Path) -> None:
     code = "import sys; from pinprompt.folder.folder import RunFolder; RunFolder(sys.argv[1])"
     with RunFolder(tmp_path):
         other = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
@@ -100,7 +100,7 @@ def test_a_run_without_a_checkpoint_starts_from_nothing(tmp_path: Path) -> None:
     assert [row["step"] for row in read_lines(tmp_path / "events.jsonl")] == [1]
 
 
-def test_a_torn_last_line_is_passed_over(tmp_path: Path) -> None:
+def test_a_torn_last_line_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b'{"a": 1}\n{"a": 2}\n{"a": ')
     assert list(read_lines(path)) == [{"a": 1}, {"a": 2}]
@@ -108,7 +108,7 @@ def test_a_torn_last_line_is_passed_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"x" * 40])
-def test_a_damaged_checkpoint_is_a_sentence(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_checkpoint_gives_a_clear_error(tmp_path: Path, content: bytes) -> None:
     folder = tmp_path / "checkpoint"
     folder.mkdir()
     (folder / checkpoints.FILE).write_bytes(content)
@@ -149,7 +149,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
     assert not list((tmp_path / "checkpoint").iterdir())
 
 
-def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_gives_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="cannot be created"):
         RunFolder(tmp_path / "file" / "run")
@@ -173,7 +173,7 @@ def test_saving_takes_a_small_share_of_the_time(tmp_path: Path, monkeypatch: pyt
     assert saving.due()
 
 
-def test_seconds_go_on_after_resuming(tmp_path: Path) -> None:
+def test_seconds_continue_after_resuming(tmp_path: Path) -> None:
     with RunFolder(tmp_path) as run:
         run.begin("")
         run.seconds_before = 100.0
@@ -189,7 +189,7 @@ def test_prompts_are_a_csv_that_spreadsheets_read(tmp_path: Path) -> None:
     assert (tmp_path / "prompts.csv").read_text() == 'prompt,train,dev\n"say ""hi"",\nyou",1.0,\nb,,2.0\n'
 
 
-def test_lines_that_are_no_objects_are_passed_over(tmp_path: Path) -> None:
+def test_lines_that_are_no_objects_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"a": 1}\n[1, 2]\n"text"\n{"a": 2}\n')
     assert list(read_lines(tmp_path / "x.jsonl")) == [{"a": 1}, {"a": 2}]
     assert list(read_lines(tmp_path / "none.jsonl")) == []
@@ -197,7 +197,7 @@ def test_lines_that_are_no_objects_are_passed_over(tmp_path: Path) -> None:
         list(read_lines(tmp_path))
 
 
-def test_what_cannot_be_written_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_written_gives_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(RunError, match="free some space or choose another folder"):
         write_atomically(tmp_path / "folder", "text")
@@ -227,7 +227,7 @@ def test_a_link_in_the_place_of_a_part_is_removed_not_followed(tmp_path: Path) -
     assert (outside / "mine.txt").read_text() == "keep me"
 
 
-def test_a_lock_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
+def test_a_lock_that_cannot_be_made_gives_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / ".lock").mkdir()
     with pytest.raises(RunError, match=r"cannot be written: .*--out"):
         RunFolder(tmp_path)
@@ -294,7 +294,7 @@ def test_every_file_of_a_finished_run_is_checked(finished: Path) -> None:
     assert api.verify(finished)[0].ok
 
 
-def test_what_a_killed_run_goes_on_from_is_checked(killed: Path) -> None:
+def test_what_a_killed_run_resumes_from_is_checked(killed: Path) -> None:
     for name in (
         "run.json",
         "answers.jsonl",

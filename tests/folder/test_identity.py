@@ -68,7 +68,7 @@ def run(models: Path, out: Path, task: Any = None, notes: list[str] | None = Non
 
 
 def stop_at(number: int, kind: str = "step") -> Callable[[Event], None]:
-    """A listener that ends the run at the so many-th event of a kind."""
+    """A listener that ends the run at the nth event of a kind."""
     left = [number]
 
     def listen(event: Event) -> None:
@@ -160,7 +160,7 @@ def test_a_start_finds_what_a_killed_force_left(torn: Path) -> None:
         assert [path.name for path in record.path.iterdir()] == [".lock"]
 
 
-def test_another_function_cannot_take_over_a_run(models: Path, torn: Path) -> None:
+def test_another_function_cannot_resume_a_run(models: Path, torn: Path) -> None:
     with pytest.raises(RunError, match=r"scored by another task.*--force"):
         run(models, torn, task=Other(), resume=True)
 
@@ -218,7 +218,7 @@ def test_what_is_held_for_dev_does_not_depend_on_where_it_was_killed(models: Pat
         assert told(out) == told(tmp_path / "whole")
 
 
-def test_a_step_that_the_budget_cut_short_is_told_once(models: Path, tmp_path: Path) -> None:
+def test_a_step_that_the_budget_cut_short_is_reported_once(models: Path, tmp_path: Path) -> None:
     """The budget ends after the greedy prompt of a step was scored, and before its other prompts are."""
     for calls in range(7, 16):
         small, more = {"budget": {"calls": calls}}, {"budget": {"calls": 40}}
@@ -245,11 +245,11 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
     "flip": _flip, "empty": lambda path: path.write_bytes(b""), "gone": Path.unlink,
     "half": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]), "swap": _lines_swapped,
 }  # fmt: skip
-KEPT = ("recipe.toml", "events.jsonl", "answers.jsonl", "environment.json", "checkpoint/trials.jsonl",
+RUN_FILES = ("recipe.toml", "events.jsonl", "answers.jsonl", "environment.json", "checkpoint/trials.jsonl",
         "checkpoint/state.safetensors")  # fmt: skip
 
 
-@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("name", RUN_FILES)
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_file_is_found_and_repaired(models: Path, torn: Path, whole: Path, name: str, damage: str) -> None:
     before = (torn / name).read_bytes()
@@ -348,9 +348,7 @@ def test_checksums_of_files_elsewhere_are_not_followed(tmp_path: Path) -> None:
     assert len(identities.changed_files(folder, {"result.json": "0" * 64})) == 1
 
 
-def test_a_killed_run_with_a_reward_for_every_token_goes_on_as_if_nothing_had_happened(
-    models: Path, tmp_path: Path
-) -> None:
+def test_a_killed_run_with_a_reward_for_every_token_resumes_to_the_same_result(models: Path, tmp_path: Path) -> None:
     """Its table has prefixes between the prompts, which belong to no episode of their own."""
     by_prefix = recipe(models, q_learning={**SHORT["q_learning"], "rewards": "prefix", "target": "monte-carlo"})
 

@@ -30,7 +30,7 @@ def test_reads_every_file(tmp_path: Path) -> None:
     assert record.notes == ()
 
 
-def test_torn_last_line_is_passed_over(tmp_path: Path) -> None:
+def test_torn_last_line_is_skipped(tmp_path: Path) -> None:
     folder = sample.write(tmp_path / "run", {"events.jsonl": '{"event": "start", "step": 0}\n{"event": "st'})
     record = read_run(folder)
     assert [event["event"] for event in record.events] == ["start"]
@@ -129,7 +129,7 @@ def test_number(value: object, expected: float | None) -> None:
     assert number(value) == expected
 
 
-def test_what_cannot_be_opened_is_a_sentence(tmp_path: Path) -> None:
+def test_what_cannot_be_opened_gives_a_clear_error(tmp_path: Path) -> None:
     folder = sample.classification(tmp_path / "run")
     (folder / "result.json").unlink()
     with socket.socket(socket.AF_UNIX) as planted:

@@ -61,7 +61,7 @@ def test_killed_at_any_moment_and_resumed_it_ends_as_if_nothing_had_happened(lm_
     moments = int(whole.stdout)
     chance = random.Random(0)
     for _ in range(5):
-        # Killed by itself after so many function calls, so that a moment is the same on every machine.
+        # Killed by itself after the given number of function calls, so that a moment is the same on every machine.
         moment = chance.randint(moments // 50, moments // 6)
         torn = subprocess.run(
             [*command, str(tmp_path / "torn"), "resume", str(moment)], cwd=ROOT, stderr=subprocess.PIPE, text=True
@@ -77,7 +77,7 @@ def test_killed_at_any_moment_and_resumed_it_ends_as_if_nothing_had_happened(lm_
     assert (tmp_path / "torn" / "prompts.csv").read_bytes() == (tmp_path / "whole" / "prompts.csv").read_bytes()
 
 
-def test_a_budget_ends_the_run_cleanly_and_more_of_it_goes_on(lm_folder: Path, tmp_path: Path) -> None:
+def test_a_budget_ends_the_run_cleanly_and_more_of_it_continues_the_run(lm_folder: Path, tmp_path: Path) -> None:
     short = {"q_learning": {"steps": 12, "target": "bootstrap"}}
     small = run(lm_folder, tmp_path / "run", budget={"calls": 100}, **short)
     assert small.data["stopped"] == "budget"
@@ -119,7 +119,7 @@ def test_a_run_is_resumed_only_with_its_own_recipe(lm_folder: Path, tmp_path: Pa
         run(lm_folder, tmp_path / "run", q_learning={"steps": 4}, resume=True)
 
 
-def test_a_collapsed_search_begins_anew_or_stops(lm_folder: Path, tmp_path: Path) -> None:
+def test_a_collapsed_search_restarts_or_stops(lm_folder: Path, tmp_path: Path) -> None:
     eager = {**SETTINGS["q_learning"], "target": "monte-carlo", "learning_rate": 2e-2, "steps": 40}
     restarted = run(lm_folder, tmp_path / "restart", q_learning=eager)
     assert restarted.data["restarts"] >= 1

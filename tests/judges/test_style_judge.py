@@ -31,7 +31,7 @@ def test_a_judge_is_trained_that_tells_the_styles_apart() -> None:
 
 
 @pytest.mark.learning
-def test_features_stand_side_by_side() -> None:
+def test_features_are_concatenated() -> None:
     both = Together([Embedding(Encoder(encoder(), tokenizer(wrap=True), name="bert")), Words()])
     judge = train_style(SOURCE, TARGET, both, seed=1)
     assert both.name == "bert + words"

@@ -1,4 +1,4 @@
-"""The two entropies behind one door."""
+"""The two entropies behind one pair of functions."""
 
 from __future__ import annotations
 

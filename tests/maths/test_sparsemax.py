@@ -77,7 +77,7 @@ def test_one_element_and_all_equal() -> None:
         assert sparsemax.value(z).item() == pytest.approx(3 + (1 - 1 / count) / 2, rel=1e-6)
 
 
-def test_ties_share_alike() -> None:
+def test_ties_share_equally() -> None:
     pi = sparsemax.probabilities(torch.tensor([0.2, 1.0, 1.0, 0.9, -4.0, 0.9], dtype=torch.float64))
     # S = {1.0, 1.0, 0.9, 0.9}, tau = (3.8 - 1) / 4 = 0.7; 0.2 is below it.
     assert pi.tolist() == pytest.approx([0, 0.3, 0.3, 0.2, 0, 0.2])
@@ -145,7 +145,7 @@ def test_rows_that_need_different_amounts_of_looking() -> None:
     assert sparsemax.value(z).numpy() == pytest.approx((want_tau + 0.5 + squares / 2).numpy(), abs=1e-12)
 
 
-def test_the_largest_may_stand_in_the_last_short_block() -> None:
+def test_the_largest_may_be_in_the_last_short_block() -> None:
     z = torch.zeros(32 * 40 + 5, dtype=torch.float64)
     z[-1], z[-2], z[0] = 3.0, 2.75, 2.5
     # S of three: tau = (8.25 - 1) / 3 = 2.41666

@@ -187,7 +187,7 @@ def test_no_race_goes_beyond_any_limit(
     assert {finalist.rows for finalist in outcome.finalists} == {outcome.finalists[0].rows}
 
 
-def test_the_best_go_on_and_so_do_the_hand_written() -> None:
+def test_the_best_advance_and_so_do_the_hand_written() -> None:
     runners = [Runner(Prompt(str(n)), "pool", values=np.array([float(n)])) for n in range(9)]
     runners.append(Runner(Prompt("mine"), "manual", values=np.array([-1.0])))
     kept = cut(runners, RaceSettings(least=2))
@@ -221,7 +221,7 @@ def test_a_hand_written_prompt_that_is_best_wins(tmp_path: Path) -> None:
     assert outcome.candidates[0].source == "manual"
 
 
-def test_a_killed_race_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
+def test_a_killed_race_resumes_to_the_same_result(tmp_path: Path) -> None:
     task = Noisy({"manual": "w3 w4"})
     whole, search = run(task, tmp_path / "whole", calls=300)
     for die_at in (1, 3, 6):

@@ -32,7 +32,7 @@ def texts(trials: Trials, count: int = 9) -> list[tuple[str, float]]:
     return [(one.prompt.text, one.score) for one in trials.best(count)]
 
 
-def test_a_prompt_counts_with_its_mean_not_with_its_luckiest_draw(tmp_path: Path) -> None:
+def test_a_prompt_counts_with_its_mean_not_with_its_best_draw(tmp_path: Path) -> None:
     with opened(Lucky(10.0, 6.0, 0.0, 6.0), tmp_path) as (search, _):
         trials = Trials(search, "sampled")
         trials.score([Prompt("lucky"), Prompt("steady")])
@@ -119,7 +119,7 @@ def test_tensors_are_copied_when_remembered_and_a_function_is_asked_when_saving(
         assert resumed[1]["vectors"].item() == kept
 
 
-def test_a_step_is_told_with_its_scores_the_best_so_far_and_what_it_took(tmp_path: Path) -> None:
+def test_a_step_event_has_its_scores_the_best_so_far_and_what_it_took(tmp_path: Path) -> None:
     with opened(WordTask(len), tmp_path) as (search, events):
         trials = Trials(search, "sampled")
         with trials.phase("write"), trials.phase("learn"):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from baseline_toys import writer
 
-from pinprompt.methods.variations import HOLE, MORE, as_prompt, planned, variations
+from pinprompt.methods.variations import HOLE, MORE, allowed, as_prompt, planned, variations
+from pinprompt.recipe.sections import Constraints
+from pinprompt.values import Prompt
 
 TEXTS = ("w3 w4 w5 w6 w7 w8", "w10 w11 w12")
 
@@ -81,3 +85,13 @@ def test_constraints_hold_and_what_is_too_long_stays_out() -> None:
 @pytest.mark.parametrize("texts", [(), ("w3",)])
 def test_there_may_be_nothing_to_vary(texts: tuple[str, ...]) -> None:
     assert variations(writer(length=6), texts, 10, seed=0) == []
+
+
+@pytest.mark.parametrize(
+    ("charset", "text", "kept"),
+    [("ascii", "w3 é", False), ("tags", "W3 w4", False), ("letters", "w3", False), ("ascii", "W3 w4", True)],
+)
+def test_the_charset_holds_for_texts_that_people_wrote(charset: Any, text: str, kept: bool) -> None:
+    rules = Constraints(charset=charset)
+    made = Mock(vocabulary=Mock(constraints=rules, obeys=lambda ids: True))
+    assert allowed(made, Prompt(text, (1, 2))) == kept

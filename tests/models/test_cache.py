@@ -34,7 +34,7 @@ def test_weights_are_checked_once_a_day_and_on_request(target: Path) -> None:
     (target / "inner" / "model.safetensors").write_bytes(b"weightz")
     with cache.place(target, "a model") as folder:
         assert folder is None, "it was checked today"
-    assert any("one-1.0" in problem for problem in doctor.examine(weights=True)["problems"])
+    assert any("one-1.0" in problem for problem in doctor.examine(deep=True)["problems"])
     aged = (target / cache.HASHES).stat().st_mtime - 2 * cache.DAY
     os.utime(target / cache.HASHES, (aged, aged))
     with pytest.raises(ModelError, match=r"model.safetensors changed.*fetched again"), cache.place(target, "a model"):
@@ -55,7 +55,7 @@ def test_damaged_hashes_are_a_change(target: Path) -> None:
         cache.check(target, deep=True)
 
 
-def test_a_check_in_the_future_is_not_believed(target: Path) -> None:
+def test_a_check_in_the_future_is_not_trusted(target: Path) -> None:
     (target / "inner" / "model.safetensors").write_bytes(b"weightz")
     future = time.time() + 1000 * cache.DAY
     os.utime(target / cache.HASHES, (future, future))
@@ -63,7 +63,7 @@ def test_a_check_in_the_future_is_not_believed(target: Path) -> None:
         pass
 
 
-def test_a_hash_of_a_file_from_the_future_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hash_of_a_file_from_the_future_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PINPROMPT_HOME", str(tmp_path / "home"))
     weights, future = tmp_path / "weights", time.time() + 1000 * cache.DAY
     for content in (b"one", b"two"):

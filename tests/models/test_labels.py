@@ -125,7 +125,7 @@ def test_texts_too_long_to_be_kept_are_read_a_few_at_a_time(monkeypatch: pytest.
         assert torch.equal(labels.log_probs([frame], inputs)[0], answer)
 
 
-def test_parts_hold_so_many_tokens() -> None:
+def test_parts_have_at_most_the_given_number_of_tokens() -> None:
     heads = [[1] * size for size in (3, 5, 10, 300)]
     parts = list(label_module._parts([0, 1, 2, 3], heads, 2 * (5 + DEPTH)))
     assert parts == [[0, 1], [2], [3]]  # the last has more by itself

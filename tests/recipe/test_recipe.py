@@ -216,7 +216,7 @@ def test_a_long_value_is_not_repeated_in_full() -> None:
 
 
 @pytest.mark.parametrize("text", ["x = ", "x = 1" + "0" * 5000, "x = " + "[" * 100_000])
-def test_what_is_no_toml_is_refused(text: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_toml_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "recipe.toml"
     path.write_text(text, "utf-8")
     with pytest.raises(SettingError, match="is not valid TOML"):

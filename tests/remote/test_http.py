@@ -25,7 +25,7 @@ CERTIFICATE = Path(__file__).parent / "localhost.pem"
 """Of 127.0.0.1, signed by itself, with its key: for these tests only."""
 
 
-def door(url: str, timeout: float = LIMIT) -> Connections:
+def connections(url: str, timeout: float = LIMIT) -> Connections:
     return Connections(url, KEY, timeout, 100_000)
 
 
@@ -60,7 +60,7 @@ def drip_without_end(handler: Handler, body: dict[str, Any]) -> None:
 @pytest.mark.parametrize("before", [0, 1])
 def test_a_slow_answer_is_cut_off_over_a_new_and_over_a_used_connection(action: Action, before: int) -> None:
     with serving(lambda n, *_: action if n >= before else reply(said("hi"))) as server:
-        asked = door(server.url, timeout=0.6)
+        asked = connections(server.url, timeout=0.6)
         for _ in range(before):
             asked.post("/x", {})
         began = time.monotonic()
@@ -75,7 +75,7 @@ def test_a_slow_answer_is_cut_off_over_a_new_and_over_a_used_connection(action: 
 def test_a_slow_answer_with_tls_is_cut_off(action: Action, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
     with serving_tls(action) as server, pytest.raises(NoAnswer, match=r"no complete answer within 0\.6 seconds"):
-        door(server.url.replace("http:", "https:"), timeout=0.6).post("/x", {})
+        connections(server.url.replace("http:", "https:"), timeout=0.6).post("/x", {})
 
 
 def test_connections_are_kept_and_shared_by_threads() -> None:
@@ -89,7 +89,7 @@ def test_connections_are_kept_and_shared_by_threads() -> None:
         reply(said("hi"))(handler, body)
 
     with serving(lambda *_: act) as server:
-        asked = door(server.url)
+        asked = connections(server.url)
         for _ in range(3):
             threads = [threading.Thread(target=asked.post, args=("/x", {"wait": True})) for _ in range(4)]
             for thread in threads:
@@ -115,7 +115,7 @@ def test_pending_requests_can_be_ended() -> None:
             failures.append(error)
 
     with serving(lambda *_: lambda *_: hold.wait(LIMIT)) as server:
-        asked = door(server.url)
+        asked = connections(server.url)
         threads = [threading.Thread(target=ask) for _ in range(3)]
         for thread in threads:
             thread.start()
@@ -130,7 +130,7 @@ def test_pending_requests_can_be_ended() -> None:
 def test_nothing_is_remembered_and_nothing_is_followed() -> None:
     with serving(lambda *_: reply(said("hi"))) as other:
         with serving(lambda *_: refuse(307, Location=other.url, Set_Cookie="id=1; Path=/")) as server:
-            asked = door(server.url)
+            asked = connections(server.url)
             assert [asked.post("/x", {}).status for _ in range(2)] == [307, 307]
             assert not any("Cookie" in headers for _, _, headers in server.seen)
         assert other.seen == []
@@ -143,7 +143,7 @@ def test_a_small_answer_that_would_become_a_huge_one_stays_small() -> None:
         handler.send(data, Content_Encoding="gzip")
 
     with serving(lambda *_: act) as server:
-        assert door(server.url).post("/x", {}).body == data
+        assert connections(server.url).post("/x", {}).body == data
         assert server.seen[0][2]["Accept-Encoding"] == "identity"
 
 
@@ -151,21 +151,21 @@ def test_the_environment_names_no_proxy_for_a_server_without_tls(monkeypatch: py
     for name in ("HTTP_PROXY", "ALL_PROXY", "http_proxy", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     with serving(lambda *_: reply(said("hi"))) as server:
-        assert door(server.url).post("/x", {}).status == 200
+        assert connections(server.url).post("/x", {}).status == 200
 
 
 def test_a_server_must_have_a_certificate_that_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving_tls() as server:
         url = server.url.replace("http:", "https:")
         with pytest.raises(NoAnswer, match=r"no connection.*certificate verify failed") as caught:
-            door(url).post("/x", {})
+            connections(url).post("/x", {})
         assert not caught.value.billed
         assert server.seen == []
         monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
-        asked = door(url)
+        asked = connections(url)
         assert [asked.post("/x", {}).status for _ in range(2)] == [200, 200]
         with pytest.raises(NoAnswer, match=r"no connection.*localhost"):
-            door(url.replace("127.0.0.1", "localhost")).post("/x", {})  # it is not the certificate's name
+            connections(url.replace("127.0.0.1", "localhost")).post("/x", {})  # it is not the certificate's name
 
 
 def test_a_server_with_tls_is_reached_through_the_users_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +192,7 @@ def test_a_server_with_tls_is_reached_through_the_users_proxy(monkeypatch: pytes
         threading.Thread(target=tunnel, args=(listener, server.server_address[1]), daemon=True).start()
         monkeypatch.setenv("HTTPS_PROXY", f"http://me:word@127.0.0.1:{listener.getsockname()[1]}")
         url = server.url.replace("http:", "https:")
-        asked = door(url)
+        asked = connections(url)
         assert [asked.post("/x", {}).status for _ in range(2)] == [200, 200]
         with pytest.raises(NoAnswer, match=r"no connection.*403 Forbidden") as caught:
             asked.post("/x", {}, fresh=True)
@@ -201,7 +201,7 @@ def test_a_server_with_tls_is_reached_through_the_users_proxy(monkeypatch: pytes
         assert b"Proxy-Authorization: Basic" in heard[0]
         assert KEY.encode() not in b"".join(heard)
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-        assert door(url).post("/x", {}).status == 200
+        assert connections(url).post("/x", {}).status == 200
         assert len(heard) == 2
 
 

@@ -14,8 +14,8 @@ from remote_servers import Action, raw, refuse, reply, said, serving
 
 from pinprompt.errors import ModelError, SettingError
 from pinprompt.models.label_text import Frame
-from pinprompt.recipe.task_sections import RemoteSettings
-from pinprompt.remote.client import RemoteClient, is_remote, open_client
+from pinprompt.recipe.task_sections import RemoteSettings, is_remote
+from pinprompt.remote.client import RemoteClient, open_client
 from pinprompt.remote.labels import CERTAINTY, RemoteClassifier, dig
 from pinprompt.tasks.prompts import parse
 
@@ -93,7 +93,7 @@ def test_chats_with_log_probabilities() -> None:
         assert message == {"role": "user", "content": f"x It was\n\n{question}"}
 
 
-def test_in_a_chat_the_prompt_is_the_system_message_or_stands_where_its_template_says() -> None:
+def test_in_a_chat_the_prompt_is_the_system_message_or_is_where_its_template_says() -> None:
     def script(n: int, path: str, body: dict[str, Any]) -> Action:
         return refuse(404, "not here") if path.endswith("/v1/completions") else reply(said("Pricey"))
 
@@ -179,7 +179,7 @@ def test_one_malformed_answer_is_one_examples_failure() -> None:
         assert "broken It was" in failures[1]
 
 
-def test_words_that_cannot_be_told_apart_are_refused() -> None:
+def test_words_that_cannot_be_distinguished_are_refused() -> None:
     client = RemoteClient(RemoteSettings(), "small")
     for words in ({"0": "Good", "1": " good"}, {"0": "a", "1": " "}):
         with pytest.raises(SettingError, match="must differ"):

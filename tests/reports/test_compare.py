@@ -143,7 +143,7 @@ def test_updates_are_shown_and_cells_with_too_few_calls_are_marked(tmp_path: Pat
     assert "†" not in tables.markdown(compare([folders[0], folders[2]]))
 
 
-def test_a_sweep_folder_stands_for_its_runs(tmp_path: Path) -> None:
+def test_a_sweep_folder_means_its_runs(tmp_path: Path) -> None:
     folders = sample.sweep(tmp_path / "sweep")
     assert find_runs(tmp_path / "sweep") == sorted(folders)
     assert compare([tmp_path / "sweep"]) == compare(folders)
@@ -174,7 +174,7 @@ def test_other_data_is_another_column(tmp_path: Path) -> None:
     assert table.cells["pin", "cr (shots=none)"].mean == pytest.approx(0.3)
 
 
-def test_data_with_a_larger_budget_may_stand_beside_others(tmp_path: Path) -> None:
+def test_data_with_a_larger_budget_may_be_beside_others(tmp_path: Path) -> None:
     methods = {"pin": [0.7, 0.8], "random": [0.5, 0.6]}
     folders = runs(tmp_path / "a", methods, calls=6400)
     folders += runs(tmp_path / "b", methods, dataset="agnews", calls=9600, fingerprint="other")
@@ -234,7 +234,7 @@ def test_same_task_with_other_data_under_its_name_is_refused(tmp_path: Path) -> 
         compare(folders)
 
 
-def test_methods_that_compute_differently_stand_in_one_table(tmp_path: Path) -> None:
+def test_methods_that_compute_differently_are_in_one_table(tmp_path: Path) -> None:
     """Real runs: `pin` reads prompts by prefix, `random` and `manual` read them whole."""
     small = {"q_learning": {"steps": 1, "prompts": 4, "batch": 4}, "untrained": {"prompts": 4}}
     for method in ("manual", "random", "pin"):

@@ -37,7 +37,7 @@ def test_progress_is_the_best_so_far() -> None:
         progress(record, "money")
 
 
-def test_the_greedy_prompt_stands_at_the_calls_of_the_steps_before_it() -> None:
+def test_the_greedy_prompt_is_drawn_at_the_calls_of_the_steps_before_it() -> None:
     steps = [{"event": "step", "step": n, "calls": 10 * (n + 1), "score_best": 1.0} for n in range(4)]
     greedy = [{"event": "greedy", "step": n, "dev": dev} for n, dev in ((2, 7.0), (3, None), (4, 9.0))]
     # Tried before step 2, that is after 20 calls; without a dev score there is no point; the last one after the end.

@@ -79,7 +79,7 @@ def test_every_part_of_a_classification_run(record: RunRecord) -> None:
     assert f"{100 * manual:.1f} %" in text
 
 
-def test_verdict_says_bad_news_as_plainly(record: RunRecord) -> None:
+def test_a_verdict_states_bad_news_as_clearly(record: RunRecord) -> None:
     rival = {"manual": {"prompt": "It was", "test": sample.metrics(0.7, 500)}}
     assert "beats the manual prompt" in changed(record, test=sample.metrics(0.9, 500), baselines=rival)
     flat = changed(record, test=sample.metrics(0.702, 500), baselines=rival)
@@ -280,7 +280,7 @@ def test_ticks_are_round_and_inside() -> None:
     assert [compact(value) for value in (0, 950, 12_300, 4e6, 0.3125)] == ["0", "950", "12.3k", "4M", "0.312"]
 
 
-def test_odd_tokens_and_baselines_are_passed_over(record: RunRecord) -> None:
+def test_odd_tokens_and_baselines_are_skipped(record: RunRecord) -> None:
     page = changed(
         record,
         tokens=["no object", {"token": " film", "q": None, "runners_up": [[" movie", 1.0], "odd", [1, 2, 3]]}],

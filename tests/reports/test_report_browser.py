@@ -131,7 +131,7 @@ def hostile(folder: Path, url: str) -> Path:
     )
 
 
-def test_nothing_runs_and_nothing_leaves(tmp_path: Path, server: Server) -> None:
+def test_nothing_runs_and_nothing_is_sent(tmp_path: Path, server: Server) -> None:
     page = write_report(hostile(tmp_path / "run", server.url))
     dom = opened(page, tmp_path)
     assert dom.count(f"<script>{template('report.js')}</script>") == 1  # the page's own, and no other below
@@ -146,7 +146,7 @@ def test_nothing_runs_and_nothing_leaves(tmp_path: Path, server: Server) -> None
     assert server.asked == []
 
 
-def test_the_same_attacks_work_on_a_careless_page(tmp_path: Path, server: Server) -> None:
+def test_the_same_attacks_work_on_an_unprotected_page(tmp_path: Path, server: Server) -> None:
     works = 0
     for attack in ("<script>{js}</script>", '<img src="{url}/img" onerror="{js}">'):
         page = tmp_path / "careless.html"

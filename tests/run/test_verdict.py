@@ -18,7 +18,7 @@ from pinprompt.run.verdict import judge_result
 
 
 def result(ours_alone: int, theirs_alone: int, both: int, split: str = "test") -> dict[str, Any]:
-    """A result whose prompts are right on so many rows."""
+    """A result whose prompts are right on the given numbers of rows."""
     ours = "1" * ours_alone + "0" * theirs_alone + "1" * both
     theirs = "0" * ours_alone + "1" * theirs_alone + "1" * both
 
@@ -198,7 +198,7 @@ def test_the_default_prompt_is_not_called_the_users_own() -> None:
     assert "than the default prompt" in verdict.sentence
 
 
-def test_every_accuracy_stands_beside_the_most_frequent_label() -> None:
+def test_every_accuracy_is_shown_beside_the_most_frequent_label() -> None:
     data = result(12, 0, 38)  # all right, 76 % by hand
     data["test"]["majority"] = 0.62
     verdict = judge_result(data)

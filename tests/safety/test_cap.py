@@ -133,7 +133,7 @@ def test_the_totals_are_what_the_server_saw(tmp_path: Path, lm_folder: Path, mon
     assert f"{sent:,}, {cuts[0]} of them lost" in report
 
 
-def test_a_price_that_nobody_told_is_unknown(tmp_path: Path, lm_folder: Path) -> None:
+def test_a_price_that_was_not_given_is_unknown(tmp_path: Path, lm_folder: Path) -> None:
     def quiet(number: int, path: str, body: dict[str, Any]) -> Action:
         def act(handler: Any, body: dict[str, Any]) -> None:
             told = json.loads(answer(labeller(number, path, body), body))

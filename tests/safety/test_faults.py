@@ -51,7 +51,7 @@ def _eager(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_eager")
 @pytest.mark.parametrize("room", [300, 1500, 2500, 20_000])
-def test_a_full_disk_stops_the_run_which_goes_on_when_there_is_room(
+def test_a_full_disk_stops_the_run_which_resumes_when_there_is_room(
     whole: Path, tmp_path: Path, lm_folder: Path, room: int
 ) -> None:
     resource = pytest.importorskip("resource")
@@ -91,7 +91,9 @@ def _read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 
 @pytest.mark.usefixtures("_read_only")
-def test_a_read_only_folder_is_a_sentence(request: pytest.FixtureRequest, tmp_path: Path, lm_folder: Path) -> None:
+def test_a_read_only_folder_gives_a_clear_error(
+    request: pytest.FixtureRequest, tmp_path: Path, lm_folder: Path
+) -> None:
     with pytest.raises(RunError, match=r"cannot be created: Read-only file system; choose another with --out"):
         go(lm_folder, tmp_path / "new")
     assert list(tmp_path.iterdir()) == []

@@ -108,7 +108,7 @@ def test_restyle_and_use_what_was_found(tmp_path: Path, lm_folder: Path) -> None
         assert result["tables"]["failures"] == []
         bodies = [body for _, body, _ in server.seen[1:]]
         assert {body["n"] for body in bodies} == {3}
-        # What is asked once more (the same prompt, in the report) has the same seed, what is asked anew has its own.
+        # A repeated question (the same prompt, in the report) has the same seed, a new one has its own.
         assert len({body["seed"] for body in bodies}) > len(bodies) / 4
         first = call("rewrite", tmp_path / "run", "it was bad food .", "--json", "--n", 2)
         assert first.exit_code == 0, first.output
@@ -120,7 +120,7 @@ def test_restyle_and_use_what_was_found(tmp_path: Path, lm_folder: Path) -> None
     assert events[0] == events[1]
 
 
-def test_a_rewrite_that_fails_is_recorded_and_the_run_goes_on(tmp_path: Path, lm_folder: Path) -> None:
+def test_a_rewrite_that_fails_is_recorded_and_the_run_continues(tmp_path: Path, lm_folder: Path) -> None:
     def script(number: int, path: str, body: dict[str, Any]) -> Action:
         return reply({"oops": 1}) if number % 5 == 4 else rewriter(number, path, body)
 

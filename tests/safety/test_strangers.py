@@ -51,7 +51,7 @@ SHORT: dict[str, Any] = {
     "scoring": {"finalists": 2},
 }
 FILES = ("recipe.toml", "result.json", "events.jsonl", "costs.jsonl", "prompts.csv", "environment.json")
-KEPT = ("answers.jsonl", "checkpoint/trials.jsonl", "checkpoint/state.safetensors")
+RESUME_FILES = ("answers.jsonl", "checkpoint/trials.jsonl", "checkpoint/state.safetensors")
 
 WORDS = "task kind method policy model base grid zip random where when set samples threads low high seed sizes step"
 keys = st.sampled_from([*WORDS.split(" "), "provided", "state"])
@@ -79,7 +79,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, lm_folder: Path) -> Path:
     """A run of ours that a stranger has changed."""
     folder = tmp_path_factory.mktemp("stranger") / "run"
     running.run(recipe(lm_folder, **SHORT), folder, task=FindTheWords(), device="cpu", reporter=write_report)
-    assert all((folder / name).is_file() for name in (*FILES, *KEPT))
+    assert all((folder / name).is_file() for name in (*FILES, *RESUME_FILES))
     return folder
 
 
@@ -198,8 +198,8 @@ def test_a_result_of_any_shape_can_be_shown(
 
 
 @FEW
-@given(name=st.sampled_from([*KEPT, "recipe.toml", "result.json", "events.jsonl"]), change=harm())
-def test_a_run_folder_can_be_gone_on_with(
+@given(name=st.sampled_from([*RESUME_FILES, "recipe.toml", "result.json", "events.jsonl"]), change=harm())
+def test_a_run_folder_can_be_resumed(
     changed: Callable[[str, bytes], Path],
     finished: Path,
     lm_folder: Path,
@@ -270,7 +270,7 @@ OUTSIDE = b"not yours\n"
      "checkpoint/trials.jsonl", "checkpoint/state.safetensors", "recipe.toml", "report.html", "prompts.csv",
      "environment.json", "result.json"],
 )  # fmt: skip
-def test_a_link_in_a_run_folder_leads_nowhere(
+def test_a_link_in_a_run_folder_is_not_followed(
     changed: Callable[[str, bytes], Path], lm_folder: Path, tmp_path: Path, name: str
 ) -> None:
     folder = changed("result.json", b"{}")

@@ -51,7 +51,7 @@ def own(tmp_path: Path, lm_folder: Path, monkeypatch: pytest.MonkeyPatch) -> tup
     return folder, proof
 
 
-def test_only_the_command_line_lets_it_run(own: tuple[Path, Path], tmp_path: Path, lm_folder: Path) -> None:
+def test_only_the_command_line_allows_it(own: tuple[Path, Path], tmp_path: Path, lm_folder: Path) -> None:
     folder, proof = own
     steps = {"q_learning": {"steps": 2, "prompts": 2, "batch": 2}}
     made = recipe(lm_folder, policy={"model": str(folder)}, task={"function": "tests.cli.scoring:vowels"}, **steps)
@@ -65,7 +65,7 @@ def test_only_the_command_line_lets_it_run(own: tuple[Path, Path], tmp_path: Pat
     assert done.exit_code == 0, done.output
     assert proof.exists()
     assert not trusted()
-    # The run that it left says nothing of it: who opens it is asked anew.
+    # The run that it left does not record it: whoever opens it is asked again.
     proof.unlink()
     for word in ("trust", "proof"):
         assert word not in (tmp_path / "run" / "recipe.toml").read_text("utf-8").replace(str(folder), "")
@@ -78,7 +78,7 @@ def test_no_recipe_can_ask_for_it(place: str) -> None:
         recipes.resolve(tree)
 
 
-def test_the_door_closes_again(own: tuple[Path, Path]) -> None:
+def test_code_is_allowed_inside_the_context_only(own: tuple[Path, Path]) -> None:
     folder, proof = own
     with contextlib.suppress(RuntimeError), trusting():
         assert trusted()

@@ -128,7 +128,7 @@ def test_problems_in_a_table_are_named_with_their_line(tab: Any, studio: Studio)
     assert "The label '0' has no word" in tab.locator("#problem").inner_text()
 
 
-def test_a_search_grows_stops_and_goes_on(tab: Any, studio: Studio, tiny: Path, tmp_path: Path) -> None:
+def test_a_search_grows_stops_and_continues(tab: Any, studio: Studio, tiny: Path, tmp_path: Path) -> None:
     fill_in(tab, studio, tiny, table(tmp_path / "long.csv"), steps=4000, **{"q_learning.on_collapse": "ignore"})
     tab.fill('input[name="calls"]', "40000000")
     begin(tab, "long")
@@ -156,7 +156,7 @@ def test_a_search_grows_stops_and_goes_on(tab: Any, studio: Studio, tiny: Path, 
     tab.wait_for_selector("#state.stopped")
 
 
-def test_a_word_is_banned_and_the_search_goes_on(tab: Any, studio: Studio, earlier: dict[int, Path]) -> None:
+def test_a_word_is_banned_and_the_search_continues(tab: Any, studio: Studio, earlier: dict[int, Path]) -> None:
     folder = placed(studio, earlier)
     word = read_run(folder).result["prompt"].split()[0]
     tab.goto(studio.url + "run/seed-1")
@@ -187,7 +187,7 @@ def test_a_finished_run_gets_more_budget(tab: Any, studio: Studio, earlier: dict
     assert before <= 600 < read_run(folder).result["calls"] <= 1200
 
 
-def test_a_run_that_was_started_elsewhere_is_shown_alike(tab: Any, studio: Studio, tiny: Path, tmp_path: Path) -> None:
+def test_a_run_that_was_started_elsewhere_is_shown_too(tab: Any, studio: Studio, tiny: Path, tmp_path: Path) -> None:
     tab.goto(studio.url)
     tab.wait_for_selector("text=No runs here yet")
     process = search(studio.folder / "outside", tmp_path / "home", tiny, table(tmp_path / "o.csv"), 4000,

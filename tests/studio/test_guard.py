@@ -293,7 +293,7 @@ def test_two_studios_on_one_folder_see_the_same_runs(served: Studio) -> None:
                 assert "already running" in said
 
 
-def test_a_studio_for_other_machines_is_guarded_alike(served: Studio) -> None:
+def test_a_studio_for_other_machines_is_guarded_the_same_way(served: Studio) -> None:
     with opened(served.folder, served.folder.parent / "home", "--host", "0.0.0.0") as studio:
         port = studio.host.rpartition(":")[2]
         assert ask(studio, own(studio))[0] == 200

@@ -305,7 +305,7 @@ def test_of_several_draws_the_latest_is_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("labelled", [True, False])
-def test_lines_that_no_run_writes_are_passed_over(tmp_path: Path, labelled: bool) -> None:
+def test_lines_that_no_run_writes_are_skipped(tmp_path: Path, labelled: bool) -> None:
     if labelled:
         rows_file(tmp_path, (1, "train"), (0, "train"))
     good = line("good", (0, 1), logs(0.8, 0.2) if labelled else np.array([1.0, 1.0]))
@@ -364,7 +364,7 @@ def test_labels_of_another_kind_give_no_cells(tmp_path: Path, labels: Any) -> No
     assert [column.cells for column in scored.columns] == [""]
 
 
-def test_the_studio_says_of_a_run_what_the_run_says_of_itself(earlier: dict[int, Path]) -> None:
+def test_the_studio_shows_the_same_figures_as_the_run(earlier: dict[int, Path]) -> None:
     """The matrix is computed from answers alone, by code of its own: its scores are those of prompts.csv."""
     folder = earlier[1]
     with (folder / "prompts.csv").open(newline="", encoding="utf-8") as file:

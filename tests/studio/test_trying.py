@@ -48,6 +48,6 @@ def test_scores_are_those_of_evaluate_and_cost_nothing_a_second_time(earlier: di
 
 
 @pytest.mark.parametrize("kind", ["rewrite", "picture", "dance"])
-def test_what_a_classification_run_cannot_answer_is_a_sentence(tried: TriedRun, kind: str) -> None:
+def test_what_a_classification_run_cannot_answer_gives_a_clear_error(tried: TriedRun, kind: str) -> None:
     with pytest.raises(SettingError, match=r"only a|unknown question"):
         tried.answer({"do": kind, "prompts": ["x"], "text": "y", "file": "z.png"})

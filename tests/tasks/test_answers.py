@@ -87,7 +87,7 @@ def test_rows_without_input_or_reference_are_left_out_and_listed(tmp_path: Path)
         answer_data(AnswerSettings(**settings(path)))
 
 
-def test_the_prompt_stands_where_the_setting_says(rows: Path) -> None:
+def test_the_prompt_is_where_the_setting_says(rows: Path) -> None:
     def chat(prompt: str, **more: Any) -> Messages:
         return task_of(rows, **more).messages(prompt, "hi")
 
@@ -181,7 +181,7 @@ def test_what_a_model_proposes_is_cleaned_and_checked(rows: Path) -> None:
     assert (task.proposal_calls, task.most_proposals) == (2, 6)
 
 
-def test_an_interrupted_search_goes_on_and_asks_nothing_twice(rows: Path, tmp_path: Path) -> None:
+def test_an_interrupted_search_continues_and_asks_nothing_twice(rows: Path, tmp_path: Path) -> None:
     asked: list[str] = []
 
     def noted(messages: list[list[dict[str, str]]]) -> list[str]:

@@ -255,7 +255,7 @@ def test_no_data_and_an_unknown_split(folder: Path) -> None:
         split_rows(build(folder), "validation")
 
 
-def test_with_macro_f1_every_class_counts_alike(tmp_path: Path) -> None:
+def test_with_macro_f1_every_class_counts_equally(tmp_path: Path) -> None:
     """A prompt that gets the rare class right is worth more than one that gets as many rows of the common one right."""
     texts = [f"a big film number {number}" for number in range(12)]
     rows = [f"{text},{'pos' if place < 9 else 'neg'}" for place, text in enumerate(texts)]

@@ -62,7 +62,7 @@ def test_a_function_is_a_task(function: Any) -> None:
     assert check_task(task) == []
 
 
-def test_batches_are_told_by_annotation_or_by_hand() -> None:
+def test_batches_are_chosen_by_annotation_or_argument() -> None:
     assert takes_a_list(lengths)
     assert takes_a_list(Callable())
     assert not takes_a_list(length)

@@ -18,7 +18,7 @@ from pinprompt.models import clip as clip_room
 from pinprompt.models.images import framed, load_picture
 from pinprompt.recipe.sections import Price
 from pinprompt.recipe.task_sections import InversionSettings
-from pinprompt.tasks.inversion import CONTEXTS, InversionTask
+from pinprompt.tasks.inversion import InversionTask
 from pinprompt.tasks.protocol import Task, check_task
 from pinprompt.values import Answers, Prompt
 
@@ -84,7 +84,7 @@ def test_scores_are_cosines_by_transformers_alone(task: InversionTask, files: li
             assert value(task, text) == pytest.approx(float(expected), abs=1e-5)
 
 
-def test_a_score_does_not_depend_on_its_company(task: InversionTask) -> None:
+def test_a_score_does_not_depend_on_its_neighbours(task: InversionTask) -> None:
     texts = ["red", "a red dog", "blue blue blue", "the quick brown fox jumps", "red"]
     together = [float(task.values(answers, (0,))[0]) for answers in task.ask(prompts(*texts), (0,))]
     assert together == [value(task, text) for text in texts]
@@ -207,7 +207,7 @@ def test_the_judge_asks_both_questions_and_reads_the_marks() -> None:
      '{"relevance": 4}', '{"relevance": 4.5, "interpretability": 1}', "[4, 2]",
      '{"relevance": 4, "interpretability": 2, "x": 1}'],
 )  # fmt: skip
-def test_what_is_no_answer_is_asked_again(bad: str) -> None:
+def test_an_unusable_answer_is_asked_for_again(bad: str) -> None:
     judge = VisionJudge(Scripted(bad, bad, GOOD), price=Price(input=2.0, output=10.0))
     assert judge.judge("x", PICTURE).rating == Rating(relevance=4, interpretability=2)
     assert judge.calls == 3
@@ -256,7 +256,7 @@ def photograph(path: Path) -> str:
     return str(path)
 
 
-def test_a_photograph_is_told_that_the_small_model_cannot_see_it(files: list[str], tmp_path: Path) -> None:
+def test_a_photograph_gets_a_warning_that_the_small_model_cannot_see_it(files: list[str], tmp_path: Path) -> None:
     given = photograph(tmp_path / "holiday.jpg")
     [note] = InversionTask.build(settings([given])).info.notes
     assert note.startswith("holiday.jpg looks like a photograph")
@@ -282,7 +282,9 @@ def test_hints_are_the_scores_of_single_words(task: InversionTask) -> None:
 
 
 def test_the_context_follows_the_style(files: list[str]) -> None:
-    said = {style: InversionTask.build(settings(files[:1], style=style)).context() for style in CONTEXTS}
+    said = {
+        style: InversionTask.build(settings(files[:1], style=style)).context() for style in ("caption", "tags", "words")
+    }
     assert set(said) == {"caption", "tags", "words"}
     assert said["tags"].count(",") > 10
     assert not said["words"].count(",")

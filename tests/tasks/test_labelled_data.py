@@ -95,7 +95,7 @@ def test_the_task_tries_the_words_on_its_training_rows(tmp_path: Path, model: st
     assert ClassificationTask.build(again).info.fingerprint == task.info.fingerprint
 
 
-def test_a_run_writes_its_words_down_and_is_resumed_without_them(tmp_path: Path) -> None:
+def test_a_run_stores_its_words_and_resumes_without_them(tmp_path: Path) -> None:
     tree = settings_of(tmp_path, method="random", budget={"calls": 40})
     del tree["task"]["words"]
     first = running.run(recipes.resolve(tree), tmp_path / "run", device="cpu", threads=1)
@@ -109,7 +109,7 @@ def test_a_run_writes_its_words_down_and_is_resumed_without_them(tmp_path: Path)
 
 
 def own_file(folder: Path, counts: dict[str, int], more: str = "") -> ClassificationSettings:
-    """A file with so many rows of each label."""
+    """A file with the given number of rows of each label."""
     rows = [f"{label} text {number},{label}" for label, count in counts.items() for number in range(count)]
     (folder / "own.csv").write_text("text,label\n" + "\n".join(rows) + "\n" + more)
     return ClassificationSettings(train=str(folder / "own.csv"), words={label: label for label in counts})

@@ -152,7 +152,7 @@ def test_words_and_weights_belong_to_the_answer(run: Path) -> None:
     assert sorted(predict(run, [GOOD[0]])[0]["probabilities"]) == ["neg", "pos"]
 
 
-def test_a_regression_on_embeddings_stands_beside_the_prompts(run: Path) -> None:
+def test_a_regression_on_embeddings_is_shown_beside_the_prompts(run: Path) -> None:
     result = json.loads((run / "result.json").read_text("utf-8"))
     other = result["baselines"]["embeddings"]
     assert other["test"]["rows"] == result["test"]["rows"]

@@ -162,7 +162,7 @@ class Numbers(Bare):
         ("rows", 1e-6, None),  # a model that computes several rows at once rounds differently
     ],
 )
-def test_the_checker_finds_answers_that_depend_on_their_company(what: str, much: float, said: str | None) -> None:
+def test_the_checker_finds_answers_that_depend_on_their_neighbours(what: str, much: float, said: str | None) -> None:
     findings = check_task(Numbers(what, much), raise_error=False)
     if said is None:
         assert findings == []

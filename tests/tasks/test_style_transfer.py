@@ -356,7 +356,7 @@ def test_a_catalogue_folder_is_read_in_both_directions(home: Path, tmp_path: Pat
         style_data(settings(home, **given, direction="up"))
 
 
-def test_empty_lines_are_passed_over(home: Path, tmp_path: Path) -> None:
+def test_empty_lines_are_skipped(home: Path, tmp_path: Path) -> None:
     (tmp_path / "gaps.txt").write_text("\n\n".join(LINES) + "\n\n", encoding="utf-8")
     with_gaps = style_data(settings(home, source=str(tmp_path / "gaps.txt")))
     assert with_gaps.fingerprint == style_data(settings(home)).fingerprint

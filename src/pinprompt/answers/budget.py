@@ -68,7 +68,7 @@ class Reservation:
 
 
 class Budget:
-    """The ledger of a run; safe to use from several threads."""
+    """What a run has spent and reserved; safe to use from several threads."""
 
     def __init__(self, settings: BudgetSettings, clock: Callable[[], float] | None = None) -> None:
         self.settings = settings
@@ -230,7 +230,7 @@ class Budget:
             return {"seconds": self._elapsed(), "spent": _pack(self.spent), "report": _pack(self.report)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the state of an earlier session; what was sent comes from the journal of answers."""
+        """Restore the state of an earlier session; what was sent comes from the record of requests."""
         try:
             seconds, spent, report = float(state["seconds"]), _unpack(state["spent"]), _unpack(state["report"])
         except (KeyError, TypeError, ValueError, ArithmeticError) as error:
@@ -243,7 +243,7 @@ class Budget:
             self.reserved, self._for_report = Amounts(), 0
 
     def at_least(self, money: Decimal, seconds: float) -> None:
-        """Raise money and time to what was actually spent after the last checkpoint, according to a journal."""
+        """Raise money and time to what was actually spent after the last checkpoint, according to its answers."""
         with self._lock:
             self.spent.money += max(Decimal(0), money - self._paid())
             self._earlier = max(self._elapsed(), seconds)
@@ -258,12 +258,6 @@ class Budget:
     def _calls(self) -> int:
         return self.spent.calls + self.reserved.calls - self._for_report
 
-    def _total_calls(self) -> int:
-        return self.spent.calls + self.report.calls + self.reserved.calls
-
-    def _tokens(self) -> int:
-        return self.spent.tokens + self.report.tokens + self.reserved.tokens
-
     def _refusal(self, wanted: Amounts, report: bool) -> str:
         """Why an amount no longer fits, or ''."""
         limits = self.settings
@@ -273,9 +267,13 @@ class Budget:
             if limits.calls is not None and wanted.calls and self._calls() + wanted.calls > limits.calls:
                 left = max(0, limits.calls - self._calls())
                 return f"the budget of {limits.calls:,} calls has {left:,} left, {wanted.calls:,} needed"
+        calls, tokens = (
+            sum(getattr(part, name) for part in (self.spent, self.report, self.reserved))
+            for name in ("calls", "tokens")
+        )
         for limit, used, more, what in (
-            (limits.total_calls, self._total_calls(), wanted.calls, "calls in all"),
-            (limits.tokens, self._tokens(), wanted.tokens, "tokens"),
+            (limits.total_calls, calls, wanted.calls, "calls in all"),
+            (limits.tokens, tokens, wanted.tokens, "tokens"),
         ):
             if limit is not None and more and used + more > limit:
                 return f"the budget of {limit:,} {what} has {max(0, limit - used):,} left, up to {more:,} needed"

@@ -202,7 +202,7 @@ class Ray:
             # Workers share the machine's cores, even if there are fewer cores than workers.
             cpus = max(workers * threads, os.cpu_count() or 1)
             start_ray(num_cpus=cpus, include_dashboard=False, configure_logging=False)
-        # On a cluster with fewer cores Ray would wait for ever, so the workers share the cores.
+        # On a cluster with fewer cores Ray would wait forever, so the workers share the cores.
         cores = float(ray.cluster_resources().get("CPU", 1))
         share = threads if workers * threads <= cores else cores / workers
         self._actor = ray.remote(Worker).options(num_cpus=share, max_restarts=0)

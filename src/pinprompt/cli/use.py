@@ -42,19 +42,20 @@ def predict(
     ] = False,
 ) -> None:
     """Label or answer new texts with the prompt that a run found."""
+    how: dict[str, Any] = {
+        "unsure": unsure, "with_embeddings": with_embeddings, "device": options.device, "threads": options.threads,
+        "notes": console.note,
+    }  # fmt: skip
     if source is not None:
         if texts:
             raise SettingError("give either texts or --input, not both")
-        _predict_table(console, options, run, source, text_column, output, unsure, with_embeddings)
+        _predict_table(console, run, source, {**how, "text_column": text_column, "output": output})
         return
     if text_column is not None or output is not None:
         raise SettingError("--text-column and --output need --input FILE (or --input - for stdin)")
     from pinprompt import api
 
-    rows = api.predict(
-        run, _texts(texts, console), unsure=unsure, with_embeddings=with_embeddings, device=options.device,
-        threads=options.threads, notes=console.note,
-    )  # fmt: skip
+    rows = api.predict(run, _texts(texts, console), **how)
     if rows and "answer" in rows[0]:
         said = [(row["answer"] or row.get("failure", ""), row["text"]) for row in rows]
         console.answer({"predictions": rows}, table(("answer", "text"), said))
@@ -72,34 +73,24 @@ def predict(
     console.answer({"predictions": rows}, table(("label", "probability", *[""] * unsure, "text"), shown))
 
 
-def _predict_table(
-    console: Console,
-    options: Machine,
-    run: Path,
-    source: str,
-    text_column: str | None,
-    output: Path | None,
-    unsure: bool,
-    with_embeddings: bool,
-) -> None:
+def _predict_table(console: Console, run: Path, source: str, how: dict[str, Any]) -> None:
     from pinprompt import api
 
     if source == "-" and sys.stdin.isatty():
         console.note("reading the table from the terminal: type it, then press Ctrl-D")
-    found = api.predict_table(
-        run, source, text_column=text_column, output=output, unsure=unsure, with_embeddings=with_embeddings,
-        device=options.device, threads=options.threads, notes=console.note,
-    )  # fmt: skip
+    found = api.predict_table(run, source, **how)
     counts = Counter(label for label in found.labels if label is not None)
-    if output is None:
+    if found.output is None:
         texts = [str(row.get(found.text_column) or "") for row in found.rows]
         head = "answer" if found.label_column.endswith("answer") else "label"
         shown = table((head, "text"), [(label or "", text) for label, text in zip(found.labels, texts, strict=True)])
         console.answer({"predictions": found.rows, "blank": found.blank}, shown)
         return
     said = ", ".join(f"{label}: {count}" for label, count in counts.most_common(10))
-    answer = {"output": str(output), "rows": len(found.rows), "labels": dict(counts), "blank": found.blank}
-    console.answer(answer, f"labelled {sum(counts.values())} of {len(found.rows)} rows ({said})", f"written: {output}")
+    answer = {"output": str(found.output), "rows": len(found.rows), "labels": dict(counts), "blank": found.blank}
+    console.answer(
+        answer, f"labelled {sum(counts.values())} of {len(found.rows)} rows ({said})", f"written: {found.output}"
+    )
 
 
 def rewrite(

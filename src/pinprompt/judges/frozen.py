@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -106,17 +106,8 @@ def embed(name: str, texts: Sequence[str]) -> np.ndarray:
 _TEXTS = 256  # texts whose token vectors are in memory at a time
 
 
-class ContentJudge(Protocol):
-    """Texts in, numbers from 0 to 1 out; a pair's number depends on that pair alone."""
-
-    name: str
-
-    def __call__(self, sources: Sequence[str], texts: Sequence[str]) -> list[float]:
-        """How much of the content of `sources[i]` is kept in `texts[i]`; 0 for an empty text."""
-
-
 class TokenMatching:
-    """The F1 of tokens matched in both directions; each pair of texts is judged once.
+    """How much of a text's content another keeps, from 0 to 1: the F1 of tokens matched in both directions.
 
     With a `baseline` b, F is rescaled to (F - b) / (1 - b) and clipped to 0 and 1.
     """
@@ -126,6 +117,7 @@ class TokenMatching:
         self._ask = Remembered(self._judge)
 
     def __call__(self, sources: Sequence[str], texts: Sequence[str]) -> list[float]:
+        """How much of `sources[i]` is kept in `texts[i]`; 0 for an empty text. Each pair is judged once."""
         return self._ask(list(zip(sources, texts, strict=True)))
 
     def _judge(self, pairs: list[tuple[str, str]]) -> list[float]:
@@ -213,16 +205,8 @@ class Classifier:
         return found
 
 
-class FluencyJudge(Protocol):
-    """Texts in, 1 (fluent) or 0 out; an empty text is not fluent."""
-
-    name: str
-
-    def __call__(self, texts: Sequence[str]) -> list[float]: ...
-
-
 class Acceptability:
-    """Fluency by an acceptability classifier."""
+    """Fluency by an acceptability classifier: 1 (fluent) or 0; an empty text is not fluent."""
 
     def __init__(self, classifier: Classifier, label: str) -> None:
         self.classifier, self._place = classifier, classifier.place(label)

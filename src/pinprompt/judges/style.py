@@ -24,16 +24,6 @@ MOST_WORDS = 4000
 PENALTY = 0.1
 
 
-class StyleJudge(Protocol):
-    """Texts in, the probability of the target style out; 0 for an empty text."""
-
-    name: str
-    accuracy: float | None
-    """Accuracy on held-out texts; None if not known."""
-
-    def __call__(self, texts: Sequence[str], /) -> list[float]: ...
-
-
 class Features(Protocol):
     """The features of a trained judge; frozen once fitted to the training texts."""
 
@@ -96,10 +86,16 @@ class Together:
         return np.concatenate([part(texts) for part in self.parts], axis=1)
 
 
-class NamedStyle(Remembered[str, float]):
-    """The probability of one label of a classification model."""
+class StyleJudge(Remembered[str, float]):
+    """Texts in, the probability of the target style out; 0 for an empty text."""
 
+    name = ""
     accuracy: float | None = None
+    """Accuracy on held-out texts; None if not known."""
+
+
+class NamedStyle(StyleJudge):
+    """The probability of one label of a classification model."""
 
     def __init__(self, classifier: Classifier, label: str) -> None:
         super().__init__(self._probabilities)
@@ -111,11 +107,8 @@ class NamedStyle(Remembered[str, float]):
         return [value if text else 0.0 for text, value in zip(texts, found, strict=True)]
 
 
-class TrainedStyle(Remembered[str, float]):
+class TrainedStyle(StyleJudge):
     """Logistic regression on frozen features."""
-
-    name = ""
-    accuracy: float | None = None
 
     def __init__(self, features: Features, weights: np.ndarray, bias: float) -> None:
         super().__init__(self._probabilities)

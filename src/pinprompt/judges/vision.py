@@ -120,7 +120,9 @@ class VisionJudge:
             if answer.failure:  # the client has already retried
                 return CaptionMarks(caption, None, f"{self.model.name} could not be called: {answer.failure}")
             try:
-                rating = Rating.model_validate_json(_json_in(answer.text))
+                # The object may be inside a code fence or a sentence.
+                start, end = answer.text.find("{"), answer.text.rfind("}")
+                rating = Rating.model_validate_json(answer.text[start : end + 1] if 0 <= start < end else answer.text)
             except ValidationError as error:
                 first = error.errors()[0]
                 place = ".".join(map(str, first["loc"])) or "the answer"
@@ -150,12 +152,6 @@ def summarise(verdicts: Sequence[CaptionMarks], images: Sequence[Hashable] | Non
 
 def _mean(values: list[float]) -> tuple[float | None, float | None]:
     return (mean(values), standard_error(values)) if values else (None, None)
-
-
-def _json_in(text: str) -> str:
-    """The JSON object in an answer, which may be inside a code fence or a sentence."""
-    start, end = text.find("{"), text.rfind("}")
-    return text[start : end + 1] if 0 <= start < end else text
 
 
 def _jpeg(image: Image) -> bytes:

@@ -89,8 +89,8 @@ def mcnemar(ours: Sequence[float], theirs: Sequence[float]) -> float:
     return min(1.0, 2 * tail)
 
 
-def mcnemar_interval(ours: Sequence[float], theirs: Sequence[float], level: float = 0.95) -> tuple[float, float]:
-    """An exact interval of the mean difference of such rows; it excludes 0 where `mcnemar` gives p < 1 - level.
+def mcnemar_interval(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float]:
+    """An exact 95 % interval of the mean difference of such rows; it excludes 0 where `mcnemar` gives p < 0.05.
 
     Clopper and Pearson's interval of b / n among the n rows where the two differ, scaled to all rows.
     """
@@ -108,8 +108,7 @@ def mcnemar_interval(ours: Sequence[float], theirs: Sequence[float], level: floa
             low, high = (middle, high) if at_most(k, middle) > tail else (low, middle)
         return low
 
-    tail = (1 - level) / 2
-    ends = (solved(b - 1, 1 - tail) if b else 0.0, solved(b, tail) if b < n else 1.0)
+    ends = (solved(b - 1, 0.975) if b else 0.0, solved(b, 0.025) if b < n else 1.0)
     return (2 * ends[0] - 1) * n / len(ours), (2 * ends[1] - 1) * n / len(ours)
 
 
@@ -149,11 +148,11 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[low] + (place - low) * (ordered[high] - ordered[low])
 
 
-def interval_of_mean(values: Any, seed: int, draws: int = 2000) -> tuple[float, float]:
+def interval_of_mean(values: Any, seed: int) -> tuple[float, float]:
     """The 95 % percentile bootstrap interval of a mean over rows, the same for the same seed."""
     import numpy as np
 
     known = np.asarray(values, dtype=np.float64)
-    drawn = np.random.default_rng(seed).integers(0, len(known), (draws, len(known)))
+    drawn = np.random.default_rng(seed).integers(0, len(known), (2000, len(known)))
     low, high = np.percentile(known[drawn].mean(axis=1), [2.5, 97.5])
     return float(low), float(high)

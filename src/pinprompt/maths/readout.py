@@ -33,7 +33,7 @@ OWN = 0.3
 SPREAD = 0.3
 """Added to a word's standard deviation: a word that hardly varies says little."""
 SEEN, MOST_WORDS = 2, 500
-"""Words of a server are learnt if it gives them on this many rows; at most so many of them, the most frequent."""
+"""Words of a server are learnt if it gives them on this many rows; at most this many of them, the most frequent."""
 TEMPERATURES = np.exp(np.linspace(np.log(0.3), np.log(30.0), 47))
 SIZES = (5, 10, 20)
 """Numbers of words per label that a readout may keep, in turn."""

@@ -59,7 +59,6 @@ class Beam:
     score: float = 0.0
 
     def merit(self, weight: float) -> float:
-        """The value by which beams are ranked."""
         return self.score + weight * self.logprob / max(1, len(self.ids))
 
 
@@ -76,7 +75,6 @@ class Answer:
     likelihood: float
 
     def merit(self, weight: float) -> float:
-        """The value by which answers are ranked."""
         return self.score + weight * self.likelihood
 
 
@@ -254,7 +252,6 @@ class _Decoding:
         return sorted(scored, key=lambda beam: -beam.merit(self.settings.weight))[:count]
 
     def _answer(self, beams: Sequence[Beam]) -> None:
-        """Add beams as candidate answers that end there."""
         weight = self.settings.weight
         for beam, end in zip(beams, self._end_logprobs(beams), strict=True):
             answer = Answer(beam.prompt, beam.score, (beam.logprob + end) / (len(beam.ids) + 1))

@@ -14,12 +14,10 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import erfinv, linspace
 from torch import float64 as double
 
-Floats = NDArray[np.float64]
+from pinprompt.values import Floats
 
 
 @dataclass(frozen=True)
@@ -35,11 +33,6 @@ class Headroom:
     gain: float
     """What a search is expected to add to it."""
 
-    @property
-    def nothing(self) -> bool:
-        """Whether the hand-written prompt is right on every row, so that no other can be better on them."""
-        return self.manual >= 1.0
-
     def facts(self) -> dict[str, Any]:
         """As in events and result.json."""
         return {**asdict(self), "sentence": self.sentence()}
@@ -49,7 +42,7 @@ class Headroom:
         found = f"the prompt to beat is right on {self.manual:.1%} of the {self.rows} labelled rows"
         if self.half is not None and self.half < self.manual:
             found += f" ({self.half:.1%} with half of them as examples, so more labelled rows should help)"
-        if self.nothing:
+        if self.manual >= 1.0:
             return f"{found}: no search can do better on them"
         return f"{found}; a search is expected to add about {100 * self.gain:.0f} points"
 

@@ -93,11 +93,9 @@ class Search:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The splits that have rows."""
         return self.evaluator.splits
 
     def rows(self, split: str = "train") -> tuple[int, ...]:
-        """The rows of a split."""
         return self.evaluator.rows(split)
 
     def calls(self, split: str = "train") -> int:

@@ -23,15 +23,16 @@ table.
 from __future__ import annotations
 
 import math
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from pinprompt.answers.executors import on_the_clock
 from pinprompt.errors import BudgetSpent, SettingError
@@ -39,6 +40,7 @@ from pinprompt.methods.headroom import Headroom, expected_gain
 from pinprompt.methods.protocol import Block, Candidate, Cost, Finalist, Outcome, Search
 from pinprompt.methods.selection import chances_of_best, row_means
 from pinprompt.methods.variations import NEUTRAL, allowed, as_prompt, variations, without
+from pinprompt.policy.words import in_charset
 from pinprompt.policy.writer import Writer
 from pinprompt.recipe.sections import RaceSettings
 from pinprompt.tasks.protocol import (
@@ -54,9 +56,8 @@ from pinprompt.tasks.protocol import (
     split_rows,
     splits,
 )
-from pinprompt.values import Event, Prompt, derive
+from pinprompt.values import Event, Floats, Prompt, derive
 
-Floats = NDArray[np.float64]
 TYPICAL_WORDS = 6
 """Typical number of words of a prompt that wins a race."""
 WRITTEN = 200
@@ -69,29 +70,8 @@ LEAST_TIED = 8
 """With fewer prompts, a race in which all are equal goes on."""
 LONGEST = 5
 """Maximum number of tokens that the LM writes after a head; two more for prompts without a head."""
-HEADS = (
-    "It", "It is", "It was", "This", "This is", "This is about", "That", "The", "The topic", "The whole thing", "I",
-    "I think", "Overall, it", "In short, it", "All in all,", "In other words, it is", "What a", "To me, this",
-    "There is", "A",
-)  # fmt: skip
-"""Beginnings of prompts that the LM continues."""
-OPENERS = (
-    "All in all,", "In other words,", "To be honest,", "If you ask me,", "As far as I can tell,",
-    "At the end of the day,", "In my opinion,",
-)  # fmt: skip
-"""First halves of stock phrases; each is combined with every core, and is also a head."""
-CORES = (
-    "this is", "it is", "it was", "that was", "the whole thing is", "everything about it is", "the tone is",
-    "the mood is", "the sentiment is", "the result is", "the message is", "it makes me feel", "it sounds",
-    "I would call it", "what a", "the answer is", "the topic is", "this is about", "the subject is",
-    "the category is", "it belongs under", "it is all about", "the theme is",
-)  # fmt: skip
-"""Second halves of stock phrases."""
-STATED = (
-    "Is it {words}? It is", "Is this {words}? This is", "In one word, {words}? It is", "Which is it, {words}?",
-    "The right label, {words}, is", "Of {words}, this is",
-)  # fmt: skip
-"""Phrases that state the task: {words} are the label words. They are in every race, if they are short enough."""
+HEADS, OPENERS, CORES, STATED = tomllib.loads((Path(__file__).parent / "race.toml").read_text("utf-8")).values()
+"""Beginnings, both halves of stock phrases, and phrases that state the task."""
 
 
 @dataclass
@@ -109,7 +89,6 @@ class Runner:
 
     @property
     def mean(self) -> float:
-        """The score so far."""
         return float(self.values.mean())
 
 
@@ -119,8 +98,9 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
     blocks = blocks_of(task, settings.first_block)
     runners = [Runner(Prompt(text), name) for name, text in hand_written(task).items()]
     costs = [calls(task, block.rows) for block in blocks]
-    if task.info.language != "en":
-        settings = settings.model_copy(update=_uncapped(settings))
+    # The default limit on perplexity was chosen for English; it rejects most other texts.
+    if task.info.language != "en" and settings.max_perplexity == RaceSettings().max_perplexity:
+        settings = settings.model_copy(update={"max_perplexity": None})
     given = _left(task, search.evaluator.budget.settings.calls)
     rounds, count, settings = plan(costs, given, len(runners), settings, task.info.learns)
     stopped, steps, extras = "finished", 0, dict[str, Any]()
@@ -238,12 +218,6 @@ def _alternating(task: Task, rows: tuple[int, ...]) -> tuple[tuple[int, ...], in
         turns.append((seen[target], target, row))
         seen[target] += 1
     return tuple(row for _, _, row in sorted(turns)), len(seen)
-
-
-def _uncapped(settings: RaceSettings) -> dict[str, None]:
-    """Remove the cap on perplexity if it is the default, which was chosen for English and rejects most other texts."""
-    default = RaceSettings.model_fields["max_perplexity"].default
-    return {"max_perplexity": None} if settings.max_perplexity == default else {}
 
 
 class Plan(NamedTuple):
@@ -394,7 +368,7 @@ def _allowed_head(writer: Writer, ids: tuple[int, ...]) -> bool:
     rules = writer.vocabulary.constraints
     text = writer.vocabulary.text(ids)
     short = rules.max_chars is None or len(text) < rules.max_chars
-    return short and (rules.charset != "letters" or text.replace(" ", "").isalpha())
+    return short and in_charset(text, rules.charset)
 
 
 class Pool:
@@ -422,7 +396,6 @@ class Pool:
         self._waiting = dict.fromkeys(order)
 
     def take(self, count: int) -> list[Prompt]:
-        """Take the next prompts from the pool."""
         return [self.prompts[place] for place in self._take(list(self._waiting), count)]
 
     def add(self, prompts: Sequence[Prompt], drafts: bool = False) -> None:

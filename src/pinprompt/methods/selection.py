@@ -6,15 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pinprompt.answers.evaluator import Evaluator
 from pinprompt.errors import BudgetSpent
 from pinprompt.methods.protocol import Block, Candidate, Finalist, Search
 from pinprompt.tasks.protocol import Labelling, hand_written, report_fit_rows
-from pinprompt.values import Event, Prompt, Score, derive
-
-Floats = NDArray[np.float64]
+from pinprompt.values import Event, Floats, Prompt, Score, derive
 
 
 def row_means(score: Score) -> Floats:
@@ -133,14 +130,14 @@ def announce(search: Search, finalists: list[Finalist], step: int) -> list[Final
     return finalists
 
 
-def chances_of_best(values: Floats, seed: int, draws: int = 2000) -> list[float]:
+def chances_of_best(values: Floats, seed: int) -> list[float]:
     """The probability of each of n prompts to be the best, from their values on the same rows, [n, rows].
 
     A Bayesian bootstrap: rows get random weights (Dirichlet), and the share of draws in which a prompt has the largest
     weighted mean is its probability; a tie counts for the first.
     """
     random = np.random.default_rng(seed)
-    weights = random.dirichlet(np.ones(values.shape[1]), size=draws)
+    weights = random.dirichlet(np.ones(values.shape[1]), size=2000)
     winners = (values @ weights.T).argmax(axis=0)
     return [float(np.mean(winners == place)) for place in range(len(values))]
 

@@ -130,7 +130,6 @@ class Trials:
         return trial.dev
 
     def merit_of(self, prompt: Prompt) -> float:
-        """The value by which a prompt that was tried is ranked."""
         return self._trials[prompt.text].worth
 
     def mean_of(self, prompt: Prompt) -> float | None:
@@ -171,12 +170,10 @@ class Trials:
         self.search.checkpoint.mark()
 
     def save_if_due(self) -> None:
-        """Save if enough time has passed."""
         if self.search.checkpoint.due():
             self.save()
 
     def save(self) -> None:
-        """Save the remembered position as a checkpoint."""
         tensors = self._tensors() if callable(self._tensors) else self._tensors
         self.search.checkpoint.save(self.step, self._state, {**tensors, **self._places})
 

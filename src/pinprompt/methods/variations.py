@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from pinprompt.english import dictionary_words
+from pinprompt.policy.words import in_charset
 from pinprompt.policy.writer import Writer
 from pinprompt.values import Prompt, derive
 
@@ -58,9 +59,8 @@ def as_prompt(writer: Writer, text: str) -> Prompt | None:
 def allowed(writer: Writer, prompt: Prompt) -> bool:
     """True if a prompt that was not written under the masks meets the constraints."""
     rules = writer.vocabulary.constraints
-    spelled = rules.charset != "letters" or prompt.text.replace(" ", "").isalpha()
     known = not rules.dictionary or dictionary_words(prompt.text) == 1
-    return spelled and known and writer.vocabulary.obeys(prompt.ids)
+    return in_charset(prompt.text, rules.charset) and known and writer.vocabulary.obeys(prompt.ids)
 
 
 def planned(text: str, infill: bool, draw: Sequence[float]) -> tuple[str, int, str]:

@@ -62,7 +62,6 @@ def fetching_nothing() -> Iterator[None]:
 
 
 def may_fetch() -> bool:
-    """Whether downloads are allowed now."""
     return _fetching
 
 
@@ -111,7 +110,7 @@ def check(target: Path, deep: bool = False) -> None:
     """Check the hashes of a folder in the cache, if it has any: at most once a day, or now with `deep`."""
     note = target / HASHES
     try:
-        if not deep and 0 <= time.time() - note.stat().st_mtime < DAY:  # a time in the future would count for ever
+        if not deep and 0 <= time.time() - note.stat().st_mtime < DAY:  # a time in the future would count forever
             return
         known = json.loads(note.read_text("utf-8"))
     except FileNotFoundError:
@@ -176,7 +175,6 @@ def translated(what: str) -> Iterator[None]:
 
 
 def sha256_of(path: Path) -> str:
-    """The sha256 of a file's bytes, in hexadecimal."""
     with open(path, "rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 

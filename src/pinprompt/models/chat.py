@@ -143,7 +143,6 @@ class Chat(Sampler):
         return self.tokenizer(self.rendered(messages), add_special_tokens=False)["input_ids"]  # type: ignore[no-any-return]
 
     def rendered(self, messages: Messages) -> str:
-        """A chat in the model's own format."""
         return rendered(self.tokenizer, messages)
 
     def finished(self, tokens: list[int]) -> str:
@@ -151,12 +150,9 @@ class Chat(Sampler):
         text = super().finished(tokens).strip()
         return text if self.templated else text.split("\n", 1)[0].strip()
 
-    def ends(self, token: int) -> bool:
-        """Whether the answer ends here."""
-        known = self._stops.get(token)
-        if known is None:
-            known = self._stops[token] = not self.templated and "\n" in super().finished([token])
-        return known
+    def closes(self, text: str) -> bool:
+        """Whether the answer ends here: without a chat template, at its first line break."""
+        return not self.templated and "\n" in text
 
     def _shared(self, messages: Messages, ids: Sequence[int]) -> int:
         """How many of the first tokens do not depend on the last message's text: chats of one prompt share them."""

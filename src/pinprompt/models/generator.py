@@ -90,17 +90,14 @@ class Generator(Sampler):
         return asking(self.tokenizer, instruction)
 
     def fill(self, prompt: str, text: str) -> str:
-        """The model's input."""
         return filled(self.template, prompt, text)
 
     def limit(self, text: str) -> int:
-        """The maximum output length for this source text."""
         if self.max_new_tokens is not None:
             return self.max_new_tokens
         return new_tokens(len(self.tokenizer(text, add_special_tokens=False)["input_ids"]))
 
     def length(self, prompt: str, text: str) -> int:
-        """The number of input tokens of a prompt and a text."""
         return len(self.encode(self.fill(prompt, text)))
 
     def fits(self, text: str, room: int) -> bool:
@@ -121,12 +118,8 @@ class Generator(Sampler):
         return [Generated(tuple(one.texts)) if isinstance(one, Job) else one for one in answers]
 
     def finished(self, tokens: list[int]) -> str:
-        """The first sentence."""
         return tidy(super().finished(tokens), self.lower)
 
-    def ends(self, token: int) -> bool:
+    def closes(self, text: str) -> bool:
         """Whether `tidy` would cut here. These marks are single bytes, so no tokenizer splits them."""
-        known = self._stops.get(token)
-        if known is None:
-            known = self._stops[token] = not _ENDS.isdisjoint(super().finished([token]))
-        return known
+        return not _ENDS.isdisjoint(text)

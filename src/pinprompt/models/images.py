@@ -121,7 +121,6 @@ def find_pictures(given: Sequence[str]) -> list[Path]:
 
 
 def load_pictures(given: Sequence[str]) -> list[Picture]:
-    """Read every picture behind files and folders."""
     return [load_picture(path) for path in find_pictures(given)]
 
 

@@ -37,14 +37,13 @@ def load_causal_lm(name: str, device: str = "cpu", precision: Precision | None =
 
 
 def _dtype(precision: Precision | None, device: str) -> torch.dtype | Literal["auto"]:
-    """The dtype to load weights in."""
     if precision is None:
         # Half precision on a CPU is several times slower than float32; a GPU keeps the checkpoint's dtype.
         return "auto" if device.startswith("cuda") else torch.float32
     return torch.bfloat16 if precision == "bf16" else torch.float32
 
 
-def _load(door: str, name: str, device: str = "cpu", precision: Precision | None = None) -> tuple[Any, Any]:
+def _load(auto_class: str, name: str, device: str = "cpu", precision: Precision | None = None) -> tuple[Any, Any]:
     source = resolve(name)
     with quiet():
         import transformers
@@ -57,15 +56,15 @@ def _load(door: str, name: str, device: str = "cpu", precision: Precision | None
             tokenizer = transformers.AutoTokenizer.from_pretrained(place, **where)
             # Pickled weights (of many older hub models) are read by torch's weights-only reader, which runs no code;
             # safetensors are preferred.
-            model, report = getattr(transformers, door).from_pretrained(
+            model, report = getattr(transformers, auto_class).from_pretrained(
                 place, dtype=_dtype(precision, device), weights_only=True, output_loading_info=True, **where
             )
         except ModelError:
             raise
         except Exception as error:  # transformers may raise anything for a broken or unsupported checkpoint
             kind = NotFetched if source.kind == "hub" and not may_fetch() else ModelError
-            raise kind(_cannot_load(source, door, error)) from error
-    _refuse_new_weights(source, door, report)
+            raise kind(_cannot_load(source, auto_class, error)) from error
+    _refuse_new_weights(source, auto_class, report)
     model = model.eval().requires_grad_(False)
     try:
         return model.to(device), tokenizer
@@ -77,23 +76,22 @@ def _load(door: str, name: str, device: str = "cpu", precision: Precision | None
 load_masked_lm = partial(_load, "AutoModelForMaskedLM")
 load_encoder = partial(_load, "AutoModel")
 load_sequence_classifier = partial(_load, "AutoModelForSequenceClassification")
-load_seq2seq = partial(_load, "AutoModelForSeq2SeqLM")
 """Frozen models of other kinds with their tokenizers, by name, device and precision; an encoder has no head."""
 
 
-def _refuse_new_weights(source: Source, door: str, report: dict[str, Any]) -> None:
+def _refuse_new_weights(source: Source, auto_class: str, report: dict[str, Any]) -> None:
     """Raise an error if the checkpoint has no weights for the head, which would be random without notice."""
     missing = sorted(key for key in report.get("missing_keys", ()) if "pooler" not in key and "position_ids" not in key)
-    if missing and door != "AutoModel":
+    if missing and auto_class != "AutoModel":
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         trained = ", ".join(config_of(source.name, source.path).get("architectures") or ("nothing",))
         raise ModelError(
-            f"'{source.name}' cannot serve as {door.removeprefix('AutoModelFor')}: it has no weights for {missing[0]}"
-            f"{more}, so that its answers would be random. Its config says that it was saved as {trained}."
+            f"'{source.name}' cannot serve as {auto_class.removeprefix('AutoModelFor')}: it has no weights for "
+            f"{missing[0]}{more}, so that its answers would be random. Its config says that it was saved as {trained}."
         )
 
 
-def _cannot_load(source: Source, door: str, error: Exception) -> str:
+def _cannot_load(source: Source, auto_class: str, error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = lines[0] if lines else type(error).__name__
     if source.kind == "hub" and not may_fetch():
@@ -107,4 +105,4 @@ def _cannot_load(source: Source, door: str, error: Exception) -> str:
             )
     if "trust_remote_code" in str(error):
         return f"'{source.name}' brings its own code; read it, and if you trust it give --trust-remote-code: {reason}"
-    return f"'{source.name}' ({source.path}) cannot be loaded with {door}: {reason}"
+    return f"'{source.name}' ({source.path}) cannot be loaded with {auto_class}: {reason}"

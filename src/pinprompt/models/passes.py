@@ -53,6 +53,7 @@ def side_by_side(work: Callable[[T], R], items: Sequence[T], device: torch.devic
 # Texts of different lengths in passes of a fixed shape, so that a model's answer to a text depends on that text alone.
 
 _STEP = 8
+MAX_TOKENS = 512  # tokens of a text that judges read
 
 
 def passes(
@@ -79,7 +80,7 @@ def passes(
             yield part, ids, mask
 
 
-def window_of(config: object, tokenizer: object, most: int = 512) -> int:
+def window_of(config: object, tokenizer: object) -> int:
     """The most tokens of a text that a model can read.
 
     Two positions are left free, since RoBERTa starts counting after its padding index.
@@ -87,7 +88,7 @@ def window_of(config: object, tokenizer: object, most: int = 512) -> int:
     places = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
     longest = getattr(tokenizer, "model_max_length", None)
     known = [places - 2] if isinstance(places, int) and places > 2 else []
-    return min([*known, *([longest] if isinstance(longest, int) and longest > 0 else []), most])
+    return min([*known, *([longest] if isinstance(longest, int) and longest > 0 else []), MAX_TOKENS])
 
 
 def pad_of(tokenizer: object) -> int:
@@ -116,7 +117,8 @@ def at_positions(model: Any, places: torch.Tensor) -> Iterator[None]:
         if done or threading.get_ident() != mine:
             return output
         done = True
-        picked = _pick(output[0], places)
+        states = output[0]  # [B, T, d], at places [B, n]
+        picked = states.gather(1, places.to(states.device)[:, :, None].expand(-1, -1, states.shape[-1]))
         if isinstance(output, tuple):
             return (picked, *output[1:])
         output.last_hidden_state = picked
@@ -157,11 +159,6 @@ def for_tokens(model: Any, tokens: Sequence[int] | None) -> Iterator[None]:
             del decoder.forward
         else:
             decoder.forward = before
-
-
-def _pick(states: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """states [B, T, d] at places [B, n]."""
-    return states.gather(1, places.to(states.device)[:, :, None].expand(-1, -1, states.shape[-1]))
 
 
 def logits_of(model: Any, places: torch.Tensor, tokens: Sequence[int] | None, **given: Any) -> torch.Tensor:

@@ -87,10 +87,16 @@ class Sampler:
 
     def ends(self, token: int) -> bool:
         """Whether nothing after this token is kept."""
-        return self._stops.get(token, False)
+        known = self._stops.get(token)
+        if known is None:
+            known = self._stops[token] = self.closes(Sampler.finished(self, [token]))
+        return known
+
+    def closes(self, text: str) -> bool:
+        """Whether nothing after a token with this text is kept, besides the model's own end tokens."""
+        return False
 
     def finished(self, tokens: list[int]) -> str:
-        """The text of a finished sample."""
         return str(self.tokenizer.decode(tokens, skip_special_tokens=True))
 
     def too_long(self, ids: Sequence[int], steps: int) -> str | None:

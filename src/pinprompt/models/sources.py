@@ -55,7 +55,6 @@ _trusting = False
 
 
 def trusted() -> bool:
-    """Whether a model's own code may run now."""
     return _trusting
 
 

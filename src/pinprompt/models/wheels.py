@@ -68,7 +68,6 @@ class Alias:
 
     @property
     def packages(self) -> str:
-        """The package, or all of them."""
         return self.package.format(f"1..{len(self.parts)}")
 
     def wheels(self) -> list[Alias]:

@@ -51,7 +51,6 @@ class BufferedLayer(DynamicLayer):  # type: ignore[misc]
         return self.keys[:, :, :end], self.values[:, :, :end]
 
     def get_seq_length(self) -> int:
-        """The number of filled positions."""
         return self.filled
 
 

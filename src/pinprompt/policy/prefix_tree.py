@@ -40,7 +40,6 @@ class Node:
 
     @property
     def bytes(self) -> int:
-        """Memory used."""
         parts = [part for part in (self.kept, self.own) if part is not None]
         return int(self.state.nbytes + sum(part.nbytes for part in parts)) + BOOKKEEPING
 
@@ -107,7 +106,6 @@ class PrefixTree:
         return max(self.reader.batch, min(1024, self.limit // 2 // (self._node_bytes * self.reader.length)))
 
     def clear(self) -> None:
-        """Drop all nodes."""
         self.reader.forget()
         self._nodes.clear()
         self._old.clear()
@@ -183,7 +181,6 @@ class PrefixTree:
             self._trim(self.limit, set(wanted))
 
     def _fill(self, nodes: Sequence[Node], prefixes: Sequence[Prefix], states: Tensor) -> None:
-        """Set the nodes' kept sets."""
         kept = self.keep(prefixes, states)
         for place, node in enumerate(nodes):
             node.kept = np.packbits(kept[place].cpu().numpy(), bitorder="little")

@@ -107,7 +107,6 @@ class Vocabulary:
         self._free = torch.from_numpy(static.copy())
 
     def text(self, ids: Iterable[int]) -> str:
-        """The text of a prompt."""
         return self.tokens.text(list(ids))
 
     def obeys(self, ids: Prefix) -> bool:
@@ -245,7 +244,6 @@ class Vocabulary:
         return word if word.isalpha() and word not in FUNCTION_WORDS else ""
 
     def _tokens_by_word(self) -> dict[str, list[int]]:
-        """The tokens that write each word."""
         found: dict[str, list[int]] = {}
         for token in range(len(self.tokens.pieces)):
             if word := self._word(token):

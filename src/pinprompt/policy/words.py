@@ -25,6 +25,14 @@ from pinprompt.recipe.sections import Constraints
 Mask = NDArray[np.bool_]
 TAGS = frozenset("abcdefghijklmnopqrstuvwxyz, ")
 """The characters of the charset `tags`."""
+CHARSETS = {"ascii": "ASCII", "letters": "letters and spaces", "tags": "a to z, commas and spaces"}
+
+
+def in_charset(text: str, charset: str) -> bool:
+    """True if a text that was not written under the masks has only characters of a charset."""
+    if charset == "letters":
+        return text.replace(" ", "").isalpha()
+    return charset == "any" or (text.isascii() if charset == "ascii" else TAGS.issuperset(text))
 
 
 def normal(text: str) -> str:
@@ -243,7 +251,6 @@ class Required:
         return sum(len(word.text) for word in self.words) + max(0, len(self.words) - 1)
 
     def missing(self, text: str) -> list[Word]:
-        """The required words that the text does not contain."""
         return [word for word in self.words if not word.stands_in(text)]
 
     def plan(self, prefix: tuple[int, ...], text: str) -> Plan:

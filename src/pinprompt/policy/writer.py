@@ -144,7 +144,6 @@ class Writer:
         return torch.cat([self.backbone.logprobs(part) for part in self._passes(states)])[: len(prefixes)], kept
 
     def prompt(self, ids: Iterable[int]) -> Prompt:
-        """A prompt from its ids."""
         ids = tuple(ids)
         return Prompt(self.vocabulary.text(ids), ids)
 

@@ -86,7 +86,7 @@ class Recipe(Section):
     def served(self) -> str | None:
         """The task model's name on its server; None for a local model."""
         name = str(getattr(self.task, "model", ""))
-        return name.removeprefix("remote:") if name.startswith("remote:") else None
+        return name.removeprefix(task_sections.REMOTE) if task_sections.is_remote(name) else None
 
     @property
     def hash(self) -> str:

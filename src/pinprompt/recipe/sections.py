@@ -166,7 +166,6 @@ class UntrainedSettings(Section):
     """Number of different prompts to score; by default as many as in PIN's published schedule."""
 
     def planned(self, length: int, finalists: int) -> tuple[int, int]:
-        """The maximum number of prompts scored on train and on dev."""
         return self.prompts, finalists
 
 
@@ -197,7 +196,6 @@ class RaceSettings(Section):
     """Whether the pool has stock phrases, such as "All in all, it is"."""
 
     def planned(self, length: int, finalists: int) -> tuple[int, int]:
-        """The maximum number of prompts scored on train and on dev."""
         return self.prompts, self.least
 
 
@@ -216,7 +214,6 @@ class GuidedSettings(Section):
     """Weight of the mean log-probability of a prompt's tokens relative to its score."""
 
     def planned(self, length: int, finalists: int) -> tuple[int, int]:
-        """The maximum number of prompts scored on train and on dev."""
         beams = sum(self.beams << number for number in range(self.rounds))
         return (max(1, length - 1) * (beams + self.revisions)) * (self.tokens + 1), finalists
 
@@ -277,11 +274,8 @@ class GripsSettings(Section):
     """Number of steps in a row without a better prompt after which the search stops (P), as published."""
     steps: int = Field(10, ge=1, le=1_000_000)
     """Maximum number of steps (n)."""
-    paraphraser: Literal["writer", "pegasus"] = "writer"
-    """Paraphraser of phrases: writer (the policy LM) or pegasus (as published; needs a hub)."""
 
     def planned(self, length: int, finalists: int) -> tuple[int, int]:
-        """The maximum number of prompts scored on train and on dev."""
         return self.steps * self.candidates + 1, finalists
 
 

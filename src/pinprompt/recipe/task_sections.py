@@ -20,6 +20,15 @@ ADDRESS = re.compile(
 """ASCII only: letters of other alphabets can look alike, and the user must see which host is contacted."""
 
 
+REMOTE = "remote:"
+"""Prefix of the names of models behind an API."""
+
+
+def is_remote(name: str) -> bool:
+    """Whether a name is that of a model behind an API."""
+    return name.startswith(REMOTE)
+
+
 def model_and_part(name: str) -> tuple[str, str | None]:
     """A model's name, and what follows `#` in a setting: a classifier's label, or an encoder's layer."""
     model, _, part = name.partition("#")

@@ -148,7 +148,6 @@ class CallableChat:
         return source_of(self.function)
 
     def answers(self, chats: Sequence[Messages]) -> list[Reply]:
-        """The callable's answer to each chat."""
         given = [[dict(one) for one in chat] if self._by_messages else "\n\n".join(one["content"] for one in chat)
                  for chat in chats]  # fmt: skip
         return [self._reply(answer) for answer in call(self.function, given)] if given else []

@@ -27,11 +27,9 @@ class RemoteChat:
         return json.dumps(["remote", self.client.settings.base_url, self.client.model])
 
     def answers(self, chats: Sequence[Messages]) -> list[Reply]:
-        """The most likely answer to each chat."""
         return self.client.each(lambda chat: self._answer(chat, temperature=0), chats)
 
     def drawn(self, chats: Sequence[Messages], seeds: Sequence[int]) -> list[Reply]:
-        """One sampled answer to each chat."""
         # More than 32 bits are refused by some servers.
         pairs = [(chat, seed % (1 << 31)) for chat, seed in zip(chats, seeds, strict=True)]
         return self.client.each(lambda pair: self._answer(pair[0], temperature=1, seed=pair[1]), pairs)
@@ -48,7 +46,6 @@ class RemoteChat:
         return read, min(self.max_new_tokens, 16)
 
     def take(self) -> Usage:
-        """Tokens since the last call."""
         return self.client.take()
 
     def _answer(self, messages: Messages, **how: Any) -> Reply:
@@ -69,4 +66,4 @@ class RemoteChat:
 
 
 def _is_answer(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], bool)
+    return isinstance(value, list) and list(map(type, value)) == [str, bool]

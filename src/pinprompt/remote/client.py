@@ -18,13 +18,11 @@ from typing import Any, TypeVar
 
 from pinprompt.answers.requests import Requests
 from pinprompt.errors import BudgetSpent, ModelError, ServerDown, SettingError
-from pinprompt.recipe.task_sections import RemoteSettings
+from pinprompt.recipe.task_sections import REMOTE, RemoteSettings, is_remote
 from pinprompt.remote.http import Connections, NoAnswer, Response, seconds_of
 from pinprompt.remote.secret import Secret
 from pinprompt.values import derive
 
-PREFIX = "remote:"
-"""Prefix of the names of remote models."""
 FIRST_WAIT = 0.5
 OVERHEAD = 64
 """Number of tokens that a chat's format may add to its messages; what a server reports may raise it."""
@@ -80,7 +78,7 @@ class RemoteClient:
         self._sleep, self._clock = sleep or self._rest, clock
         self._secret = Secret(settings.key_env)
         self.redact = self._secret.redact
-        self._door = Connections(settings.base_url, self._secret.key, settings.timeout, self.max_bytes)
+        self._connections = Connections(settings.base_url, self._secret.key, settings.timeout, self.max_bytes)
         self._lock = threading.Lock()
         self._halt = threading.Event()
         """Set when answers are no longer needed: ends every wait."""
@@ -159,7 +157,7 @@ class RemoteClient:
             self._halt.set()
             pool.shutdown(wait=False, cancel_futures=True)
             while not isinstance(error, Exception) and not all(future.done() for future in futures):
-                self._door.cut()
+                self._connections.cut()
                 wait(futures, timeout=0.1)
             raise
         finally:
@@ -194,12 +192,10 @@ class RemoteClient:
         return answer
 
     def chat(self, messages: list[dict[str, Any]], most_out: int, **more: Any) -> dict[str, Any]:
-        """One request to /chat/completions."""
         size = sum(size_of(str(message["content"])) + 8 for message in messages)  # pictures as base64: an upper bound
         return self._ask("/chat/completions", {"messages": messages, **more}, size, most_out)
 
     def complete(self, text: str, most_out: int, **more: Any) -> dict[str, Any]:
-        """One request to /completions."""
         return self._ask("/completions", {"prompt": text, **more}, size_of(text), most_out)
 
     @property
@@ -246,7 +242,7 @@ class RemoteClient:
         number = 0 if meter is None else meter.sending(*most)
         used, how = most, "lost"  # whatever happens after it was sent, it may be billed
         try:
-            response = self._door.post(path, body, fresh)
+            response = self._connections.post(path, body, fresh)
             if response.status != 200:
                 used, how = (0, 0, 0), "refused"
                 return response
@@ -362,7 +358,7 @@ class RemoteClient:
         This is checked at once: otherwise the first requests without an answer would be recorded as failures of their
         examples, and a resumed run would differ from an uninterrupted one.
         """
-        gone = not self._door.alive()
+        gone = not self._connections.alive()
         with self._lock:
             self._unanswered = self.give_up_after if gone else self._unanswered + 1
             if self._unanswered >= self.give_up_after:
@@ -379,14 +375,9 @@ def size_of(text: str) -> int:
     return len(text.encode(errors="replace"))
 
 
-def is_remote(name: str) -> bool:
-    """Whether a name is that of a remote model."""
-    return name.startswith(PREFIX)
-
-
 def open_client(name: str, settings: RemoteSettings) -> RemoteClient:
     """A client for 'remote:<model name>'."""
-    model = name.removeprefix(PREFIX).strip()
+    model = name.removeprefix(REMOTE).strip()
     if not is_remote(name) or not model:
         raise SettingError(f"'{name}' is not the name of a remote model; write 'remote:<model name>'")
     # Its seed only affects waiting times: workers that were refused together must not retry together.

@@ -83,15 +83,12 @@ class RemoteGenerator:
             )
 
     def fill(self, prompt: str, text: str) -> str:
-        """The model's input."""
         return filled(self.template, prompt, text)
 
     def limit(self, text: str) -> int:
-        """The maximum output length for this source text."""
         return self.max_new_tokens or new_tokens(len(self._guess.pieces([text])[0]))
 
     def length(self, prompt: str, text: str) -> int:
-        """The maximum number of input tokens of a prompt and a text."""
         return size_of(self.fill(prompt, text)) + self.client.overhead[0]
 
     def most_tokens(self, prompt: str, text: str, samples: int) -> tuple[int, int]:
@@ -149,11 +146,9 @@ class RemoteGenerator:
         return texts_of(self.client.chat(messages, most_out, **more), "message", "content")
 
     def take(self) -> Usage:
-        """Tokens and failures since the last call."""
         return self.client.take()
 
     def _how(self) -> dict[str, Any]:
-        """Parameters of every request."""
         more: dict[str, Any] = {"temperature": self.temperature, "stop": [CLOSE]}
         return more | ({"top_k": self.top_k} if self.client.settings.top_k else {})
 

@@ -88,7 +88,6 @@ class Connections:
             return False
 
     def cut(self) -> None:
-        """End every pending request; each raises NoAnswer."""
         with self._lock:
             busy = list(self._busy)
         for line in busy:
@@ -171,7 +170,6 @@ class _Line:
         return Response(answer.status_code, bytes(body), answer.headers.get("Retry-After"))
 
     def cut(self) -> None:
-        """End a pending request."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)

@@ -68,7 +68,6 @@ class Guess:
         return [list(text.encode(errors="replace")[::TOKEN_BYTES]) for text in strings]
 
     def ids(self, strings: Sequence[str]) -> list[list[int]]:
-        """As `pieces`; never empty."""
         return [ids or [0] for ids in self.pieces(strings)]
 
 

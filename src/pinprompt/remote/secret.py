@@ -25,7 +25,6 @@ class Secret:
         return "Secret(none)" if self.key is None else f"Secret({HIDDEN})"
 
     def redact(self, text: str) -> str:
-        """A text without the key in it."""
         for spelling in self._spellings:
             text = text.replace(spelling, HIDDEN)
         return text

@@ -57,7 +57,6 @@ class Axis:
     log: bool = False
 
     def at(self, value: float) -> float:
-        """The pixel of a value."""
         low, high = (math.log10(self.low), math.log10(self.high)) if self.log else (self.low, self.high)
         value = math.log10(max(value, self.low)) if self.log else value
         return self.start + (value - low) / ((high - low) or 1.0) * (self.end - self.start)
@@ -88,11 +87,11 @@ def compact(value: float) -> str:
     return f"{value:.0f}" if value == round(value) and abs(value) < 1e4 else f"{value:.3g}"
 
 
-def thin(points: Sequence[T], most: int = POINTS) -> list[T]:
+def thin(points: Sequence[T]) -> list[T]:
     """Evenly chosen points, first and last kept."""
-    if len(points) <= most:
+    if len(points) <= POINTS:
         return list(points)
-    return [points[round(place * (len(points) - 1) / (most - 1))] for place in range(most)]
+    return [points[round(place * (len(points) - 1) / (POINTS - 1))] for place in range(POINTS)]
 
 
 def line_chart(
@@ -180,7 +179,8 @@ def scatter(points: Sequence[Point], front: Sequence[Point], *, title: str, x: s
     """A scatter plot with the points on the Pareto front connected and highlighted."""
     if len(points) < 2:
         return ""
-    across, up = _axes(points, log_x)
+    across = Axis(*_padded([point[0] for point in points], log_x), LEFT, WIDTH - RIGHT, log_x)
+    up = Axis(*_padded([point[1] for point in points], False), HEIGHT - BOTTOM, TOP)
     body = _grid(across, up, x, y, compact)
     best = set(front)
     for a, b in [point for point in points if point not in best][: 4 * POINTS]:
@@ -198,12 +198,8 @@ def _frame(title: str, height: float, body: list[str], width: int = WIDTH) -> st
 
 
 def _look(place: int) -> str:
-    return f"s{place % LOOKS} d{_second(place)}"
-
-
-def _second(place: int) -> int:
-    """The dash of a line: the next one in every round of colours."""
-    return (place + place // LOOKS) % LOOKS
+    """The colour and the dash of a line: the next dash in every round of colours."""
+    return f"s{place % LOOKS} d{(place + place // LOOKS) % LOOKS}"
 
 
 def _band(series: Series) -> list[Point]:
@@ -242,11 +238,6 @@ def _grid(
     body.append(f'<text class="name mid" x="{middle:.0f}" y="{HEIGHT - 6}">{_short(x, 50)}</text>')
     body.append(f'<text class="name mid" transform="translate(11 {side:.0f}) rotate(-90)">{_short(y, 30)}</text>')
     return body
-
-
-def _axes(points: Sequence[Point], log_x: bool) -> tuple[Axis, Axis]:
-    across = Axis(*_padded([point[0] for point in points], log_x), LEFT, WIDTH - RIGHT, log_x)
-    return across, Axis(*_padded([point[1] for point in points], False), HEIGHT - BOTTOM, TOP)
 
 
 def _padded(values: Sequence[float], log: bool) -> Point:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
 from pinprompt.errors import SettingError, did_you_mean
-from pinprompt.folder.reading import RunRecord, inside, mapping, number, read_run
+from pinprompt.folder.reading import MARKS, RunRecord, inside, mapping, number, read_run
 from pinprompt.maths.bootstrap import Unit
 from pinprompt.methods.table import METHODS, SECTIONS
 from pinprompt.run.verdict import SPLITS, reported_split
@@ -54,26 +55,39 @@ class Entry:
         return self.learning.get("calls", 0) < self.learning.get("enough_calls", 0)
 
 
-def find_runs(source: Path | str) -> list[Path]:
-    """The run folders in a folder: itself, or those below it, in order of their names."""
-    source = Path(source)
-    if (source / "recipe.toml").is_file() or (source / "result.json").is_file():
-        return [source]
-    found: list[Path] = []
-    level = [source]
-    for _ in range(DEPTH):
-        below = [child for folder in level if folder.is_dir() for child in sorted(folder.iterdir()) if child.is_dir()]
-        below = [child for child in below if not child.is_symlink()]
-        found += [child for child in below if (child / "recipe.toml").is_file() or (child / "result.json").is_file()]
-        level = [child for child in below if child not in found]
-    return sorted(found)
+def walk_runs(folder: Path, depth: int = DEPTH) -> Iterator[tuple[Path, float]]:
+    """The run folders in a folder (itself, or those below it) and when they last changed; links are not followed."""
+    below: list[Path] = []
+    when = 0.0
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name in MARKS and entry.is_file(follow_symlinks=False):
+                    when = max(when, entry.stat(follow_symlinks=False).st_mtime)
+                elif entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
+                    below.append(folder / entry.name)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return
+    if when:
+        yield folder, when
+    elif depth:
+        for child in below:
+            yield from walk_runs(child, depth - 1)
+
+
+def find_runs(*sources: Path | str) -> list[Path]:
+    """The run folders in each of these folders, in order of their names; a folder without runs counts as one."""
+    found: dict[Path, None] = {}
+    for source in map(Path, sources):
+        found |= dict.fromkeys(sorted(path for path, _ in walk_runs(source)) or [source])
+    return list(found)
 
 
 def read_entries(folders: Iterable[Path | str], metric: str | None = None) -> tuple[list[Entry], list[str]]:
     """The finished runs among the folders (or below them), and notes on those that were left out."""
     entries: list[Entry] = []
     notes: list[str] = []
-    paths = dict.fromkeys(path for folder in folders for path in find_runs(folder) or [Path(folder)])
+    paths = find_runs(*folders)
     for path in paths:
         record = read_run(path, events=False)
         notes += [f"{path}: {note}" for note in record.notes]
@@ -143,7 +157,7 @@ def _entry(record: RunRecord, metric: str | None) -> Entry | None:
         readability={
             key: found
             for key, given in mapping(result.get("readability")).items()
-            if (found := _amount(given)) is not None
+            if (found := float(given) if isinstance(given, bool) else number(given)) is not None
         },
         learning=_learning(result),
         prompt=text(result.get("prompt") or "", 400),
@@ -157,10 +171,6 @@ def _learning(result: dict[str, Any]) -> dict[str, float]:
 
 def _said(tree: object) -> str:
     return ", ".join(f"{key} {said}" for key, said in flatten(mapping(tree)).items())
-
-
-def _amount(value: object) -> float | None:
-    return float(value) if isinstance(value, bool) else number(value)
 
 
 def _metrics(result: dict[str, Any], split: str) -> dict[str, float]:

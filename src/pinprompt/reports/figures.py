@@ -180,8 +180,8 @@ STYLE = "".join(
 )
 
 
-def write_figures(folders: Iterable[Path | str], out: Path | str) -> list[Path]:
-    """Every figure that the runs have data for, as SVG under `out`; returns the files.
+def write_figures(folders: Iterable[Path | str], out: Path | str = "figures") -> list[Path]:
+    """Draw every figure that the runs have data for, as SVG under `out`; returns the files.
 
     A single run also gets the charts of what it learnt. Runs that are not comparable (other data, judges, task models,
     budgets) get separate figures.

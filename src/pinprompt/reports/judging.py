@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinprompt.answers.budget import Budget
 from pinprompt.errors import BudgetSpent, ModelError, SettingError
+from pinprompt.files import write_json
+from pinprompt.folder.reading import read_run
 from pinprompt.judges.vision import CaptionMarks, Summary, VisionAnswer, VisionJudge, VisionModel, summarise
 from pinprompt.recipe import recipe as recipes
 from pinprompt.recipe.recipe import Recipe
+from pinprompt.reports.entries import find_runs
+from pinprompt.reports.report import write_report
 from pinprompt.run import consent
+from pinprompt.run.running import recipe_of, result_of
 
 if TYPE_CHECKING:
     from pinprompt.models.images import Picture
@@ -40,21 +46,17 @@ class Opinion:
         return {"prompt": self.prompt, "picture": self.picture, **marks, "failure": self.verdict.failure}
 
 
-@dataclass(frozen=True)
-class InversionRun:
-    """A run whose prompts can be rated; `images` are the names of its pictures."""
+@dataclass
+class JudgedRun:
+    """A run with the ratings of its prompts, the one found first; `images` are the names of its pictures."""
 
     folder: Path
     method: str
     images: tuple[str, ...]
     found: str
-
-
-@dataclass(frozen=True)
-class JudgedRun(InversionRun):
-    """A run with the ratings of its prompts, the one found first."""
-
-    opinions: tuple[Opinion, ...]
+    prompts: tuple[str, ...]
+    pictures: tuple[Picture, ...] = field(repr=False)
+    opinions: list[Opinion] = field(default_factory=list)
 
     @property
     def summary(self) -> Summary:
@@ -74,7 +76,7 @@ class Judgement:
     runs: tuple[JudgedRun, ...]
     methods: Mapping[str, Summary]
     costs: Mapping[str, float | None]
-    stopped: str = field(default="")
+    stopped: str = ""
     """Why some runs were not rated; empty if all were."""
 
     def data(self) -> dict[str, Any]:
@@ -98,14 +100,15 @@ class Judgement:
 
 
 def judge(
-    runs: Sequence[Path | str], model: str, *, top: int = 1, settings: Mapping[str, Any] | None = None,
+    runs: Sequence[Path | str] | Path | str, model: str, *, top: int = 1, settings: Mapping[str, Any] | None = None,
     memo: bool = True, notes: Callable[[str], None] = lambda note: None,
 ) -> Judgement:  # fmt: skip
-    """Rate the prompts of inversion runs with a remote vision model.
+    """Rate the prompts of inversion runs with a remote vision model: relevance and interpretability (1 to 5).
 
     `runs` are run folders or folders of them; `model` is 'remote:<name>'; `top` prompts of each run are rated, the one
-    found first. `settings` may have the recipe sections `remote` (the server) and `budget`. Answers are stored across
-    runs unless `memo` is False. If the budget is spent, it returns the ratings so far.
+    found first. `settings` may have the recipe sections `remote` (the server) and `budget` (the limits), such as
+    `{"remote": {"base_url": ...}, "budget": {"calls": 50}}`. Answers are stored across runs unless `memo` is False. If
+    the budget is spent, it returns the ratings so far.
     """
     from pinprompt.answers.memo import Memo
     from pinprompt.models.cache import home
@@ -115,7 +118,9 @@ def judge(
     # Server and limits only come from the caller: an untrusted run folder must not decide where the key and the picture
     # are sent.
     chosen = _sections(settings or {})
-    asked = [_read(folder, top) for folder in _folders(runs)]
+    asked = [_read(folder, top) for folder in find_runs(*([runs] if isinstance(runs, str | Path) else runs))]
+    if not asked:
+        raise SettingError("no runs to rate: name run folders, or a folder that contains them")
     client = open_client(model, chosen.remote)
     budget = Budget(chosen.budget)
     limited = _Limited(RemoteJudge(client), budget, 2 * (1 + client.resends))
@@ -126,31 +131,22 @@ def judge(
     stopped = ""
     for place, run in enumerate(asked):
         notes(f"[{place + 1}/{len(asked)}] {run.folder}: {run.found!r}")
-        before, opinions = _costs(judging), []
+        before = _costs(judging)
         try:
-            for opinion in _ask(run, judging):
-                opinions.append(opinion)
+            for prompt, picture in itertools.product(run.prompts, run.pictures):
+                run.opinions.append(Opinion(prompt, picture.path.name, judging.judge(prompt, picture.image)))
         except BudgetSpent as spent:
             stopped = str(spent)
-        if opinions:
+        if run.opinions:
             pairs = [(name, before[name], after) for name, after in _costs(judging).items()]
-            spent_here = {name: None if a is None or b is None else b - a for name, a, b in pairs}
-            judged.append(JudgedRun(run.folder, run.method, run.images, run.found, tuple(opinions)))
-            _keep(judged[-1], limited.name, spent_here)
+            judged.append(run)
+            _keep(run, limited.name, {name: None if a is None or b is None else b - a for name, a, b in pairs})
         if stopped:
             break
     failures = [one.verdict.failure for run in judged for one in run.opinions if one.verdict.rating is None]
     if failures and len(failures) == sum(len(run.opinions) for run in judged):
         raise ModelError(f"no prompt could be rated; the first failure: {failures[0]}")
     return Judgement(limited.name, tuple(judged), _by_method(judged), _costs(judging), stopped)
-
-
-@dataclass(frozen=True)
-class _Asked(InversionRun):
-    """A run to be rated."""
-
-    prompts: tuple[str, ...]
-    pictures: tuple[Picture, ...]
 
 
 class _Limited:
@@ -181,19 +177,9 @@ def _sections(settings: Mapping[str, Any]) -> Recipe:
     return recipes.resolve({"task": {"kind": "inversion"}, **settings})
 
 
-def _folders(runs: Sequence[Path | str]) -> list[Path]:
-    from pinprompt.reports.entries import find_runs
-
-    found = list(dict.fromkeys(path for run in runs for path in find_runs(run) or [Path(run)]))
-    if not found:
-        raise SettingError("no runs to rate: name run folders, or a folder that contains them")
-    return found
-
-
-def _read(folder: Path, top: int) -> _Asked:
+def _read(folder: Path, top: int) -> JudgedRun:
     """Everything that the judge sees of a run; read before the first question, so that a mistake costs nothing."""
     from pinprompt.models.images import load_pictures
-    from pinprompt.run.running import recipe_of, result_of
 
     recipe, result = recipe_of(folder), result_of(folder)
     if recipe.task.kind != "inversion":
@@ -204,13 +190,7 @@ def _read(folder: Path, top: int) -> _Asked:
         raise SettingError(f"{folder} has no prompt to judge; leave it out")
     consent.agree(recipe, folder)  # the folder's pictures are sent to the judge
     pictures = tuple(load_pictures(recipe.task.images))
-    return _Asked(folder, recipe.method, recipe.task.images, result.prompt, prompts, pictures)
-
-
-def _ask(run: _Asked, judging: VisionJudge) -> Iterator[Opinion]:
-    for prompt in run.prompts:
-        for picture in run.pictures:
-            yield Opinion(prompt, picture.path.name, judging.judge(prompt, picture.image))
+    return JudgedRun(folder, recipe.method, recipe.task.images, result.prompt, prompts, pictures)
 
 
 def _costs(judging: VisionJudge) -> dict[str, float | None]:
@@ -235,10 +215,6 @@ def _by_method(judged: Sequence[JudgedRun]) -> dict[str, Summary]:
 
 def _keep(run: JudgedRun, model: str, costs: Mapping[str, float | None]) -> None:
     """Write a run's judgements (those of other models stay, by name) and its report."""
-    from pinprompt.files import write_json
-    from pinprompt.folder.reading import read_run
-    from pinprompt.reports.report import write_report
-
     others = [one for one in read_run(run.folder, events=False).judgements if one.get("model") != model]
     rows = {"model": model, "opinions": [one.data() for one in run.opinions], "costs": dict(costs)}
     write_json(run.folder / FILE, {"judgements": [*others, rows]})

@@ -367,14 +367,12 @@ def remarks(record: RunRecord) -> list[str]:
 
 
 def judges(record: RunRecord) -> list[tuple[str, str]]:
-    """The judges by name."""
     return [
         (text(name, 60), text(value, 300)) for name, value in list(mapping(record.result.get("judges")).items())[:20]
     ]
 
 
 def judgements(record: RunRecord) -> list[Part]:
-    """Ratings of the prompts as captions, by vision model."""
     found = []
     for given in record.judgements[:MAX_EXAMPLES]:
         rows = [
@@ -394,7 +392,6 @@ def judgements(record: RunRecord) -> list[Part]:
 
 
 def rewrites(record: RunRecord) -> Part | None:
-    """Texts before and after rewriting, with the judges' scores."""
     given = sequence(inside(record.result, "tables", "rewrites"))[: 2 * MAX_EXAMPLES]
     rows = [row for row in given if isinstance(row, dict)]
     if not rows:
@@ -415,7 +412,6 @@ def rewrites(record: RunRecord) -> Part | None:
 
 
 def answers(record: RunRecord) -> list[Part] | None:
-    """Free answers beside their references, the worst first."""
     rows = [row for row in sequence(inside(record.result, "tables", "answers")) if isinstance(row, dict)]
     return [
         {

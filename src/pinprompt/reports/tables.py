@@ -267,7 +267,6 @@ _LATEX = {
 
 
 def latex_escaped(value: str) -> str:
-    """Text with LaTeX's special characters escaped."""
     return "".join(_LATEX.get(letter, letter) for letter in _one_line(value))
 
 

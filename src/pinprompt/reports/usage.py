@@ -9,12 +9,14 @@ import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from pinprompt import wording
 from pinprompt.errors import RunError, SettingError, did_you_mean
 from pinprompt.folder.reading import RunRecord, inside, mapping, number, sequence
 from pinprompt.maths.readout import unpack
+from pinprompt.recipe.task_sections import REMOTE
 from pinprompt.run.verdict import reported_split
 from pinprompt.tasks.protocol import ENSEMBLE
 
@@ -69,7 +71,6 @@ class Sent:
         return {"max_tokens": most, "temperature": 0, **({"stop": stop} if stop else {})}
 
     def text_for(self, text: str) -> str:
-        """The exact text that is sent for an input."""
         given = text.strip()
         return self.before + (given.replace('"', "'") if self.quoted else given) + self.after
 
@@ -125,15 +126,15 @@ def sent_of(result: Mapping[str, Any], where: object = "result.json") -> Sent:
 
 def snippets(sent: Sent, text: str) -> dict[str, str]:
     """Code that sends the prompt without pinprompt, by the name of the tool."""
-    found = {"python": _python(sent, text)}
+    found = {"python": _snippet("python", sent, text)}
     known = sent.kind == "causal" or all(len(ids) == 1 for ids in sent.word_ids.values())
     tokens = all("token" in one for one in sequence(sent.readout.get("words")))
     if sent.task == "classification" and sent.source != "remote" and sent.word_ids and known and tokens:
-        found["transformers"] = _labelling(sent, text)
+        found["transformers"] = _snippet("labelling", sent, text)
     if sent.task == "answers" and sent.source != "remote":
-        found["transformers"] = _chatting(sent, text)
+        found["transformers"] = _snippet("chatting", sent, text)
     if sent.kind == "causal":
-        found["openai"] = _openai(sent, text)
+        found["openai"] = _snippet("openai", sent, text)
         found["curl"] = _curl(sent, text)
     return found
 
@@ -187,128 +188,32 @@ def left_out(result: Mapping[str, Any], sent: Sent, tool: str) -> list[str]:
     return found
 
 
-def _constants(sent: Sent) -> list[str]:
-    words = [f"WORDS = {dict(sent.words)!r}", *_readout_constants(sent)] if sent.readout else _word_constants(sent)
-    return [f"BEFORE = {sent.before!r}", f"AFTER = {sent.after!r}", *words]
+@cache
+def _code() -> Any:
+    """The templates of code (templates/snippets): every value becomes a Python literal."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    return Environment(  # nosec B701  # code, not HTML
+        loader=PackageLoader("pinprompt.reports", "templates/snippets"), undefined=StrictUndefined, finalize=repr,
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, autoescape=False,
+    )  # fmt: skip
 
 
-def _word_constants(sent: Sent) -> list[str]:
-    """The label words with their offsets: all that a server's few likeliest words can be read by."""
-    if not sent.words:
-        return []
-    offsets = {label: sent.offsets.get(label, 0.0) for label in sent.words}
-    found = [
-        f"WORDS = {dict(sent.words)!r}  # label: the word that the model says for it",
-        f"OFFSETS = {offsets!r}  # taken from a label's log-probability",
-    ]
-    note = ["# Label words only: the learnt words of `pinprompt predict` are not used here."] if sent.readout else []
-    return [*note, *found]
-
-
-def _readout_constants(sent: Sent) -> list[str]:
-    """The learnt words with their weights."""
-    weights = {one["word"]: one["weights"] for one in sent.readout["words"]}
-    return [
-        f"BIAS = {dict(sent.readout['bias'])!r}",
-        f"OWN = {dict(sent.readout['own'])!r}  # the weights of each label's word, by label",
-        f"LEARNT = {weights!r}  # the weights of learnt words, by label",
-    ]
-
-
-_SCORES = """\
-def scores(label_logs, word_logs):
-    \"\"\"Scores of the labels, from log-probabilities among the label words and of the learnt words.\"\"\"
-    return {label: BIAS[label] + sum(OWN[own][label] * label_logs[own] for own in OWN)
-            + sum(LEARNT[word][label] * word_logs[word] for word in LEARNT) for label in BIAS}"""
-
-
-def _python(sent: Sent, text: str) -> str:
-    given = "text.strip().replace('\"', \"'\")" if sent.quoted else "text.strip()"
-    lines = [*_constants(sent), "", "", "def full_text(text):", f"    return BEFORE + {given} + AFTER", ""]
-    if sent.readout:
-        lines += ["", _SCORES, ""]
-    elif sent.words:
-        lines += [
-            "",
-            "def label(log_probs):",
-            '    """The label, from the log-probability of each label\'s word."""',
-            "    return max(WORDS, key=lambda label: log_probs[label] - OFFSETS[label])",
-            "",
-        ]
-    lines += ["", f"print(full_text({text!r}))"]
-    return "\n".join(lines)
-
-
-def _loading(sent: Sent, auto: str, own: str) -> list[str]:
-    if sent.source in ("alias", "gguf"):
-        return [f"from pinprompt.models.loading import {own}", "", f"model, tokenizer = {own}({sent.model!r}, 'cpu')"]
-    revision = f", revision={sent.revision!r}" if sent.source == "hub" and sent.revision else ""
-    return [
-        f"from transformers import {auto}, AutoTokenizer",
-        "",
-        f"tokenizer = AutoTokenizer.from_pretrained({sent.model!r}{revision})",
-        f"model = {auto}.from_pretrained({sent.model!r}{revision}).eval()",
-    ]
-
-
-_CAUSAL_LOGS = """\
-    start = tokenizer(BEFORE + text.strip() + AFTER)["input_ids"]
-    logs = []
-    for ids in WORD_IDS.values():
-        said = torch.log_softmax(model(torch.tensor([start + ids])).logits[0].float(), dim=-1)
-        logs.append(sum(said[len(start) - 1 + place, token] for place, token in enumerate(ids)))"""
-_MASKED_LOGS = """\
-    ids = tokenizer(BEFORE + text.strip() + AFTER, return_tensors="pt")["input_ids"]
-    place = (ids[0] == tokenizer.mask_token_id).nonzero()[-1 if tokenizer.mask_token in AFTER else 0, 0]
-    logits = model(ids).logits[0, place].float()
-    logs = [logits[ids[0]] for ids in WORD_IDS.values()]"""
-
-
-def _labelling(sent: Sent, text: str) -> str:
-    """Code for the label probabilities of a text."""
-    if sent.kind == "causal":
-        loading, logs = _loading(sent, "AutoModelForCausalLM", "load_causal_lm"), _CAUSAL_LOGS
-    else:
-        loading, logs = _loading(sent, "AutoModelForMaskedLM", "load_masked_lm"), _MASKED_LOGS
-    lines = ["import torch", *loading, *_constants(sent), f"WORD_IDS = {dict(sent.word_ids)!r}"]
-    if sent.readout:
-        tokens = {one["word"]: one["token"] for one in sent.readout["words"]}
-        lines += [f"TOKENS = {tokens!r}", "", "", _SCORES]
-        logs += f"\n    next_word = {'said[len(start) - 1]' if sent.kind == 'causal' else 'logits'}"
-        moved = [
-            "    label_logs = dict(zip(WORD_IDS, torch.log_softmax(torch.stack(logs), dim=0).tolist()))",
-            "    word_logs = {word: float(next_word[token]) for word, token in TOKENS.items()}",
-            "    moved = torch.tensor(list(scores(label_logs, word_logs).values()))",
-        ]
-    else:
-        moved = ["    moved = torch.stack(logs) - torch.tensor([OFFSETS[label] for label in WORD_IDS])"]
-    lines += ["", "", "@torch.inference_mode()", "def probabilities(text):", logs, *moved]
-    lines += ["    return dict(zip(WORD_IDS, torch.softmax(moved, dim=0).tolist()))"]
-    return "\n".join([*lines, "", "", f"print(probabilities({text!r}))"])
+def _snippet(name: str, sent: Sent, text: str) -> str:
+    """Code that sends a text; the templates see the values of `sent` and what follows from them."""
+    words = sequence(sent.readout.get("words"))
+    code: str = _code().get_template(f"{name}.py.j2").render(
+        sent=sent, text=text, model=_model(sent), address=_SERVER, options=sent.options, server=False, masked=False,
+        offsets={label: sent.offsets.get(label, 0.0) for label in sent.words},
+        learnt={one["word"]: one["weights"] for one in words},
+        tokens={one["word"]: one.get("token") for one in words},
+        single=all(len(ids) == 1 for ids in sent.word_ids.values()),
+    )  # fmt: skip
+    return code.rstrip("\n")
 
 
 def _model(sent: Sent) -> str:
-    return sent.model.removeprefix("remote:")
-
-
-def _openai(sent: Sent, text: str) -> str:
-    head = ["from openai import OpenAI", "", f"client = OpenAI(base_url={_SERVER!r})  # your server"]
-    options = ", ".join(f"{name}={value!r}" for name, value in sent.options.items())
-    if sent.messages:
-        call = ["answer = client.chat.completions.create(", f"    model={_model(sent)!r},"]
-        call += [f"    messages={sent.messages_for(text)!r},", f"    {options},", ")"]
-        return "\n".join([*head, *call, "print(answer.choices[0].message.content)"])
-    call = ["answer = client.completions.create("]
-    call += [f"    model={_model(sent)!r}, prompt={sent.text_for(text)!r}, {options}, logprobs=5", ")"]
-    said = ["print(answer.choices[0].text, answer.choices[0].logprobs)"]
-    if sent.words and all(len(ids) == 1 for ids in sent.word_ids.values()):
-        said = [
-            "tops = answer.choices[0].logprobs.top_logprobs[0]",
-            "likely = {token.strip(): value for token, value in tops.items()}",
-            "least = min(likely.values())  # for a word that is not among the likeliest",
-            "print(max(WORDS, key=lambda label: likely.get(WORDS[label], least) - OFFSETS[label]))",
-        ]
-    return "\n".join([*head, *call, *_word_constants(sent), *said])
+    return sent.model.removeprefix(REMOTE)
 
 
 def _curl(sent: Sent, text: str) -> str:
@@ -327,35 +232,9 @@ def _request(sent: Sent, text: str | None = None) -> dict[str, Any]:
 
 
 def _plain(sent: Sent) -> dict[str, Any]:
-    """Everything, for your own tools."""
     names = ("before", "after", "messages", "words", "offsets", "readout", "ensemble", "model", "revision", "kind")
     parts = {name: getattr(sent, name) for name in names}
     return {"task": sent.task, "prompt": sent.prompt, "text": sent.open_text, **parts}
-
-
-def _chatting(sent: Sent, text: str) -> str:
-    """Code for the answer of a local chat model."""
-    lines = [*_loading(sent, "AutoModelForCausalLM", "load_causal_lm"), "", ""]
-    reading = [
-        f"    messages = {sent.messages!r}",
-        f'    messages = [{{**one, "content": one["content"].replace({TEXT!r}, text)}} for one in messages]',
-        "    ids = tokenizer.apply_chat_template(",
-        '        messages, add_generation_prompt=True, return_dict=True, return_tensors="pt"',
-        "    )",
-    ]
-    if not sent.messages:
-        reading = [f'    ids = tokenizer({sent.before!r} + text.strip() + {sent.after!r}, return_tensors="pt")']
-    kept = "" if sent.messages else '.split("\\n")[0].strip()'
-    lines += [
-        "def answer(text):",
-        *reading,
-        f"    said = model.generate(**ids, max_new_tokens={sent.options['max_tokens']}, do_sample=False)[0]",
-        f'    return tokenizer.decode(said[ids["input_ids"].shape[1] :], skip_special_tokens=True).strip(){kept}',
-        "",
-        "",
-        f"print(answer({text!r}))",
-    ]
-    return "\n".join(lines)
 
 
 ASSERTS = {"exact": "equals", "contains": "icontains", "number": "icontains", "json": "is-json"}

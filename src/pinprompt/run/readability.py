@@ -7,19 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from pinprompt.english import dictionary_words, words
-
-
-class Tokenizer(Protocol):
-    """The tokenizer methods used here; tokenizers of transformers have them."""
-
-    def encode(self, text: str, add_special_tokens: bool = ...) -> Any:
-        """The ids of a text."""
-
-    def decode(self, ids: Any) -> Any:
-        """The text of ids."""
 
 
 def repeated_tokens(tokens: Sequence[Hashable]) -> int:
@@ -27,7 +17,7 @@ def repeated_tokens(tokens: Sequence[Hashable]) -> int:
     return len(tokens) - len(set(tokens))
 
 
-def is_stable(ids: Sequence[int], tokenizer: Tokenizer) -> bool:
+def is_stable(ids: Sequence[int], tokenizer: Any) -> bool:
     """Whether the prompt's text is tokenised back into the same ids."""
     given = [int(one) for one in ids]
     again = tokenizer.encode(str(tokenizer.decode(given)), add_special_tokens=False)
@@ -35,7 +25,7 @@ def is_stable(ids: Sequence[int], tokenizer: Tokenizer) -> bool:
 
 
 def readability(
-    text: str, *, ids: Sequence[int] = (), tokenizer: Tokenizer | None = None,
+    text: str, *, ids: Sequence[int] = (), tokenizer: Any = None,
     fluency: Mapping[str, float] | None = None,
 ) -> dict[str, float | int | bool]:  # fmt: skip
     """The `readability` entry of `result.json`, without unknown parts.

@@ -328,7 +328,6 @@ def _finished(recipe: Recipe, record: RunFolder, notes: Callable[[str], None], r
 
 
 def _unreported(folder: Path) -> bool:
-    """Whether a run ended without its report."""
     try:
         return read_run(folder, events=False).result.get("reported") is False
     except RunError:
@@ -532,7 +531,6 @@ def _evaluate(
 
 
 def _compared(prompt: Prompt, evaluations: Mapping[str, Evaluation]) -> dict[str, Any]:
-    """A hand-written prompt as in result.json."""
     facts = {split: one.facts() for split, one in evaluations.items()}
     return {"prompt": prompt.text, **facts, **readout_in(next(iter(evaluations.values())))}
 

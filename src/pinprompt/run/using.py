@@ -198,7 +198,6 @@ def _likeliest(chances: Mapping[str, float]) -> str:
 
 
 def _mean(chances: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean probability of each label."""
     return {label: sum(one[label] for one in chances) / len(chances) for label in chances[0]}
 
 
@@ -359,7 +358,6 @@ def readout_of(run: Path | str) -> Readout | None:
 
 
 def words_of(members: Sequence[Member]) -> tuple[str, ...]:
-    """The words of all readouts."""
     return tuple(dict.fromkeys(word for one in members if one.readout is not None for word in one.readout.words))
 
 

@@ -140,7 +140,6 @@ def describe_lines(path: Path) -> dict[str, Any]:
 
 
 def describe_picture(path: Path) -> dict[str, Any]:
-    """A picture's size, or why it cannot be used."""
     from pinprompt.models.images import load_picture
 
     try:
@@ -263,7 +262,6 @@ def search_command(root: Path, form: Mapping[str, Any]) -> SearchCommand:
 
 
 def resumption(root: Path, folder: Path, form: Mapping[str, Any]) -> SearchCommand:
-    """Resume a run, with a larger budget if given."""
     recipe = shown(folder / "recipe.toml")
     arguments = ("tune", recipe, "--out", shown(folder), "--resume", *_limits(form))
     return SearchCommand(arguments, folder, folder.name)
@@ -302,7 +300,6 @@ def defaults() -> dict[str, dict[str, Any]]:
 
 
 def constraints(form: Mapping[str, Any]) -> list[str]:
-    """The settings of the constraints."""
     found = []
     for name in ("banned", "required"):
         given = words(str(form.get(name) or "").replace("\n", ",").split(","))

@@ -44,11 +44,9 @@ class Job:
 
     @property
     def over(self) -> bool:
-        """Whether it has ended."""
         return self.state in ("finished", "stopped", "failed", "withdrawn")
 
     def data(self) -> dict[str, Any]:
-        """As JSON values for the page."""
         search = {"title": self.search.title, "command": self.search.command}
         kept = {name: getattr(self, name) for name in ("number", "run", "state", "message", "doing")}
         return kept | search
@@ -66,7 +64,6 @@ class Jobs:
         self._changed = asyncio.Event()
 
     def add(self, search: SearchCommand) -> Job:
-        """Queue a search."""
         run = search.folder.relative_to(self.root).as_posix()
         if any(job.run == run and not job.over for job in self.all):
             raise Refused(409, "That run is already running or queued.")
@@ -78,7 +75,6 @@ class Jobs:
         return job
 
     def of(self, run: str) -> Job | None:
-        """The latest job of a run."""
         return next((job for job in reversed(self.all) if job.run == run), None)
 
     def stop(self, run: str) -> Job:

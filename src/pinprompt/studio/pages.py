@@ -174,7 +174,6 @@ def _best_so_far(best: Sequence[Any]) -> dict[str, Any] | None:
 
 
 def try_page(run_list: RunList, root: str, run: str) -> str:
-    """The page to try a run's prompts."""
     folder = run_list.path(run)
     record = _record(folder)
     prompts = [("found", record.result.get("prompt"))]

@@ -10,7 +10,6 @@ import math
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,12 +22,12 @@ from pinprompt.files import is_held, object_of, opener
 from pinprompt.folder.reading import MARKS, RunRecord, inside, mapping, number, read_json, read_text, sequence
 from pinprompt.maths import labels, readout
 from pinprompt.reports import report_parts
+from pinprompt.reports.entries import DEPTH, walk_runs
 from pinprompt.run.verdict import judge_result, reported_split
 from pinprompt.studio.guard import Refused
 from pinprompt.values import Answers
 from pinprompt.wording import by_role, metric, plain, shown_prompt, text, title, where
 
-DEPTH = 4
 MAX_CARDS = 5000
 TAIL = 64 * 1024
 SETTING = re.compile(r'^(\w+) = "((?:[^"\\]|\\.)*)"$', re.MULTILINE)
@@ -83,7 +82,8 @@ class RunList:
 
     def places(self) -> list[Place]:
         """All run folders, the latest first; links are not followed."""
-        return sorted(self._walk(self.root, "", 0), key=lambda place: (-place.when, place.id))
+        found = [Place(path.relative_to(self.root).as_posix(), path, when) for path, when in walk_runs(self.root)]
+        return sorted((one for one in found if "\\" not in one.id), key=lambda place: (-place.when, place.id))
 
     def path(self, run: str) -> Path:
         """The folder of a run by its id; anything not below the root is an error."""
@@ -127,25 +127,6 @@ class RunList:
         while len(self._cards) > MAX_CARDS:
             self._cards.popitem(last=False)
         return card
-
-    def _walk(self, folder: Path, name: str, depth: int) -> Iterator[Place]:
-        below: list[os.DirEntry[str]] = []
-        when = 0.0
-        try:
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    if entry.name in MARKS and entry.is_file(follow_symlinks=False):
-                        when = max(when, entry.stat(follow_symlinks=False).st_mtime)
-                    elif entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
-                        below.append(entry)
-        except OSError:
-            return
-        if when:
-            yield Place(name or ".", folder, when)
-        elif depth < DEPTH:
-            for entry in below:
-                if "\\" not in entry.name:
-                    yield from self._walk(Path(entry.path), f"{name}/{entry.name}" if name else entry.name, depth + 1)
 
 
 def _opened(path: Path) -> BinaryIO | None:
@@ -330,7 +311,6 @@ class Column:
     """When it last changed, by the matrix's counter."""
 
     def data(self, at: int) -> dict[str, Any]:
-        """As JSON values for the page."""
         shown = {"prompt": by_role(self.prompt), "score": self.score, "accuracy": self.accuracy, "cells": self.cells}
         return {"at": at, **shown}
 
@@ -371,7 +351,6 @@ class ScoredPrompts:
         self._start_again()
 
     def best(self, most: int = BEST) -> list[Column]:
-        """The prompts with the highest scores, best first."""
         known = [(score, column) for column in self.columns if (score := column.score) is not None]
         return [column for _, column in sorted(known, key=lambda pair: -pair[0])[:most]]
 
@@ -411,7 +390,6 @@ class ScoredPrompts:
         column.changed = self.clock
 
     def _fill(self, column: Column) -> None:
-        """Compute what a column shows from its answers."""
         rows, known = self.rows, column.answers
         if not rows.labels:
             plain_values = [plain_value(content) for content in known.contents]
@@ -475,7 +453,6 @@ class Library:
     _scored: OrderedDict[Path, ScoredPrompts] = field(default_factory=OrderedDict)
 
     def prompts_of(self, folder: Path) -> ScoredPrompts:
-        """The scored prompts of a run, up to date."""
         scored = self._scored.pop(folder, None) or ScoredPrompts(folder)
         self._scored[folder] = scored
         while len(self._scored) > FOLLOWED:

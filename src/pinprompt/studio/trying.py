@@ -144,7 +144,6 @@ class TriedRun:
         self._evaluator: Evaluator | None = None
 
     def answer(self, question: dict[str, Any]) -> dict[str, Any]:
-        """One question: predict, score, rewrite or picture."""
         prompts = [str(one) for one in question.get("prompts", [])][:MOST_PROMPTS]
         asked = str(question.get("text", ""))
         kind = question.get("do")
@@ -189,7 +188,6 @@ class TriedRun:
 
     @property
     def task(self) -> Any:
-        """The run's task."""
         return self.evaluator.task
 
     def predict(self, prompts: list[str], text: str) -> dict[str, Any]:

@@ -56,7 +56,6 @@ class Studio:
 
     @property
     def address(self) -> str:
-        """The first part of every path."""
         return "/" + self.token
 
     def job(self, run: str) -> dict[str, Any] | None:

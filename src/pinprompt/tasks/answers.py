@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -21,10 +21,11 @@ from pinprompt.errors import SettingError
 from pinprompt.maths.bootstrap import interval_of_mean
 from pinprompt.models.chat import ChatModel, Messages, Reply
 from pinprompt.models.wheels import ALIASES
-from pinprompt.recipe.task_sections import AnswerSettings, RemoteSettings
-from pinprompt.remote.client import is_remote, open_client
+from pinprompt.recipe.task_sections import REMOTE, AnswerSettings, RemoteSettings, is_remote
+from pinprompt.remote.client import open_client
 from pinprompt.tasks.answer_data import AnswerData, Asked, answer_data, copied
 from pinprompt.tasks.metrics import Metric, Value, metric_of, numbers
+from pinprompt.tasks.prompts import shipped
 from pinprompt.tasks.protocol import SPLITS, Draft, Shown, TaskInfo
 from pinprompt.values import Answers, Draw, Evaluation, Floats, Prompt, Row, derive
 
@@ -41,30 +42,6 @@ WRONG_SHOWN = 3
 """Wrong answers that the proposer sees of a prompt."""
 ROUND = 4
 """Instructions that are proposed at a time."""
-DRAFTS = (
-    "Reply with the {target} only.",
-    "Give the {target} of the text. Reply with nothing else.",
-    "Read the text and reply with its {target}, without any other words.",
-    "What is the {target}? Answer with the {target} only, exactly as it should be written.",
-    "You are a careful assistant. Find the {target} and reply with it alone, without an explanation.",
-    "Your answer must be the {target} and nothing more: no sentence, no quotes, no explanation.",
-    "{text}\n\nWhat is the {target}? Reply with the {target} only.",
-    "Reply with the {target} of this text only: {text}",
-    "{text}\nThe {target} is:",
-    "Text: {text}\n{Target}:",
-)
-"""Common instructions, with the name of what is asked for; before the input, or around it. A local model completes
-those that end with a colon after the input as plain text.
-"""
-PROPOSE = (
-    "A language model was given this instruction:\n{prompt}\n\nThen it read inputs and answered. {wrong}\n\nWrite a "
-    "better instruction for the model, of one to three sentences. It must work for any input, so do not mention the "
-    "inputs above. Reply with the instruction only."
-)
-RATE = (
-    "{rubric}\n\nInput: {input}\n\nReference: {target}\n\nAnswer: {answer}\n\nReply with one number from 1 (bad) to 5 "
-    "(good) and nothing else."
-)
 
 
 class AnswerTask(Shown):
@@ -220,7 +197,6 @@ class AnswerTask(Shown):
         return [found[place] for place in range(len(chats))]
 
     def messages(self, prompt: str, text: str) -> Messages:
-        """The chat for a prompt and an input."""
         prompt = prompt.strip()
         if TEXT in prompt:
             return [{"role": "user", "content": prompt.replace(TEXT, text)}]
@@ -273,9 +249,8 @@ class AnswerTask(Shown):
     def drafts(self) -> list[Draft]:
         """The user's own instructions, or one made of the column's name; and common ones."""
         target = re.sub(r"[\s_\-]+", " ", self.settings.target_column).strip() or "answer"
-        common = [
-            one.replace("{target}", target).replace("{Target}", target[:1].upper() + target[1:]) for one in DRAFTS
-        ]
+        names = {"{target}": target, "{Target}": target[:1].upper() + target[1:]}
+        common = [_filled(one, names) for one in shipped("answers")["drafts"]]
         own = self.settings.prompts or (f"What is the {target}?",)
         name = "manual" if self.settings.prompts else "default"
         named = [Draft(text, f"{name} {place}" if place > 1 else name) for place, text in enumerate(own, 1)]
@@ -284,12 +259,10 @@ class AnswerTask(Shown):
 
     @property
     def most_proposals(self) -> int:
-        """The calls of all proposals of a search."""
         return self.settings.proposals
 
     @property
     def proposal_calls(self) -> int:
-        """The calls of the next proposals; 0 once all were made."""
         return min(ROUND, self.settings.proposals - self._proposed)
 
     def proposals(self, best: Sequence[tuple[Prompt, Answers]], seed: int) -> list[str]:
@@ -328,7 +301,7 @@ class AnswerTask(Shown):
         ][:WRONG_SHOWN]
         said = "These answers were wrong:\n\n" + "\n\n".join(wrong) if wrong else "All of its answers were right."
         shown = prompt.text.partition(EXAMPLES)[0].replace(TEXT, "[input]")
-        return [{"role": "user", "content": PROPOSE.format(prompt=shown, wrong=said)}]
+        return [{"role": "user", "content": shipped("answers")["propose"].format(prompt=shown, wrong=said)}]
 
     def sent(self, prompt: Prompt, evaluation: Evaluation | None) -> dict[str, Any]:
         """The chat with {text} in the place of the input, and the model."""
@@ -338,7 +311,7 @@ class AnswerTask(Shown):
             messages, (before, _, after) = [], prompt.text.strip().partition(TEXT)
         source = "remote" if self.billed is not None else "alias" if name in ALIASES else "hub"
         return {
-            "before": before, "after": after, "messages": messages, "model": name.removeprefix("remote:"),
+            "before": before, "after": after, "messages": messages, "model": name.removeprefix(REMOTE),
             "kind": "causal", "source": source, "metric": self.settings.metric,
             "max_tokens": self.settings.max_new_tokens,
         }  # fmt: skip
@@ -352,11 +325,9 @@ class AnswerTask(Shown):
     # Costs.
 
     def most_tokens(self, prompt: Prompt, rows: Sequence[int], report: bool = False) -> tuple[int, int]:
-        """The maximum tokens in and out of a prompt on these rows, if they are billed."""
         return self._counted("most_tokens", prompt, rows, self.settings.max_new_tokens)
 
     def likely_tokens(self, prompt: Prompt, rows: Sequence[int], report: bool = False) -> tuple[int, int]:
-        """The expected tokens in and out of a prompt on these rows, if they are billed."""
         return self._counted("likely_tokens", prompt, rows, 8)
 
     def _counted(self, how: str, prompt: Prompt, rows: Sequence[int], answer: int) -> tuple[int, int]:
@@ -370,7 +341,6 @@ class AnswerTask(Shown):
         return sum(one for one, _ in counted), sum(one for _, one in counted)
 
     def attach(self, meter: Requests) -> bool:
-        """Report every request to the server to a meter."""
         if self._server is None:
             return False
         self._server.client.attach(meter)
@@ -379,7 +349,6 @@ class AnswerTask(Shown):
     # New inputs.
 
     def answer(self, prompt: Prompt, texts: Sequence[str]) -> list[Reply]:
-        """The model's answer to each text."""
         return self._replies(
             [self.messages(prompt.text, text) for text in texts], [self._completes(prompt.text)] * len(texts)
         )
@@ -403,8 +372,12 @@ def instruction_in(text: str) -> str:
 
 def _question(rubric: str, row: Asked, answer: str) -> Messages:
     parts = {"{rubric}": rubric, "{input}": row.input, "{target}": row.target or "none", "{answer}": answer}
-    text = "".join(parts.get(part, part) for part in re.split(r"(\{\w+\})", RATE))
-    return [{"role": "user", "content": text}]
+    return [{"role": "user", "content": _filled(shipped("answers")["rate"], parts)}]
+
+
+def _filled(frame: str, parts: Mapping[str, str]) -> str:
+    """A frame with its fields in braces replaced by texts, which may have braces of their own."""
+    return "".join(parts.get(part, part) for part in re.split(r"(\{\w+\})", frame))
 
 
 def _key(row: Asked) -> str:

@@ -246,7 +246,6 @@ class ClassificationTask(Shown):
         return found
 
     def confusion(self, answers: Answers, rows: Sequence[int], fit: Sequence[int] = ()) -> Ints:
-        """Counts [true, predicted]."""
         chances, targets = self.probabilities(answers, rows, fit), self._targets[list(rows)]
         return maths.confusion(targets, maths.predictions(chances, targets), len(self.labels))
 
@@ -351,7 +350,6 @@ class ClassificationTask(Shown):
         return learnt.readout, chances, len(fit)
 
     def without_prompt(self) -> dict[str, Any]:
-        """A regression on embeddings of the texts."""
         name = self.settings.embeddings
         if name is None:
             return {}
@@ -554,7 +552,6 @@ class ClassificationTask(Shown):
         return int(self.model.encoder.window - min(longest, self.model.encoder.window // 2))
 
     def label_words(self) -> tuple[str, ...]:
-        """The label words."""
         return tuple(self.data.words.values())
 
     def sent(self, prompt: Prompt, evaluation: Evaluation | None) -> dict[str, Any]:
@@ -562,17 +559,14 @@ class ClassificationTask(Shown):
         return label_models.sent(self, prompt, evaluation)
 
     def shown_rows(self) -> dict[str, Any]:
-        """The examples, for the studio's matrix."""
         return label_models.shown_rows(self)
 
     # Costs.
 
     def most_tokens(self, prompt: Prompt, rows: Sequence[int], report: bool = False) -> tuple[int, int]:
-        """The maximum tokens in and out of a prompt on these rows, if they are billed."""
         return (0, 0) if self._server is None else self._counted(self._server.most_tokens, prompt, rows)
 
     def likely_tokens(self, prompt: Prompt, rows: Sequence[int], report: bool = False) -> tuple[int, int]:
-        """The expected tokens in and out of a prompt on these rows, if they are billed."""
         return (0, 0) if self._server is None else self._counted(self._server.likely_tokens, prompt, rows)
 
     def _counted(
@@ -581,7 +575,6 @@ class ClassificationTask(Shown):
         return count(self.framed(prompt.text)[0], self.inputs(tuple(rows)))
 
     def attach(self, meter: Requests) -> bool:
-        """Report every request to the server to a meter."""
         if self._server is None:
             return False
         self._server.client.attach(meter)
@@ -605,7 +598,6 @@ class ClassificationTask(Shown):
         return self._inputs[rows]
 
     def targets(self, rows: Sequence[int]) -> Ints:
-        """The class number of every row."""
         return self._targets[list(rows)]
 
     def framed(self, prompt: str) -> tuple[Frame, Template]:

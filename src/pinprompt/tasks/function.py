@@ -114,11 +114,9 @@ class FunctionTask:
         )
 
     def context(self) -> str:
-        """The context that was given."""
         return self._context
 
     def drafts(self) -> list[Draft]:
-        """The hand-written prompts that were given."""
         return list(self._drafts)
 
     def _one(self, text: str, *row: Any) -> float | str:

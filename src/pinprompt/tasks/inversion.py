@@ -16,48 +16,17 @@ from pinprompt.errors import SettingError
 from pinprompt.models.clip import EMOJI_CLIP, Clip, load_clip
 from pinprompt.models.images import Picture, data_uri, framed, load_pictures, looks_photographed
 from pinprompt.recipe.task_sections import InversionSettings
+from pinprompt.tasks.prompts import shipped
 from pinprompt.tasks.protocol import Draft, Shown, TaskInfo
 from pinprompt.values import Answers, Draw, Evaluation, Floats, Prompt, Row
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# After "A picture of" a language model writes a sentence with few visual words; after descriptions of several kinds of
-# pictures it writes similar descriptions.
 AGREEING, RECOGNISED = 5, 1.03
 """Of the 5 nearest words, the largest cosine plus their mean cosine with each other where a picture counts as known.
 
 Of the 43 drawings of recipes/small/noto, 27 of the 30 whose name is among these words reach it, and 10 of 13 others."""
-CONTEXTS = {
-    "caption": """\
-A picture and its caption: A red apple on a plate
-A picture and its caption: The doctor in a white coat
-A picture and its caption: A big house in the city
-A picture and its caption: Happy face with a big smile
-A picture and its caption: A wild lion in the grass
-A picture and its caption: Music from an old piano
-A picture and its caption: An arrow that points up
-A picture and its caption:""",
-    "tags": """\
-A picture in tags: apple, fruit, red, food
-A picture in tags: doctor, person, job, woman
-A picture in tags: house, building, city, travel
-A picture in tags: smile, face, emotion, joy
-A picture in tags: lion, animal, nature, wild
-A picture in tags: piano, music, object, play
-A picture in tags: arrow, sign, symbol, up
-A picture in tags:""",
-    "words": """\
-A picture in words: apple fruit red food
-A picture in words: doctor person job woman
-A picture in words: house building city travel
-A picture in words: smile face emotion joy
-A picture in words: lion animal nature wild
-A picture in words: piano music object play
-A picture in words: arrow sign symbol up
-A picture in words:""",
-}
-"""The writer's context, by style."""
 LEAST = -1.0
 """The score of a prompt that cannot be scored: the lowest cosine."""
 
@@ -120,7 +89,6 @@ class InversionTask(Shown):
         ]
 
     def values(self, answers: Answers, rows: Sequence[int], fit: Sequence[int] = ()) -> Floats:
-        """The cosine with the target."""
         return np.asarray(answers.on(rows), dtype=np.float64)[:, 0]
 
     def metrics(self, answers: Answers, rows: Sequence[int], fit: Sequence[int] = (), seed: int = 0) -> Evaluation:
@@ -141,7 +109,6 @@ class InversionTask(Shown):
         return Evaluation("train", metrics, rows=len(self.pictures), tables=tables)
 
     def similarities(self, texts: Sequence[str]) -> list[float]:
-        """Cosines of texts with the target."""
         return [cosines[0] for cosines in self._cosines(texts)]
 
     def image_similarities(self, images: Sequence[Image]) -> list[float]:
@@ -155,10 +122,9 @@ class InversionTask(Shown):
 
     def context(self) -> str:
         """A context after which a description of a picture in the chosen style is likely."""
-        return CONTEXTS[self.settings.style]
+        return str(shipped("inversion")[self.settings.style])
 
     def drafts(self) -> list[Draft]:
-        """The user's own prompt, if there is one."""
         return [Draft(self.settings.manual, "manual")] if self.settings.manual else []
 
     def exhibits(self) -> dict[str, Any]:
@@ -191,7 +157,6 @@ class InversionTask(Shown):
         return dict(zip(words, (vectors @ self.target).tolist(), strict=True)) if words else {}
 
     def differentiable(self) -> VectorView:
-        """The differentiable view, for white-box methods such as PEZ."""
         return VectorView(self)
 
 

@@ -12,8 +12,8 @@ import numpy as np
 from pinprompt.data.examples import Example
 from pinprompt.errors import ModelError
 from pinprompt.models.wheels import ALIASES
-from pinprompt.recipe.task_sections import ClassificationSettings, ModelSettings, RemoteSettings
-from pinprompt.remote.client import is_remote, open_client
+from pinprompt.recipe.task_sections import ClassificationSettings, ModelSettings, RemoteSettings, is_remote
+from pinprompt.remote.client import open_client
 from pinprompt.remote.labels import RemoteClassifier
 from pinprompt.tasks import labelled_data, prompts
 from pinprompt.tasks.labelled_data import LabelledData
@@ -64,7 +64,6 @@ def open_label_model(
 def manual_of(
     settings: ClassificationSettings, data: LabelledData, template: Template, kind: str
 ) -> tuple[str, Template]:
-    """The hand-written prompt of a task, with its template."""
     own = settings.manual
     if own is None and data.card is None:
         own = labelled_data.fitting_prompt(list(data.words.values()), settings.label_column, data.language)
@@ -137,7 +136,6 @@ def _openings(model: Any, rows: Sequence[Example]) -> Any:
 def _open_model(
     settings: ClassificationSettings, data: LabelledData, device: str, models: ModelSettings
 ) -> tuple[Any, Template, str]:
-    """A local task model, with its template and revision."""
     from pinprompt.models import loading, sources
 
     kind = sources.kind_of(settings.model)
@@ -243,7 +241,6 @@ def examples(
 
 
 def displayed(task: ClassificationTask) -> list[str]:
-    """The labels for display."""
     return [_display(task, label) for label in task.labels]
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import random
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -261,32 +263,12 @@ def _check_known(examples: Sequence[Example], labels: Sequence[str], path: objec
             )
 
 
-STARS = {
-    "1": ("terrible", "awful"), "2": ("bad", "poor"), "3": ("okay", "average"), "4": ("good", "nice"),
-    "5": ("great", "excellent"),
-}  # fmt: skip
-_SHORT = {
-    "pos": "positive", "neg": "negative", "neu": "neutral", "sci": "science", "tech": "technology", "biz": "business",
-    "sport": "sports",
-}  # fmt: skip
-_FILLERS = frozenset((
-    "a", "an", "and", "or", "of", "the", "for", "to", "in", "on", "with", "other", "misc", "not", "no", "is", "label",
-    "class", "category", "type", "issue", "issues", "problem", "problems", "question", "questions", "request",
-    "requests", "inquiry", "und", "oder", "der", "die", "das", "von", "et", "ou", "de", "la", "le", "les", "des", "du",
-    "el", "los", "las", "del", "con", "per", "il",
-))  # fmt: skip
+_WORDS: dict[str, Any] = tomllib.loads((Path(__file__).parent / "label_words.toml").read_text("utf-8"))
+STARS = {stars: tuple(words) for stars, words in _WORDS["stars"].items()}
+FEELINGS = frozenset(_WORDS["feelings"]).union(
+    *((*known.positive, *known.negative, *known.neutral) for known in LANGUAGES.values())
+)
 _MAX_WORDS = 4
-
-FEELINGS = frozenset(
-    word for known in LANGUAGES.values() for word in (*known.positive, *known.negative, *known.neutral)
-) | frozenset((
-    "awful", "poor", "average", "nice", "excellent", "amazing", "wonderful", "horrible", "fine", "happy", "sad",
-    "angry", "boring", "funny",
-))  # fmt: skip
-ANSWERS = frozenset(("yes", "no", "true", "false", "maybe"))
-_NAMELESS = frozenset((
-    "label", "labels", "class", "classes", "target", "y", "category", "gold", "value", "tag", "answer", "output",
-))  # fmt: skip
 
 
 def proposed(labels: Sequence[str], language: str = "en") -> dict[str, tuple[str, ...]]:
@@ -317,11 +299,11 @@ def _words(label: str, language: str) -> tuple[str, ...]:
         return ()
     lower = [part.lower() for part in parts]
     if len(lower) == 1:
-        name = _SHORT.get(lower[0], lower[0])
+        name = _WORDS["short"].get(lower[0], lower[0])
         known = LANGUAGES.get(language, LANGUAGES["en"])
         opinions = {"positive": known.positive, "negative": known.negative, "neutral": known.neutral}
         return opinions.get(name, (name, parts[0]) if parts[0] != name and parts[0].lower() == name else (name,))
-    telling = [part for part in lower if part not in _FILLERS and len(part) > 2]
+    telling = [part for part in lower if part not in _WORDS["fillers"] and len(part) > 2]
     if "." in label or "/" in label:
         telling.reverse()  # from general to specific: the last part is the most informative
     whole = [" ".join(lower)] if len(lower) <= 3 else []
@@ -368,9 +350,9 @@ def fitting_prompt(words: Sequence[str], label_column: str, language: str = "en"
         return known.opinion
     if known is not LANGUAGES["en"]:
         return known.topic
-    if lower <= ANSWERS:
+    if lower <= set(_WORDS["answers"]):
         return "The answer is"
     name = re.sub(r"[\s_\-]+", " ", label_column).strip()
-    if name.replace(" ", "").isalpha() and len(name) > 2 and name.lower() not in _NAMELESS:
+    if name.replace(" ", "").isalpha() and len(name) > 2 and name.lower() not in _WORDS["nameless"]:
         return f"{name[:1].upper()}{name[1:]}:"
     return known.topic

@@ -22,7 +22,7 @@ NEEDS_TARGET = ("exact", "contains", "number", "json")
 QUOTES = "\"'`*\u201c\u201d\u2018\u2019"
 """What may stand around an answer without being part of it."""
 SECONDS = 1.0
-"""Maximum time for one pattern on one answer: some patterns would take for ever."""
+"""Maximum time for one pattern on one answer: some patterns would take forever."""
 _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _FENCE = re.compile(r"```(?:json)?\s*(.*?)```", re.DOTALL)
 

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import random
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 from pinprompt.data.datasets import CAUSAL, MASKED, DatasetCard
 from pinprompt.data.examples import Example
@@ -152,6 +156,13 @@ def _ending_bare(template: Template) -> Template:
     if name or literal == bare:
         return template
     return Template(template.source, (*template.parts[:-1], *([("", bare)] if bare else [])))
+
+
+@cache
+def shipped(kind: str) -> dict[str, Any]:
+    """The hand-written prompts for tasks of a kind (drafts.toml beside this file)."""
+    found: dict[str, Any] = tomllib.loads((Path(__file__).parent / "drafts.toml").read_text("utf-8"))[kind]
+    return found
 
 
 PER_CLASS = 2

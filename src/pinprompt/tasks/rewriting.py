@@ -20,11 +20,10 @@ from pinprompt.judges.frozen import (
     Alignment,
     BertScore,
     Classifier,
-    ContentJudge,
     Encoder,
-    FluencyJudge,
     LanguageModel,
     PerplexityFluency,
+    TokenMatching,
     baseline_of,
 )
 from pinprompt.judges.style import (
@@ -41,8 +40,8 @@ from pinprompt.judges.style import (
 from pinprompt.models.generator import Generator, Request
 from pinprompt.models.loading import load_causal_lm, load_encoder, load_sequence_classifier
 from pinprompt.models.sources import resolve
-from pinprompt.recipe.task_sections import RemoteSettings, StyleTransferSettings, model_and_part
-from pinprompt.remote.client import is_remote, open_client
+from pinprompt.recipe.task_sections import RemoteSettings, StyleTransferSettings, is_remote, model_and_part
+from pinprompt.remote.client import open_client
 from pinprompt.remote.generator import RemoteGenerator
 from pinprompt.tasks.style_data import TRAINED, StyleData
 from pinprompt.values import derive
@@ -62,7 +61,7 @@ class Rewriter:
     """A model that rewrites texts, and the judges that rank its outputs."""
 
     generator: Generator
-    content: ContentJudge
+    content: TokenMatching
     style: StyleJudge
     samples: int
     reward: Literal["mean", "gain"] = "mean"
@@ -139,8 +138,8 @@ CALIBRATION = 100
 class StyleJudges:
     """The judges of one run, and their names for the report."""
 
-    content: ContentJudge
-    reference: ContentJudge
+    content: TokenMatching
+    reference: TokenMatching
     """BERTScore, for outputs against human rewrites."""
     style: StyleJudge
     test_style: StyleJudge
@@ -148,10 +147,10 @@ class StyleJudges:
     texts: list[str]
     """Human texts in the target style, to calibrate fluency on."""
     acceptability: Acceptability | None = None
-    _fluency: FluencyJudge | None = field(default=None, init=False, repr=False)
+    _fluency: Acceptability | PerplexityFluency | None = field(default=None, init=False, repr=False)
 
     @property
-    def fluency(self) -> FluencyJudge:
+    def fluency(self) -> Acceptability | PerplexityFluency:
         """Created on first use: the search does not need it."""
         if self._fluency is None:
             self._fluency = self.acceptability or PerplexityFluency.calibrated(self.lm, self.texts)
@@ -214,15 +213,13 @@ def build_judges(
 def keep_judges(judges: StyleJudges) -> dict[str, Any]:
     """The content judge and the report's style judge as JSON values, for `kept_content` and `kept_style`."""
     style = judges.test_style
-    reference = judges.reference
     return {
-        "baseline": reference.baseline if isinstance(reference, BertScore) else 0.0,
+        "baseline": judges.reference.baseline,
         "style": {"label": style.label} if isinstance(style, NamedStyle) else trained_values(style),
     }
 
 
-def kept_content(settings: StyleTransferSettings, kept: Mapping[str, Any], device: str) -> ContentJudge:
-    """The content judge of a finished run."""
+def kept_content(settings: StyleTransferSettings, kept: Mapping[str, Any], device: str) -> TokenMatching:
     encoder = _encoder(settings, device)
     if settings.content == "alignment":
         return Alignment(encoder)

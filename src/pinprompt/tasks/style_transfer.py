@@ -21,8 +21,8 @@ from pinprompt.judges.frozen import LanguageModel
 from pinprompt.models.generator import Generator, Request
 from pinprompt.models.loading import load_causal_lm
 from pinprompt.models.sources import resolve
-from pinprompt.recipe.task_sections import RemoteSettings, StyleTransferSettings
-from pinprompt.remote.client import is_remote
+from pinprompt.recipe.task_sections import RemoteSettings, StyleTransferSettings, is_remote
+from pinprompt.tasks.prompts import shipped
 from pinprompt.tasks.protocol import CHAT, Draft, Shown, TaskInfo, calls_of, hand_written
 from pinprompt.tasks.rewriting import (
     Rewrite,
@@ -44,42 +44,12 @@ from pinprompt.tasks.style_data import StyleData, style_data
 from pinprompt.values import Answers, Draw, Evaluation, Floats, Prompt, Row, derive
 
 SCORE_IS = {
-    "mean": "A score is the mean of content and style of the best rewrites, from 0 to 100. "
-    "J is the mean of content times style times fluency by the report's judges.",
-    "gain": "A score is content times the gain in style over the text, for the best rewrites, from 0 to 100. "
-    "J is the mean of content times style times fluency by the report's judges.",
+    "mean": "A score is the mean of content and style of the best rewrites, from 0 to 100.",
+    "gain": "A score is content times the gain in style over the text, for the best rewrites, from 0 to 100.",
 }
+J_IS = "J is the mean of content times style times fluency by the report's judges."
 MAX_REWRITES_SHOWN = 100
 """The most rewrites in an evaluation's table."""
-DRAFTS = (
-    "Rewrite the sentence so that it is {target}:",
-    "Here is a {source} sentence and its {target} version:",
-    "Turn the {source} sentence into a {target} one:",
-    "Make this sentence {target} instead of {source}:",
-    "Replace the {source} words with {target} words:",
-    "The same sentence, first {source}, then {target}:",
-    "Change only what makes the sentence {source}, so that it becomes {target}:",
-    "Rewrite the {source} text as a {target} text about the same thing:",
-    "From {source} to {target}:",
-    "Say the same in a {target} way:",
-    "One said it in a {source} way, the other in a {target} way:",
-    "The {source} version, and the {target} version:",
-    "Keep the words, but change the style from {source} to {target}:",
-    "Write the opposite of the {source} sentence, so that it is {target}:",
-    "Original ({source}): {text} Rewritten ({target}):",
-    "Instead of the {source} {text} say the {target}",
-    "A {source} person says {text} but a {target} person says",
-    "The {source} sentence is {text} The same sentence made {target} is",
-    "Rewrite the sentence {text} to be {target}:",
-    "{Source}: {text} {Target}:",
-    "Text: {text} The {target} version of the text:",
-    "Make it {target}. Input: {text} Output:",
-    "If {text} is {source}, then the {target} opposite is",
-    "I did not mean {text} What I meant was {target}:",
-)
-"""Common instructions for a change of style, with the names of both styles; before the text, or around it."""
-ASKED = "Rewrite the {source} sentence so that it is {target}, and keep its meaning. Reply with the new sentence only."
-"""What a chat model is told to do."""
 CONTEXT_TEXTS = 2
 """Texts of each style in the context for the writer."""
 CHUNK = 16
@@ -119,7 +89,7 @@ class StyleTransferTask(Shown):
             name="style-transfer",
             fingerprint=hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16],
             primary="j",
-            score_is=SCORE_IS[settings.reward],
+            score_is=f"{SCORE_IS[settings.reward]} {J_IS}",
             stochastic=True,
             # Together, since one prompt alone leaves most rows of a pass empty. With a server one at a time, so that
             # each prompt has its own bill; its requests are still sent in parallel.
@@ -303,7 +273,6 @@ class StyleTransferTask(Shown):
         return read, sum(count * self.generator.limit(source) for source, count in sources)
 
     def likely_tokens(self, prompt: Prompt, rows: Sequence[int], report: bool = False) -> tuple[int, int]:
-        """The expected number of input and output tokens of these answers."""
         if self._server is None:
             return self.most_tokens(prompt, rows, report)
         counts = [
@@ -313,7 +282,6 @@ class StyleTransferTask(Shown):
         return sum(one for one, _ in counts), sum(one for _, one in counts)
 
     def attach(self, meter: Requests) -> bool:
-        """Report every request to the server to a meter."""
         if self._server is None:
             return False
         self._server.client.attach(meter)
@@ -333,9 +301,10 @@ class StyleTransferTask(Shown):
         """A hand-written prompt and an instruction by direction, and common instructions for a change of style."""
         source, target = self.data.styles
         names = {"source": source, "target": target, "Source": _capital(source), "Target": _capital(target)}
-        common = [Draft(frame.format(text="{text}", **names)) for frame in DRAFTS]
+        ours = shipped("style-transfer")
+        common = [Draft(frame.format(text="{text}", **names)) for frame in ours["drafts"]]
         name = "manual" if self.settings.manual or self.settings.dataset else "default"
-        chats = [] if self._server is not None else self.generator.chats(ASKED.format(**names))
+        chats = [] if self._server is not None else self.generator.chats(ours["asked"].format(**names))
         by_hand = [Draft(self.data.manual, name), Draft(self.data.instruction, "instructions")]
         return [*by_hand, *common, *(Draft(text, CHAT) for text in chats)]
 
@@ -395,7 +364,6 @@ class StyleTransferTask(Shown):
         return tuple(found)
 
     def _split(self, row: int) -> str:
-        """The split that a row belongs to."""
         split = self.rows[row].split
         return "train" if split == POOL else split
 

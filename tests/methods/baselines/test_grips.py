@@ -17,7 +17,7 @@ from baseline_toys import MAGIC, SEEDS, WordTask, assert_resumes, planted, run, 
 from pinprompt.errors import SettingError
 from pinprompt.methods.baselines import grips as grips_module
 from pinprompt.methods.baselines.grips import ByWriter, Draft, TextRules, _Edits, grips, merit_of
-from pinprompt.methods.baselines.grips_phrases import Seq2SeqParaphraser, phrases
+from pinprompt.methods.baselines.grips_phrases import phrases
 from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.recipe.sections import Constraints, GripsSettings, PolicySettings
 from pinprompt.tasks.protocol import Labelling
@@ -29,14 +29,14 @@ INSTRUCTION = (
 )
 
 
-def other_words(phrase: str, count: int, random: torch.Generator) -> list[str]:
-    """A paraphraser that the tests can foresee."""
+def other_words(edits: _Edits, phrase: str) -> list[str]:
+    """Paraphrases that the tests can foresee."""
     return [f"truly {phrase}", f"really {phrase}"]
 
 
 @pytest.fixture(autouse=True)
 def _foreseen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_Edits, "_load_paraphraser", lambda edits: other_words)
+    monkeypatch.setattr(_Edits, "paraphrases", other_words)
 
 
 @pytest.fixture
@@ -277,22 +277,3 @@ def test_the_writer_rewrites_and_repeats_itself(tmp_path: Path) -> None:
 
 def test_a_writer_without_a_quote_to_close_gives_nothing() -> None:
     assert ByWriter(writer().backbone)("w3 w4", 4, torch.Generator().manual_seed(0)) == []
-
-
-def test_a_sequence_to_sequence_model_by_its_folder(tmp_path: Path) -> None:
-    from baseline_toys import tokenizer
-    from transformers import T5Config, T5ForConditionalGeneration
-
-    tok = tokenizer(mask=False)
-    torch.manual_seed(0)
-    config = T5Config(
-        vocab_size=len(tok), d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, pad_token_id=1, eos_token_id=2,
-        decoder_start_token_id=1,
-    )  # fmt: skip
-    T5ForConditionalGeneration(config).save_pretrained(tmp_path / "t5")
-    tok.save_pretrained(tmp_path / "t5")
-    rewrite = Seq2SeqParaphraser.load(str(tmp_path / "t5"), "cpu")
-    found = rewrite("the river", 3, torch.Generator())
-    assert len(found) == 3
-    assert found == rewrite("the river", 3, torch.Generator())
-    assert all(isinstance(text, str) and "<pad>" not in text for text in found)

@@ -164,7 +164,7 @@ def test_a_budget_that_is_too_small_says_how_much_is_needed(tmp_path: Path) -> N
         run(method(epochs=1), planted("causal"), tmp_path / "run", calls=10)
 
 
-def test_a_black_box_is_told_which_methods_serve(tmp_path: Path) -> None:
+def test_a_black_box_gets_an_error_that_names_usable_methods(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"needs gradients.*random, beam, .*grips"):
         run(method(epochs=1), WordTask(len), tmp_path / "run")
 

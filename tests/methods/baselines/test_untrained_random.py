@@ -66,7 +66,7 @@ def test_the_budget_ends_it_and_what_was_paid_for_counts(tmp_path: Path) -> None
     assert outcome.steps == 1
 
 
-def test_a_spent_run_goes_on_with_a_larger_budget_as_if_it_had_had_it(tmp_path: Path) -> None:
+def test_a_spent_run_continues_with_a_larger_budget_as_if_it_always_had_it(tmp_path: Path) -> None:
     run(method(prompts=20, batch=4), WordTask(worth), tmp_path / "run", calls=13)
     longer, _, _ = run(method(prompts=20, batch=4), WordTask(worth), tmp_path / "run")
     whole, _, _ = run(method(prompts=20, batch=4), WordTask(worth), tmp_path / "other")

@@ -154,7 +154,7 @@ def test_the_state_of_a_learner_survives_a_checkpoint(folder: Path) -> None:
         assert torch.equal(ours, theirs)
 
 
-def test_a_loss_that_explodes_is_a_sentence(folder: Path) -> None:
+def test_a_loss_that_explodes_gives_a_clear_error(folder: Path) -> None:
     _, learner, ids, _ = made(folder, target="monte-carlo")
     with pytest.raises(TaskError, match="learning_rate"):
         learner.update(ids, torch.full((BATCH,), 1e30))

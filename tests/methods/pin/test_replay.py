@@ -1,4 +1,4 @@
-"""The replay: a ring, sampled uniformly, with rewards as written or measured anew."""
+"""The replay: a ring, sampled uniformly, with rewards as written or measured again."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_memory_doubles_up_to_the_capacity_and_no_further() -> None:
     assert [seen.index(size) for size in (256, 512, 700)] == [0, 256, 512]
 
 
-def test_repeats_are_dropped_but_for_the_first_and_the_ring_goes_on() -> None:
+def test_repeats_are_dropped_but_for_the_first_and_the_ring_continues() -> None:
     replay = Replay(6, 2)
     replay.add([Episode((n, n), float(n), n / 10) for n in (0, 1, 2, 3)])
     replay.add([Episode((2, 2), 2.0, 0.0)] * 4)

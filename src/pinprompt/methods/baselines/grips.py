@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -13,11 +12,11 @@ from numpy.typing import NDArray
 
 from pinprompt.errors import BudgetSpent, SettingError
 from pinprompt.maths.labels import balanced_accuracy, label_entropy
-from pinprompt.methods.baselines.grips_phrases import PEGASUS, Seq2SeqParaphraser, phrases
+from pinprompt.methods.baselines.grips_phrases import phrases
 from pinprompt.methods.protocol import Outcome, Search
 from pinprompt.methods.trials import Trials
 from pinprompt.policy.backbone import Backbone
-from pinprompt.policy.words import TAGS, Phrases, Word, banned_phrases
+from pinprompt.policy.words import CHARSETS, Phrases, Word, banned_phrases, in_charset
 from pinprompt.recipe.sections import Constraints, GripsSettings
 from pinprompt.tasks.protocol import Labelling, fit_rows
 from pinprompt.values import Prompt, Score
@@ -49,24 +48,15 @@ class TextRules:
                 return f"it lacks the required {word.text!r}"
         if rules.max_chars is not None and len(text) > rules.max_chars:
             return f"it has {len(text)} characters, where constraints.max_chars is {rules.max_chars}"
-        if rules.charset == "ascii" and not text.isascii():
-            return "it contains characters outside ASCII (constraints.charset)"
-        if rules.charset == "letters" and not text.replace(" ", "").isalpha():
-            return "it contains more than letters and spaces (constraints.charset)"
-        if rules.charset == "tags" and not TAGS.issuperset(text):
-            return "it contains more than a to z, commas and spaces (constraints.charset)"
+        if not in_charset(text, rules.charset):
+            return f"it contains more than {CHARSETS[rules.charset]} (constraints.charset)"
         words = re.findall(r"\w+", text.lower())
         if rules.no_repeats == "tokens" and len(set(words)) < len(words):
             return "it repeats a word (constraints.no_repeats)"
         return None
 
 
-# Paraphrasers: the policy LM by default, or PEGASUS, which GrIPS was published with.
-
-Paraphraser = Callable[[str, int, torch.Generator], list[str]]
-"""A function of a phrase, the number of paraphrases and a random stream that returns at most that many paraphrases."""
-
-# A small LM continues a list better than it follows an instruction.
+# Paraphrases. A small LM continues a list better than it follows an instruction.
 _CONTEXT = """Every line says the same thing twice, in different words.
 "you are given a text" -> "here is a text"
 "the task is to decide" -> "your job is to tell"
@@ -189,7 +179,6 @@ class _Edits:
         self.search, self.settings = search, settings
         self.trials = Trials(search, "grips", merit=partial(objective, search))
         self.rules = TextRules(search.policy.constraints)
-        self._paraphraser: Paraphraser | None = None
         self.failures = 0
         self.base = self._start()
         self.base_merit = 0.0
@@ -241,7 +230,6 @@ class _Edits:
         return draft
 
     def merit(self, draft: Draft) -> float:
-        """The objective of a prompt that was scored."""
         return self.trials.merit_of(Prompt(draft.text))
 
     def accept(self, drafts: list[Draft], merits: list[float]) -> None:
@@ -287,22 +275,19 @@ class _Edits:
 
     def _other_words(self, phrase: str) -> str:
         """A random paraphrase of a phrase, with the phrase's own final punctuation."""
-        if self._paraphraser is None:
-            self._paraphraser = self._load_paraphraser()
         marks = re.search(r"[\s,.;:!?]*$", phrase)
         end = marks.group() if marks else ""
         bare = phrase[: len(phrase) - len(end)]
         if not re.search(r"\w", bare):
             return phrase
-        written = self._paraphraser(bare, PARAPHRASES, self.trials.random)
+        written = self.paraphrases(bare)
         usable = [text.strip().rstrip(".,;:!? ") for text in written]
         usable = [text for text in usable if text and not re.search(r"[{}\n]", text)]
         return usable[self._below(len(usable))] + end if usable else phrase
 
-    def _load_paraphraser(self) -> Paraphraser:
-        if self.settings.paraphraser == "pegasus":
-            return Seq2SeqParaphraser.load(PEGASUS, self.search.device)
-        return ByWriter(self.search.writer().backbone)
+    def paraphrases(self, phrase: str) -> list[str]:
+        """At most `PARAPHRASES` paraphrases, by the policy LM."""
+        return ByWriter(self.search.writer().backbone)(phrase, PARAPHRASES, self.trials.random)
 
     def _below(self, limit: int) -> int:
         return int(torch.randint(limit, (1,), generator=self.trials.random))

@@ -1,14 +1,8 @@
-"""The phrases that GrIPS edits: splitting a prompt, and paraphrases by a seq2seq model."""
+"""The phrases that GrIPS edits."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
-
-import torch
-
-from pinprompt.errors import ModelError
-from pinprompt.models import loading
 
 
 def _words(text: str) -> frozenset[str]:
@@ -58,35 +52,3 @@ def phrases(text: str) -> list[str]:
             pieces.append([])
             verbal = False
     return [" ".join(piece) for piece in pieces if piece]
-
-
-# Paraphrases by a sequence-to-sequence model.
-
-
-PEGASUS = "tuner007/pegasus_paraphrase"
-"""The model that GrIPS was published with."""
-_LONGEST_TOKENS = 60  # maximum tokens of a phrase and of its paraphrase, as published
-
-
-class Seq2SeqParaphraser:
-    """Beam search of a frozen sequence-to-sequence model; the same phrase always gets the same answers."""
-
-    def __init__(self, name: str, model: Any, tokenizer: Any) -> None:
-        if not getattr(model.config, "is_encoder_decoder", False):
-            raise ModelError(f"'{name}' is not a sequence-to-sequence model, so it cannot paraphrase.")
-        self.name, self.model, self.tokenizer = name, model, tokenizer
-
-    @classmethod
-    def load(cls, name: str, device: str = "cpu") -> Seq2SeqParaphraser:
-        """The model of that name: hub id or folder."""
-        return cls(name, *loading.load_seq2seq(name, device))
-
-    @torch.no_grad()
-    def __call__(self, phrase: str, count: int, random: torch.Generator) -> list[str]:
-        """The `count` most likely paraphrases of a beam search of that width; deterministic."""
-        given = self.tokenizer([phrase], truncation=True, max_length=_LONGEST_TOKENS, return_tensors="pt")
-        given = {name: tensor.to(self.model.device) for name, tensor in given.items() if name != "token_type_ids"}
-        written = self.model.generate(
-            **given, num_beams=count, num_return_sequences=count, max_length=_LONGEST_TOKENS, do_sample=False
-        )
-        return [str(text).strip() for text in self.tokenizer.batch_decode(written, skip_special_tokens=True)]

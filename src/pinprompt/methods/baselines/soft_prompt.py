@@ -72,7 +72,6 @@ class _Tuning:
         self._whole = (self.now(), self.losses)
 
     def now(self) -> Tensor:
-        """A copy of the current vectors."""
         return self.descent.vectors.detach().clone()
 
     def begin(self) -> None:

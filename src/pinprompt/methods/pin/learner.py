@@ -65,7 +65,6 @@ class Learner:
         self.reset()
 
     def restart(self, seed: int) -> None:
-        """Restart with new random weights."""
         old = self.writer.psi
         self.writer.psi = Adapter(old.inner.in_features, old.inner.out_features, seed).to(old.inner.weight.device)
         self.reset()
@@ -151,8 +150,6 @@ class Learner:
         return tensors
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Continue from `state()`."""
-
         def part(prefix: str) -> dict[str, Tensor]:
             return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 

@@ -202,7 +202,7 @@ class _Learning:
         return self.stale >= PATIENCE
 
     def restart(self, step: int) -> None:
-        """Restart with a new psi; the trials is kept, and the replay without repeats."""
+        """Restart with a new psi; the trials are kept, and the replay without repeats."""
         self.restarts.append(self.scored)
         self.stale = 0
         self._drop_repeats()
@@ -215,7 +215,7 @@ class _Learning:
             self.replay.drop_repeats()
 
     def tell(self, step: int, scores: list[Score], support: list[float], updates: list[Update]) -> None:
-        """Emit the event of this step: the trials's facts and the learner's statistics."""
+        """Emit the event of this step: the facts of the trials and the learner's statistics."""
         learned: dict[str, Any] = {"loss": None}
         if updates:
             learned = {
