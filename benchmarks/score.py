@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 _WORDS = {"0": "terrible", "1": "great"}
-_SUPPORT = (2, 2, 3, 3, 4)  # tokens with a probability above 0 at each position of a sparse policy late in a search
+_LENGTH = 5
 _NOTE = (
-    "Prompts are drawn from a small tree (2, 2, 3, 3 and 4 tokens at the five positions), as a sparse policy writes "
-    "them late in a search; early on they share less, and 'whole prompts' is the rate to expect. Inputs are reviews of "
-    "rotten-tomatoes. 'plain' is the formulation of the released code: whole strings, logits of the whole vocabulary "
+    "Prompts of five tokens without a common beginning. Inputs are reviews of rotten-tomatoes. 'plain' is the "
+    "formulation of the released code: whole strings, logits of the whole vocabulary "
     "at every position. 'careful' is what a careful user of transformers would run: padded on the left, logits of the "
     "last position only. Ratios of one run on one machine."
 )
@@ -24,16 +22,15 @@ def measure(
     """Prompts per second for each stage of savings, their ratios, and the largest difference in a probability."""
     import torch
 
-    from pinprompt.models.continuations import SharedPrefixes
     from pinprompt.models.label_text import Frame
     from pinprompt.models.labels import CausalLabels
     from pinprompt.models.loading import load_causal_lm
 
     lm, tokenizer = load_causal_lm(model, device, precision=precision)
     texts = _texts(inputs)
-    late, apart = _late(tokenizer, prompts), _apart(tokenizer, max(6, prompts // 6))
-    frames = {text: Frame("", " " + text.strip()) for text in (*late, *apart)}
-    labels = CausalLabels(lm, tokenizer, _WORDS, Frame("", " it"), read="prefixes")
+    apart = _apart(tokenizer, max(6, prompts // 6))
+    frames = {text: Frame("", " " + text.strip()) for text in apart}
+    labels = CausalLabels(lm, tokenizer, _WORDS, Frame("", " it"))
     whole = CausalLabels(lm, tokenizer, _WORDS, Frame("", " it"), share=False)
     few = apart[:3]
 
@@ -49,20 +46,7 @@ def measure(
     begin = time.perf_counter()
     answers = labels.log_probs([frames[p] for p in few], kept)
     reading = time.perf_counter() - begin
-    tree = kept.reader
-    if isinstance(tree, SharedPrefixes):
-        tree.forget()
     rates["inputs read once"] = _rate(lambda: labels.log_probs([frames[p] for p in apart], kept), len(apart))
-    if isinstance(tree, SharedPrefixes):
-        tree.forget()
-    behind = CausalLabels(lm, tokenizer, _WORDS, Frame("", " it"))
-    ready = behind.prepare(texts, keep=True)
-    behind.log_probs([frames[few[0]]], ready)  # reads the inputs
-    rates["whole prompts"] = _rate(lambda: behind.log_probs([frames[p] for p in apart], ready), len(apart))
-    rates["shared prefixes"] = _rate(
-        lambda: [labels.log_probs([frames[p] for p in late[i : i + 16]], kept) for i in range(0, len(late), 16)],
-        len(late),
-    )
     difference = max(
         float((a.exp() - b).abs().max())
         for others in (plain_answers, careful_answers)
@@ -75,9 +59,8 @@ def measure(
         "threads": torch.get_num_threads(),
         "prompts_per_second": rates,
         "speedups": {name: rate / rates["plain"] for name, rate in rates.items()},
-        "speedup": rates["shared prefixes"] / rates["plain"],
-        "speedup_to_careful_late": rates["shared prefixes"] / rates["careful"],
-        "speedup_to_careful_early": rates["whole prompts"] / rates["careful"],
+        "speedup": rates["inputs read once"] / rates["plain"],
+        "speedup_to_careful": rates["inputs read once"] / rates["careful"],
         "seconds_to_read_inputs_and_first_prompts": reading,
         "largest_difference": difference,
         "gradient_speedup": _gradient_speedup(labels, texts) if precision is None else None,
@@ -93,7 +76,7 @@ def _gradient_speedup(labels: Any, texts: Sequence[str]) -> float:
     from pinprompt.models.passes import logits_of
 
     sides: list[tuple[list[int], list[int]]] = [(ids, []) for ids in labels.encoder.ids(texts)]
-    start = labels.model.get_input_embeddings().weight[: len(_SUPPORT)].detach()
+    start = labels.model.get_input_embeddings().weight[:_LENGTH].detach()
 
     def gradient(logits: Callable[[torch.Tensor], torch.Tensor]) -> None:
         vectors = start.clone().requires_grad_(True)
@@ -154,20 +137,6 @@ def _texts(count: int) -> list[str]:
 
     found = datasets.load("rotten-tomatoes")
     return [example.text for example in (*found.train, *found.dev, *(found.test or []))][:count]
-
-
-def _late(tokenizer: Any, count: int) -> list[str]:
-    """Distinct prompts of a small tree, in a fixed random order."""
-    chooser, words, found = random.Random(0), _whole_words(tokenizer), dict[str, None]()
-    while len(found) < min(count, 144):
-        prompt, node = "", 0
-        for depth, support in enumerate(_SUPPORT):
-            # The possible tokens at a position depend on the tokens before it.
-            branch = chooser.randrange(support)
-            node = (node * 7 + branch * 131 + depth * 17 + 1) % len(words)
-            prompt += " " + words[node]
-        found[prompt] = None
-    return list(found)
 
 
 def _apart(tokenizer: Any, count: int) -> list[str]:

@@ -11,7 +11,7 @@ from label_toys import TEXTS, WORDS, make
 
 from pinprompt.errors import SettingError, TaskError
 from pinprompt.models import labels as label_module
-from pinprompt.models.continuations import SharedPrefixes, WholePrompts
+from pinprompt.models.continuations import WholePrompts
 from pinprompt.models.label_text import Frame, window_of
 from pinprompt.models.labels import DEPTH, CausalLabels, MaskedLabels
 from pinprompt.models.passes import token_bytes
@@ -32,10 +32,10 @@ def plain(model: Any, tokenizer: Any, whole: str, words: list[str]) -> torch.Ten
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "opt", "gemma2"])
-@pytest.mark.parametrize(("keep", "read"), [(True, "prompts"), (True, "prefixes"), (False, "prompts")])
-def test_equals_plain_forward(name: str, keep: bool, read: Any) -> None:
+@pytest.mark.parametrize("keep", [True, False])
+def test_equals_plain_forward(name: str, keep: bool) -> None:
     model, tokenizer = make(name)
-    labels = CausalLabels(model, tokenizer, WORDS, FRAMES[0], read=read)
+    labels = CausalLabels(model, tokenizer, WORDS, FRAMES[0])
     answers = labels.log_probs(FRAMES, labels.prepare(TEXTS, keep=keep))
     for prompt, answer in zip(PROMPTS, answers, strict=True):
         for text, row in zip(TEXTS, answer, strict=True):
@@ -50,11 +50,11 @@ def test_soft_capped_attention_falls_back_to_whole_passes() -> None:
     assert inputs.reader is None
 
 
-@pytest.mark.parametrize(("keep", "read"), [(True, "prompts"), (True, "prefixes"), (False, "prompts")])
-def test_words_of_several_tokens(keep: bool, read: Any) -> None:
+@pytest.mark.parametrize("keep", [True, False])
+def test_words_of_several_tokens(keep: bool) -> None:
     model, tokenizer = make("llama")
     words = {"a": "great", "b": "awfully slow", "c": "unforgettable"}
-    labels = CausalLabels(model, tokenizer, words, FRAMES[0], read=read)
+    labels = CausalLabels(model, tokenizer, words, FRAMES[0])
     assert [len(ids) > 1 for ids in labels.words.ids] == [False, True, True]
     answer = labels.log_probs(FRAMES[:2], labels.prepare(TEXTS, keep=keep))[1]
     for text, row in zip(TEXTS, answer, strict=True):
@@ -67,18 +67,6 @@ def test_a_score_does_not_depend_on_its_batch(keep: bool) -> None:
     labels = CausalLabels(model, tokenizer, WORDS, FRAMES[0], tokens=64)
     inputs = labels.prepare(TEXTS, keep=keep)
     together = labels.log_probs(FRAMES, inputs)
-    for frame, answer in reversed(list(zip(FRAMES, together, strict=True))):
-        assert torch.equal(labels.log_probs([frame], inputs)[0], answer)
-
-
-def test_a_score_is_the_same_bits_when_nodes_are_forgotten() -> None:
-    model, tokenizer = make("llama")
-    labels = CausalLabels(model, tokenizer, WORDS, FRAMES[0], read="prefixes")
-    inputs = labels.prepare(TEXTS, keep=True)
-    together = labels.log_probs(FRAMES, inputs)
-    tree = inputs.reader
-    assert isinstance(tree, SharedPrefixes)
-    tree.forget()
     for frame, answer in reversed(list(zip(FRAMES, together, strict=True))):
         assert torch.equal(labels.log_probs([frame], inputs)[0], answer)
 
@@ -155,22 +143,6 @@ def test_passes_side_by_side_give_the_same_bits(name: str, keep: bool) -> None:
     for other in found[1:]:
         assert all(torch.equal(one, two) for one, two in zip(found[0], other, strict=True))
     assert not any(module._forward_hooks for module in model.modules())
-
-
-def test_common_beginnings_are_read_once_and_memory_is_bounded() -> None:
-    model, tokenizer = make("llama")
-    rows = [tokenizer(text)["input_ids"] for text in TEXTS]
-    paths = [(300, 301, 302), (300, 301, 303), (300, 304, 302), (300, 301, 302, 305)]
-    tree = SharedPrefixes(model, rows, 8)
-    free = tree.logits(paths, [5, 6, 7])
-    assert tree.passes <= 4  # one per depth: the nodes of a depth fit into one pass
-    before = tree.passes
-    tree.logits([(300, 301, 306)], [5, 6, 7])
-    assert tree.passes == before + 1
-    tight = SharedPrefixes(model, rows, 8, node_bytes=1)
-    for path, answer in zip(paths, free, strict=True):
-        assert torch.equal(tight.logits([path], [5, 6, 7])[0], answer)
-        assert len(tight._nodes) <= 1
 
 
 def test_tokens_that_merge_at_a_seam_are_read_whole() -> None:

@@ -234,12 +234,10 @@ def test_same_task_with_other_data_under_its_name_is_refused(tmp_path: Path) -> 
         compare(folders)
 
 
-def test_methods_that_compute_differently_are_in_one_table(tmp_path: Path) -> None:
-    """Real runs: `pin` reads prompts by prefix, `random` and `manual` read them whole."""
+def test_real_runs_of_several_methods_are_in_one_table(tmp_path: Path) -> None:
     small = {"q_learning": {"steps": 1, "prompts": 4, "batch": 4}, "untrained": {"prompts": 4}}
     for method in ("manual", "random", "pin"):
         recipe = resolve(settings_of(tmp_path, method=method, **small))
-        assert recipe.models.read == ("prefixes" if method == "pin" else "prompts")
         run(recipe, tmp_path / "runs" / method)
     assert set(only(compare([tmp_path / "runs" / method for method in ("manual", "random", "pin")])).rows) >= {
         "manual", "random", "pin",

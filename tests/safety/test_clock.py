@@ -24,10 +24,9 @@ from pinprompt.values import Prompt
 PROMPTS = [Prompt(f"it was{' so' * number}") for number in range(16)]
 
 
-@pytest.mark.parametrize("read", ["prompts", "prefixes"])
-def test_the_clock_is_looked_at_inside_passes_and_what_is_scored_is_kept(tmp_path: Path, read: str) -> None:
+def test_the_clock_is_looked_at_inside_passes_and_what_is_scored_is_kept(tmp_path: Path) -> None:
     """Each look at the clock takes a second: the model has dozens of layers to look from."""
-    raw = recipes.resolve(label_runs.settings_of(tmp_path, models={"read": read}))
+    raw = recipes.resolve(label_runs.settings_of(tmp_path))
 
     def score(minutes: float) -> int:
         seconds = itertools.count()

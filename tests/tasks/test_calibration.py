@@ -254,23 +254,19 @@ def test_answers_are_shared_by_tasks_that_only_count_differently(folder: Path, t
     assert len(prints | {build(folder, reward="accuracy").info.fingerprint}) == 3
 
 
-def test_runs_are_comparable_however_their_prompts_are_read(folder: Path) -> None:
-    """Q-learning reads prompts token by token: other last bits, so other answers in the memo, but the same task."""
-
-    def marks(train: str = "train.csv", **models: Any) -> tuple[str, str, str]:
+def test_the_precision_and_the_rows_make_another_task_but_other_rows_the_same_answers(folder: Path) -> None:
+    def marks(train: str = "train.csv", **models: Any) -> tuple[str, str]:
         given = {"train": str(folder / train), "words": {"neg": "terrible", "pos": "great"}, "shots": 5}
         settings = ClassificationSettings(**given, model=str(folder / "llama"))
         info = ClassificationTask.build(settings, models=ModelSettings(**models)).info
-        return info.fingerprint, info.comparable, info.answered_by
+        return info.fingerprint, info.answered_by
 
     rows = (folder / "train.csv").read_text(encoding="utf-8")
     (folder / "changed.csv").write_text(rows.replace("a big heart", "no big heart"), encoding="utf-8")
-    whole, by_prefix, rounded, changed = marks(), marks(read="prefixes"), marks(precision="bf16"), marks("changed.csv")
-    assert len({whole[0], by_prefix[0], rounded[0], changed[0]}) == 4
-    assert whole[1] == by_prefix[1]
-    assert len({whole[1], rounded[1], changed[1]}) == 3
-    assert whole[2] == changed[2]  # the same text gets the same answer, whatever other rows there are
-    assert len({whole[2], by_prefix[2], rounded[2]}) == 3
+    whole, rounded, changed = marks(), marks(precision="bf16"), marks("changed.csv")
+    assert len({whole[0], rounded[0], changed[0]}) == 3
+    assert whole[1] == changed[1]  # the same text gets the same answer, whatever other rows there are
+    assert whole[1] != rounded[1]
 
 
 def test_profiles_decide_and_settings_overrule() -> None:

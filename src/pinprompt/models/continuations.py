@@ -1,19 +1,14 @@
-"""Many prompts after the same texts. The texts are read once; each prompt is read token by token or in one pass.
+"""Many prompts after the same texts: the texts are read once, each prompt in one pass.
 
-Token by token (`SharedPrefixes`): a prompt's tokens are a path in a tree. A node is one token, read after its parent
-for every text at once. A pass reads `groups` nodes of one depth and always has the same shape, so a node's result is
-bit-identical whatever else is in the pass or in memory. Memory is bounded: the least recently used nodes are dropped
-and read again when needed. This pays off when a policy writes the same few beginnings many times.
-
-Whole (`WholePrompts`): a pass reads prompts of one length after all texts. It reads one prompt if that already gives
-large matrix products, otherwise a few. Its shape depends only on the texts and on that length, so a prompt's result is
-bit-identical whatever else is in the pass. Prompts with a common beginning share no work here.
+A pass reads prompts of one length after all texts. It reads one prompt if that already gives large matrix products,
+otherwise a few. Its shape depends only on the texts and on that length, so a prompt's result is bit-identical whatever
+else is in the pass. Prompts with a common beginning share no work: reading them token by token along a tree of
+beginnings took 1.6 times as long even for prompts of a sparse policy (docs/notebook.md).
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,7 +17,6 @@ from transformers.cache_utils import Cache
 from pinprompt.models.packed import PackedLayers
 from pinprompt.models.passes import (
     FixedLayer,
-    Slots,
     for_tokens,
     logits_at,
     read_many,
@@ -33,121 +27,7 @@ from pinprompt.models.passes import (
 
 TokenPath = tuple[int, ...]
 
-TEXTS = 256  # texts in a pass: a CPU is used better than with 64, and a few nodes of one depth still fill the pass
 SLOT_BYTES = 1 << 30  # limit for one list of texts; a race has several, each about as large as all earlier ones
-NODE_BYTES = 512 << 20
-
-
-class _TextSlots(Slots):
-    """Slots for `groups` copies of the texts; `put` and `take` move one column per text."""
-
-    def columns(self, group: int, sizes: torch.Tensor, depth: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The rows and columns of the store that hold a group's tokens at this depth."""
-        rows = torch.arange(group * len(sizes), (group + 1) * len(sizes), device=sizes.device)
-        return rows, sizes + depth
-
-    def put(self, rows: torch.Tensor, columns: torch.Tensor, node: torch.Tensor) -> None:
-        self._store[:, :, rows, :, columns] = node
-
-    def take(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-        return self._store[:, :, rows, :, columns].clone()
-
-
-class SharedPrefixes:
-    """Logits after continuations of a fixed list of texts; `depth` is the length of the longest continuation."""
-
-    def __init__(
-        self,
-        model: Any,
-        texts: Sequence[Sequence[int]],
-        depth: int,
-        *,
-        batch: int = TEXTS,
-        node_bytes: int = NODE_BYTES,
-    ) -> None:
-        self.model, self.depth = model, depth
-        pasts, self.rows = read_many(model, texts), len(texts)
-        length, token = max(map(len, texts)) + depth, self.rows * pasts[0][:, :, :, 0].nbytes
-        copies = SLOT_BYTES // (length * token)
-        """How many copies of the texts, with room for a continuation, fit into memory."""
-        if not copies:
-            raise MemoryError("the texts' keys and values are too large to be kept")
-        groups = max(1, batch // self.rows)
-        self.groups = groups if groups <= copies else 1
-        self._sizes = torch.tensor([len(ids) for ids in texts], device=pasts[0].device)
-        self._slots = _TextSlots(model, self.groups * self.rows, length, pasts[0])
-        for slot in range(self.groups * self.rows):
-            self._slots.load(slot, pasts[slot % self.rows])
-        self._nodes: OrderedDict[TokenPath, torch.Tensor] = OrderedDict()
-        self._most = max(1, node_bytes // token)
-        self._held: list[TokenPath] = [()] * self.groups
-        self.passes = 0
-        """Passes made so far, for benchmarks and tests."""
-
-    def logits(self, paths: Sequence[TokenPath], tokens: Sequence[int] | None) -> list[torch.Tensor]:
-        """For each path, the logits [N, K] of `tokens` (all tokens if None) after each text and the path."""
-        found: dict[TokenPath, torch.Tensor] = {}
-        for batch in self._batches(sorted(set(paths))):
-            found.update(self._read(batch, tokens))
-            while len(self._nodes) > self._most:
-                self._nodes.popitem(last=False)
-        return [found[path] for path in paths]
-
-    def forget(self) -> None:
-        """Drop every node; the texts stay."""
-        self._nodes.clear()
-
-    def _batches(self, paths: Sequence[TokenPath]) -> Iterator[list[TokenPath]]:
-        """Split sorted paths into batches whose nodes can all be kept; paths with a common beginning stay together."""
-        batch: list[TokenPath] = []
-        size = 0
-        for path in paths:
-            if batch and size + len(path) > self._most:
-                yield batch
-                batch, size = [], 0
-            batch.append(path)
-            size += len(path)
-        if batch:
-            yield batch
-
-    def _read(self, paths: Sequence[TokenPath], tokens: Sequence[int] | None) -> dict[TokenPath, torch.Tensor]:
-        wanted, found = set(paths), {}
-        for depth in range(1, max(map(len, paths)) + 1):
-            level = list(dict.fromkeys(path[:depth] for path in paths if len(path) >= depth))
-            for node in level:
-                if node in self._nodes:
-                    self._nodes.move_to_end(node)
-            todo = [node for node in level if node in wanted or node not in self._nodes]
-            for start in range(0, len(todo), self.groups):
-                nodes = todo[start : start + self.groups]
-                answers = self._pass(nodes, tokens)
-                found.update({node: answer for node, answer in zip(nodes, answers, strict=True) if node in wanted})
-        return found
-
-    def _pass(self, nodes: Sequence[TokenPath], tokens: Sequence[int] | None) -> list[torch.Tensor]:
-        """One pass over nodes of one depth; unused groups repeat the first node, so that the shape is constant."""
-        depth = len(nodes[0]) - 1
-        filled = [*nodes, *[nodes[0]] * (self.groups - len(nodes))]
-        for group, node in enumerate(filled):
-            held = self._held[group]
-            for place in range(depth):
-                if held[: place + 1] != node[: place + 1]:
-                    at = self._slots.columns(group, self._sizes, place)
-                    self._slots.put(*at, self._nodes[node[: place + 1]])
-            self._held[group] = node[:depth]  # the pass may be interrupted: the clock is looked at on the way
-        ids = [node[-1] for node in filled for _ in range(self.rows)]
-        places = (self._sizes + depth).tolist() * self.groups
-        with for_tokens(self.model, tokens):
-            logits = self._slots.step(ids, places)
-        self._held = filled
-        self.passes += 1
-        if tokens is not None and logits.shape[-1] != len(tokens):
-            logits = logits[:, list(tokens)]
-        for group, node in enumerate(nodes):
-            self._nodes[node] = self._slots.take(*self._slots.columns(group, self._sizes, depth))
-        return [part.float() for part in torch.split(logits, self.rows)[: len(nodes)]]
-
-
 TOKENS = 64  # fewest tokens in a pass: more is hardly faster, and there are rarely enough prompts of one length
 CHUNK = 32  # texts read at a time if they are not kept
 

@@ -1,10 +1,9 @@
 """A local language model as a classifier: the probability of each label's word, as the next token or at the mask.
 
 All savings are exact. Causal: hidden states at the last position only; the head for label words only; texts before the
-prompt are read once, and prompts after them either whole or token by token, so that common beginnings are shared
-(`continuations`). Masked: only the hidden state at the mask goes through the head, and only the label words' rows are
-computed; rows of similar length are read together. Any head that transformers has works, since the model's own forward
-runs it.
+prompt are read once (`continuations`). Masked: only the hidden state at the mask goes through the head, and only the
+label words' rows are computed; rows of similar length are read together. Any head that transformers has works, since
+the model's own forward runs it.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -24,9 +23,7 @@ from pinprompt.models.chat import asking, opening
 from pinprompt.models.continuations import (
     CHUNK,
     SLOT_BYTES,
-    TEXTS,
     TOKENS,
-    SharedPrefixes,
     TokenPath,
     WholePrompts,
     logits_behind,
@@ -62,7 +59,7 @@ class Inputs:
     """Rows whose text was cut to the window, with its original number of tokens."""
     heads: list[list[int]] = field(default_factory=list)
     """The ids of each text and the template's part before it, once they were needed."""
-    reader: SharedPrefixes | WholePrompts | None = None
+    reader: WholePrompts | None = None
     """Keeps the keys and values of `heads`, if they can be kept."""
 
 
@@ -145,14 +142,12 @@ class CausalLabels(LocalLabels):
         frame: Frame,
         *,
         share: bool = True,
-        read: Literal["prompts", "prefixes"] = "prompts",
         tokens: int | None = None,
         names: Mapping[str, str] | None = None,
     ) -> None:
         """`frame` is any frame of the template (words follow it); `share` keeps texts that come before the prompt.
 
-        `read` is how prompts are read after kept texts, and `tokens` is the smallest size of a pass. `names` are what
-        labels are called in a chat, by default their words.
+        `tokens` is the smallest size of a pass. `names` are what labels are called in a chat, by default their words.
         """
         self.model, self.tokenizer, self._names = model, tokenizer, names
         self._opening = opening(tokenizer)
@@ -161,8 +156,7 @@ class CausalLabels(LocalLabels):
         # Texts are kept for one template only, always the same one: how a prompt is read must not depend on what was
         # scored earlier.
         self._kept = frame.before if share else None
-        self._prefixes = read == "prefixes"
-        self._tokens = tokens or (TEXTS if self._prefixes else TOKENS)
+        self._tokens = tokens or TOKENS
         self._shareable: bool | None = None
         self._pasts: OrderedDict[TokenPath, torch.Tensor] = OrderedDict()
         self._pad = next(i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id, 0) if i is not None)
@@ -203,8 +197,6 @@ class CausalLabels(LocalLabels):
         """Log-probabilities [N, C] after each path; texts that are not kept are read now, once for all paths."""
         if not paths:
             return {}
-        if isinstance(inputs.reader, SharedPrefixes):
-            return dict(zip(paths, self._by_prefix(inputs.reader, paths, words), strict=True))
         if inputs.reader is not None:
             return dict(zip(paths, self._after_paths([inputs.reader], paths, words)[0], strict=True))
         heads = inputs.heads
@@ -243,11 +235,7 @@ class CausalLabels(LocalLabels):
             return None
         if inputs.keep and inputs.reader is None:
             try:
-                inputs.reader = (
-                    SharedPrefixes(self.model, heads, DEPTH, batch=self._tokens)
-                    if self._prefixes
-                    else WholePrompts(self.model, heads, DEPTH, tokens=self._tokens, limit=SLOT_BYTES)
-                )
+                inputs.reader = WholePrompts(self.model, heads, DEPTH, tokens=self._tokens, limit=SLOT_BYTES)
             except MemoryError:
                 inputs.keep = False  # too long to keep: read again for each list of prompts, a few texts at a time
         return path
@@ -261,20 +249,6 @@ class CausalLabels(LocalLabels):
             except ModelError:
                 self._shareable = False
         return self._shareable
-
-    def _by_prefix(self, tree: SharedPrefixes, paths: Sequence[TokenPath], words: LabelWords) -> list[torch.Tensor]:
-        if words.single:
-            return [words.log_probs(logits) for logits in tree.logits(paths, words.tokens)]
-        needed = [path + ids[:n] for path in paths for ids in words.ids for n in range(len(ids))]
-        every = dict(zip(needed, tree.logits(needed, None), strict=True))
-        answers = []
-        for path in paths:
-            stacked = [torch.stack([every[path + ids[:n]] for n in range(len(ids))], 1) for ids in words.ids]
-            scores = [sequence_log_probs(s, ids) for s, ids in zip(stacked, words.ids, strict=True)]
-            answers.append(
-                words.beside(probabilities(torch.stack(scores, 1)), every[path][:, list(words.others.values())])
-            )
-        return answers
 
     def _after_paths(
         self, readers: Sequence[WholePrompts], paths: Sequence[TokenPath], words: LabelWords

@@ -308,8 +308,6 @@ def layers(method: str, kind: str, profile: str) -> Iterator[Tree]:
     known = presets()
     own = known["methods"].get(row_of(method).control_of or method, {})
     yield known["tasks"].get(kind, {})
-    if row_of(method).kind == "rl":  # a sparse policy writes few different prefixes
-        yield {"models": {"read": "prefixes"}}
     yield own.get("always", {})
     yield own.get("tasks", {}).get(kind, {})
     if profile == "quick":

@@ -261,9 +261,6 @@ class ModelSettings(Section):
 
     precision: Literal["float32", "bf16"] = "float32"
     """Precision of task models: float32, or bf16 (for GPUs, and CPUs that support it)."""
-    read: Literal["prompts", "prefixes"] = "prompts"
-    """How a causal model processes prompts after a text: whole, or token by token so that prompts with the same prefix
-    share its computation (faster if the policy writes few different prefixes)."""
 
 
 class RemoteSettings(Section):

@@ -147,7 +147,7 @@ def _entry(record: RunRecord, metric: str | None) -> Entry | None:
         data=shared,
         settings=rest,
         task=canonical(flat),
-        fingerprint=text(result.get("data_fingerprint") or result.get("fingerprint") or "", 200),
+        fingerprint=text(result.get("fingerprint") or "", 200),
         metrics=_metrics(result, split),
         baselines={
             text(label, 60): _metrics(mapping(baseline), split)

@@ -379,7 +379,6 @@ def conclude(
         "split": getattr(recipe.task, "split", None),
         "seed": recipe.seed,
         "fingerprint": task.info.fingerprint,
-        **({"data_fingerprint": task.info.comparable} if task.info.comparable else {}),
         "recipe": recipe.hash,
         "stopped": outcome.stopped,
         "steps": outcome.steps,

@@ -86,8 +86,6 @@ class ClassificationTask(Shown):
             primary=settings.metric.replace("-", "_"),
             score_is=self._score_is(),
             answered_by=self._fingerprint(data=False),
-            # The same however prompts are read (`models.read`), which is not the same for all methods.
-            comparable=self._fingerprint(data=True, computed={"precision"}),
             together=self._fallible is None,
             # With a server one at a time, so that costs are per prompt; its texts are still sent in parallel.
             chunk=CHUNK if self._fallible is None else 1,
@@ -666,18 +664,15 @@ class ClassificationTask(Shown):
         few = maths.few_rows(self._targets[list(self.fit_rows)], len(self.labels)) if self.fit_rows else None
         return [few] if few else []
 
-    def _fingerprint(self, data: bool, computed: set[str] | None = None) -> str:
-        """A hash of what answers depend on and, with `data`, of what scores depend on.
-
-        `computed` are the settings of the local model to include, by default all.
-        """
+    def _fingerprint(self, data: bool) -> str:
+        """A hash of what answers depend on and, with `data`, of what scores depend on."""
         parts: Mapping[str, Any] = {
             "model": self.revision,
             "kind": self.model.kind,
             "template": self.template.source,
             "words": [list(self.data.words.items()), self.model.words.ids, *([self._others] if self._others else [])],
             **({"answers": "learnt"} if self._fallible is not None and self.reading == "learnt" else {}),
-            "computed": {} if self._fallible is not None else self._computed.model_dump(mode="json", include=computed),
+            "computed": {} if self._fallible is not None else self._computed.model_dump(mode="json"),
         }
         if data:
             parts = {

@@ -162,7 +162,7 @@ def _open_model(
         lm, tokenizer = loading.load_causal_lm(settings.model, device, precision=models.precision)
         names = [name for name, _ in template.parts]
         ahead = names.index("text") < names.index("prompt")
-        model = CausalLabels(lm, tokenizer, data.words, probe, share=ahead, read=models.read, names=data.names)
+        model = CausalLabels(lm, tokenizer, data.words, probe, share=ahead, names=data.names)
     return model, template, sources.resolve(settings.model).revision
 
 

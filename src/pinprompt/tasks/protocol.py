@@ -44,8 +44,6 @@ class TaskInfo:
     """What a score is, in one sentence with its range, for reports; '' if it is the primary metric."""
     answered_by: str = ""
     """Changes whenever an answer could, besides prompt and row: what the memo keeps answers by. '': the fingerprint."""
-    comparable: str = ""
-    """What runs must share to be compared, if less than `fingerprint`: data and model, but not how it computes."""
     stochastic: bool = False
     """Whether the same prompt may get different answers; such answers are not kept across runs."""
     together: bool = False
