@@ -103,12 +103,24 @@ def test_a_search_finds_an_instruction_that_is_obeyed(rows: Path, tmp_path: Path
     assert "only" in result.prompt
     assert result.test is not None
     assert result.test["correct"] == 1.0
-    assert result.data["baselines"]["manual"]["test"]["correct"] == 0.0
+    manual = result.data["baselines"]["manual"]["test"]
+    assert manual["correct"] == 0.0
+    assert manual["intervals"]["correct"][1] > 0.1, "20 wrong answers are no proof of never being right"
     assert result.data["verdict"]["kind"] == "better"
     page = result.report.read_text("utf-8")
     assert "Answers" in page
     answers = result.data["tables"]["answers"]
     assert {"input", "reference", "answer", "value", "why"} == set(answers[0])
+
+
+def test_rows_may_be_a_list_of_dicts_for_each_split(rows: Path, tmp_path: Path) -> None:
+    known = [json.loads(line) for line in rows.read_text("utf-8").splitlines()]
+    parts = {"train": known[:20], "dev": known[20:35], "test": known[35:]}
+    result = pinprompt.tune({**settings(rows), **parts}, model=obedient, calls=250, out=tmp_path / "run")
+    assert result.test is not None
+    assert (result.test["correct"], result.test["rows"]) == (1.0, 25)
+    assert result.dev is not None
+    assert result.dev["rows"] == 15
 
 
 def test_your_own_metric_is_the_objective(rows: Path, tmp_path: Path) -> None:

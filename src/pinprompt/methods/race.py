@@ -43,6 +43,7 @@ from pinprompt.policy.writer import Writer
 from pinprompt.recipe.sections import RaceSettings
 from pinprompt.tasks.protocol import (
     CHAT,
+    WITH_EXAMPLES,
     DrawsRows,
     Labelling,
     Proposing,
@@ -150,6 +151,8 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
         vary = partial(variations, made, count=count, seed=search.seed)
         varied = any(not draft.name for draft in task.drafts())
         _first_block(search, settings, blocks, runners, pool, count, tell, vary if varied else None)
+        if problem := _alone(search, settings, pool, runners, steps):
+            extras["problem"] = problem
         if tied := _tied(search, runners, steps):
             stopped, rounds, extras["problem"] = "tied", 1, tied
         for number in range(1, rounds):
@@ -162,8 +165,6 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
             if shorter is not best:
                 runners = [shorter, *runners]
                 extras["pruned"] = {"from": best.prompt.text, "score": best.mean}
-        if problem := _alone(search, settings, pool, runners, steps):
-            extras["problem"] = problem
     except BudgetSpent:
         stopped = "budget"
     return _outcome(search, made, settings, runners, blocks, stopped, steps, extras)
@@ -171,7 +172,8 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
 
 def _filled(search: Search, writer: Writer, settings: RaceSettings, hand: Sequence[str], count: int) -> Pool:
     """The pool: drafts and their variations, or else stock phrases and what the LM writes."""
-    task, most = search.task, max(WRITTEN, 3 * count)
+    task = search.task
+    most = 3 * count if task.info.costly else max(WRITTEN, 3 * count)  # long prompts take long to write
     drafts = [draft.text for draft in task.drafts() if not draft.name]
     candidates = drafted(writer, drafts, hand, most, search.seed) if drafts else []
     english = task.info.language == "en"
@@ -190,9 +192,13 @@ def _filled(search: Search, writer: Writer, settings: RaceSettings, hand: Sequen
         stated = stating(writer, words) if words else []
         pool.add(stated, drafts=True)
         pool.plain = {prompt.text for prompt in (*stock(writer), *stated)}
-    chats = [Prompt(draft.text) for draft in task.drafts() if draft.name == CHAT]
-    pool.add(_accepted(writer, chats), drafts=True)
+    pool.add(_accepted(writer, [Prompt(text) for text in _fixed(task)]), drafts=True)
     return pool
+
+
+def _fixed(task: Task) -> list[str]:
+    """Drafts that race and are not varied: a chat's format would break, and examples would become false."""
+    return [draft.text for draft in task.drafts() if draft.name in (CHAT, WITH_EXAMPLES)]
 
 
 def _accepted(writer: Writer, prompts: Sequence[Prompt]) -> list[Prompt]:
@@ -473,8 +479,8 @@ def _first_block(
         if 2 * len(runners) >= count:
             ahead = sorted(runners, key=lambda runner: -runner.mean)[: settings.least]
             if vary is not None:
-                chats = {draft.text for draft in search.task.drafts() if draft.name == CHAT}  # a format is not varied
-                pool.add(vary([runner.prompt.text for runner in ahead if runner.prompt.text not in chats]))
+                fixed = _fixed(search.task)
+                pool.add(vary([runner.prompt.text for runner in ahead if runner.prompt.text not in fixed]))
                 vary = None
             if isinstance(search.task, Labelling) and not shown:
                 made, shown = search.task.with_examples([runner.prompt for runner in ahead], search.seed), True
@@ -524,8 +530,8 @@ def _tied(search: Search, runners: Sequence[Runner], step: int) -> str:
         return ""
     sentence = (
         f"all {len(runners)} prompts have the same value on each of the first {len(runners[0].values)} rows "
-        f"({runners[0].mean:g} on average), so the search stops: check the metric, the references and the "
-        "model's answers"
+        f"({runners[0].mean:g} on average), so the search stops: look at the model's answers, and check that "
+        "the labels or references can be answered"
     )
     search.emit(Event("problem", step, {"reason": sentence}))
     return sentence
@@ -543,7 +549,7 @@ def _propose(search: Search, pool: Pool, ahead: Sequence[Runner]) -> None:
 
 def _alone(search: Search, settings: RaceSettings, pool: Pool, runners: Sequence[Runner], step: int) -> str:
     """Report if no prompt of the pool was in the race; raise an error if there is no other prompt either."""
-    if any(runner.source in ("pool", "pruned") for runner in runners) or not pool.prompts:
+    if any(runner.source == "pool" for runner in runners) or not pool.prompts:
         return ""
     sentence = (
         f"the writer finds each of the {len(pool.prompts)} prompts of the pool less likely than race.max_perplexity "

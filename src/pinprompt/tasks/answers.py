@@ -25,7 +25,7 @@ from pinprompt.recipe.task_sections import AnswerSettings, RemoteSettings
 from pinprompt.remote.client import is_remote, open_client
 from pinprompt.tasks.answer_data import AnswerData, Asked, answer_data, copied
 from pinprompt.tasks.metrics import Metric, Value, metric_of, numbers
-from pinprompt.tasks.protocol import SPLITS, Draft, Shown, TaskInfo
+from pinprompt.tasks.protocol import SPLITS, WITH_EXAMPLES, Draft, Shown, TaskInfo
 from pinprompt.values import Answers, Draw, Evaluation, Floats, Prompt, Row, derive
 
 CHUNK = 8
@@ -256,7 +256,7 @@ class AnswerTask(Shown):
             "failures": list(answers.failed(rows))[:20],
             "notes": notes,
         }
-        interval = interval_of_mean(np.array(values), derive(seed, "bootstrap"))
+        interval = interval_of_mean(values, derive(seed, "bootstrap"), shares=name == "correct")
         return Evaluation(
             self.rows[rows[0]].split, {name: sum(values) / len(values)}, len(rows), {name: interval}, tables,
             {name: tuple(values)},
@@ -280,7 +280,8 @@ class AnswerTask(Shown):
         name = "manual" if self.settings.prompts else "default"
         named = [Draft(text, f"{name} {place}" if place > 1 else name) for place, text in enumerate(own, 1)]
         shown = [self._with_examples(text) for text in (own[0], common[0], common[-1])] if self.data.examples else []
-        return [*named, *(Draft(text) for text in dict.fromkeys([*filter(None, shown), *common]) if text not in own)]
+        with_examples = [Draft(text, WITH_EXAMPLES) for text in dict.fromkeys(shown) if text is not None]
+        return [*named, *with_examples, *(Draft(text) for text in common if text not in own)]
 
     @property
     def most_proposals(self) -> int:
