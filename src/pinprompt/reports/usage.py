@@ -49,6 +49,10 @@ class Sent:
     """How free answers are valued."""
     max_tokens: int = 0
     """Maximum tokens of a free answer."""
+    check: str = ""
+    """The pattern or the rubric of the metric, if it has one."""
+    examples: list[dict[str, str]] = field(default_factory=list)
+    """Rows with a reference, as `text` and `reference`."""
 
     @property
     def open_text(self) -> str:
@@ -76,9 +80,22 @@ class Sent:
     def messages_for(self, text: str) -> list[dict[str, str]]:
         """The chat messages for an input; empty for a completion model."""
         return [
-            {**one, "content": self.text_for(text).join(one["content"].split(self.open_text, 1))}
-            for one in self.messages
+            {**one, "content": self.filled(one["content"], self.text_for(text), text.strip())} for one in self.messages
         ]
+
+    def filled(self, content: str, whole: str, text: str) -> str:
+        """A message with the input in its place; `whole` is the input with the prompt around it.
+
+        The prompt may stand in another message: then only {text} does here.
+        """
+        if self.open_text in content:
+            return whole.join(content.split(self.open_text, 1))
+        return content.replace(TEXT, text)
+
+    @property
+    def own_text(self) -> str:
+        """All that is sent in one text, with {text} in the text's place, for tools that have no messages."""
+        return "\n\n".join(one["content"] for one in self.messages) or self.open_text
 
 
 def sent_of(result: Mapping[str, Any], where: object = "result.json") -> Sent:
@@ -106,7 +123,7 @@ def sent_of(result: Mapping[str, Any], where: object = "result.json") -> Sent:
             raise RunError(f"{where} cannot be used: {error}") from error
     named = {
         name: str(sent[name])
-        for name in ("before", "after", "model", "revision", "kind", "source", "metric")
+        for name in ("before", "after", "model", "revision", "kind", "source", "metric", "check")
         if name in sent
     }
     return Sent(
@@ -120,7 +137,21 @@ def sent_of(result: Mapping[str, Any], where: object = "result.json") -> Sent:
         ensemble=[mapping(one) for one in sequence(inside(result, "combined", ENSEMBLE, "members"))],
         messages=messages,
         max_tokens=int(number(sent.get("max_tokens")) or 0),
+        examples=[
+            {"text": str(one["input"]), "reference": str(one["reference"])}
+            for one in map(mapping, sequence(_answers_in(result))[:EXPORTED])
+            if {"input", "reference"} <= set(one)
+        ],
     )
+
+
+EXPORTED = 20
+"""The most rows that an export takes as its tests: those with the worst answers."""
+
+
+def _answers_in(result: Mapping[str, Any]) -> Any:
+    """The table of answers of the reported split."""
+    return inside(result, "tables", "answers")
 
 
 def snippets(sent: Sent, text: str) -> dict[str, str]:
@@ -128,9 +159,15 @@ def snippets(sent: Sent, text: str) -> dict[str, str]:
     found = {"python": _python(sent, text)}
     known = sent.kind == "causal" or all(len(ids) == 1 for ids in sent.word_ids.values())
     tokens = all("token" in one for one in sequence(sent.readout.get("words")))
-    if sent.task == "classification" and sent.source != "remote" and sent.word_ids and known and tokens:
+    if (
+        sent.task == "classification"
+        and sent.source not in ("remote", "callable")
+        and sent.word_ids
+        and known
+        and tokens
+    ):
         found["transformers"] = _labelling(sent, text)
-    if sent.task == "answers" and sent.source != "remote":
+    if sent.task == "answers" and sent.source not in ("remote", "callable"):
         found["transformers"] = _chatting(sent, text)
     if sent.kind == "causal":
         found["openai"] = _openai(sent, text)
@@ -224,6 +261,8 @@ def scores(label_logs, word_logs):
 
 def _python(sent: Sent, text: str) -> str:
     given = "text.strip().replace('\"', \"'\")" if sent.quoted else "text.strip()"
+    if sent.messages:
+        return _python_chat(sent, given, text)
     lines = [*_constants(sent), "", "", "def full_text(text):", f"    return BEFORE + {given} + AFTER", ""]
     if sent.readout:
         lines += ["", _SCORES, ""]
@@ -236,6 +275,20 @@ def _python(sent: Sent, text: str) -> str:
             "",
         ]
     lines += ["", f"print(full_text({text!r}))"]
+    return "\n".join(lines)
+
+
+def _python_chat(sent: Sent, given: str, text: str) -> str:
+    """The messages for a text; `given` is the text's expression."""
+    opened = [{**one, "content": sent.filled(one["content"], sent.open_text, TEXT)} for one in sent.messages]
+    words = [f"WORDS = {dict(sent.words)!r}  # label: the word that the model says for it"] if sent.words else []
+    lines = [f"MESSAGES = {opened!r}", *words, "", "", "def chat(text):"]
+    lines += [
+        f'    return [{{**one, "content": one["content"].replace({TEXT!r}, {given})}} for one in MESSAGES]',
+        "",
+        "",
+        f"print(chat({text!r}))",
+    ]
     return "\n".join(lines)
 
 
@@ -288,7 +341,8 @@ def _labelling(sent: Sent, text: str) -> str:
 
 
 def _model(sent: Sent) -> str:
-    return sent.model.removeprefix("remote:")
+    """The name that a server knows the model by; a callable has none."""
+    return "your-model" if sent.source == "callable" else sent.model.removeprefix("remote:")
 
 
 def _openai(sent: Sent, text: str) -> str:
@@ -299,8 +353,9 @@ def _openai(sent: Sent, text: str) -> str:
         call += [f"    messages={sent.messages_for(text)!r},", f"    {options},", ")"]
         return "\n".join([*head, *call, "print(answer.choices[0].message.content)"])
     call = ["answer = client.completions.create("]
-    call += [f"    model={_model(sent)!r}, prompt={sent.text_for(text)!r}, {options}, logprobs=5", ")"]
-    said = ["print(answer.choices[0].text, answer.choices[0].logprobs)"]
+    logs = ", logprobs=5" if sent.words else ""
+    call += [f"    model={_model(sent)!r}, prompt={sent.text_for(text)!r}, {options}{logs}", ")"]
+    said = [f"print(answer.choices[0].text{', answer.choices[0].logprobs' if sent.words else ''})"]
     if sent.words and all(len(ids) == 1 for ids in sent.word_ids.values()):
         said = [
             "tops = answer.choices[0].logprobs.top_logprobs[0]",
@@ -323,7 +378,8 @@ def _request(sent: Sent, text: str | None = None) -> dict[str, Any]:
     body: dict[str, Any] = {"model": _model(sent), **sent.options}
     if sent.messages:
         return {**body, "messages": sent.messages if text is None else sent.messages_for(text)}
-    return {**body, "prompt": sent.open_text if text is None else sent.text_for(text), "logprobs": 5}
+    logs = {"logprobs": 5} if sent.words else {}
+    return {**body, "prompt": sent.open_text if text is None else sent.text_for(text), **logs}
 
 
 def _plain(sent: Sent) -> dict[str, Any]:
@@ -358,8 +414,9 @@ def _chatting(sent: Sent, text: str) -> str:
     return "\n".join(lines)
 
 
-ASSERTS = {"exact": "equals", "contains": "icontains", "number": "icontains", "json": "is-json"}
-"""Assertions of promptfoo for metrics of free answers; other metrics have none."""
+ASSERTS = {"exact": "equals", "contains": "icontains", "number": "icontains", "json": "is-json", "regex": "regex",
+           "judge": "llm-rubric"}  # fmt: skip
+"""Assertions of promptfoo for metrics of free answers; your own function has none."""
 
 
 def _asserts(sent: Sent) -> list[dict[str, Any]]:
@@ -368,11 +425,12 @@ def _asserts(sent: Sent) -> list[dict[str, Any]]:
         return [{"type": "icontains-any", "value": list(sent.words.values())}]
     if sent.metric not in ASSERTS:
         return []
-    return [{"type": ASSERTS[sent.metric]} | ({} if sent.metric == "json" else {"value": "{{reference}}"})]
+    value = {"json": "", "regex": sent.check, "judge": sent.check}.get(sent.metric, "{{reference}}")
+    return [{"type": ASSERTS[sent.metric]} | ({"value": value} if value else {})]
 
 
 def _promptfoo(sent: Sent) -> dict[str, Any]:
-    """A configuration for `promptfoo eval -c` (JSON is valid YAML). Add your own tests to `tests`.
+    """A configuration for `promptfoo eval -c` (JSON is valid YAML); tests are rows of the report, or one to fill in.
 
     The server is on this machine: without an address, promptfoo would send the texts to OpenAI.
     """
@@ -382,35 +440,32 @@ def _promptfoo(sent: Sent) -> dict[str, Any]:
         return f"{{% raw %}}{part}{{% endraw %}}" if risky else part
 
     def opened(content: str) -> str:
-        return (raw(sent.before) + "{{text}}" + raw(sent.after)).join(
-            raw(part) for part in content.split(sent.open_text, 1)
-        )
+        place, around = sent.open_text, raw(sent.before) + "{{text}}" + raw(sent.after)
+        if place not in content:  # the prompt stands in another message
+            place, around = TEXT, "{{text}}"
+        return around.join(raw(part) for part in content.split(place))
 
     way, text = "completion", opened(sent.open_text)
     if sent.messages:
         way = "chat"
         text = json.dumps([{**one, "content": opened(one["content"])} for one in sent.messages], ensure_ascii=False)
+    to_fill_in = {"text": "put your own text here"}
+    to_fill_in |= {"reference": "put the expected answer here"} if sent.metric in ASSERTS else {}
     return {
         "description": f"the prompt that pinprompt found: {sent.prompt}",
         "prompts": [text],
         "providers": [{"id": f"openai:{way}:{_model(sent)}", "config": {"apiBaseUrl": _SERVER, **sent.options}}],
-        "tests": [
-            {
-                "vars": {"text": "put your own text here"}
-                | ({"reference": "put the expected answer here"} if sent.metric in ASSERTS else {}),
-                "assert": _asserts(sent),
-            }
-        ],
+        "tests": [{"vars": one, "assert": _asserts(sent)} for one in sent.examples or [to_fill_in]],
     }
 
 
 def _langchain(sent: Sent) -> dict[str, Any]:
     """A PromptTemplate as `langchain_core.prompts.loading.load_prompt` reads it."""
-    before, after = (part.replace("{", "{{").replace("}", "}}") for part in (sent.before, sent.after))
+    parts = [part.replace("{", "{{").replace("}", "}}") for part in sent.own_text.split(TEXT)]
     return {
         "_type": "prompt",
         "input_variables": ["text"],
-        "template": before + TEXT + after,
+        "template": TEXT.join(parts),
         "template_format": "f-string",
         "metadata": {
             "words": dict(sent.words),
@@ -429,7 +484,11 @@ def _dspy(sent: Sent) -> dict[str, Any]:
         {"prefix": "Text:", "description": "${text}"},
         {"prefix": f"{answer.capitalize()}:", "description": f"${{{answer}}}"},
     ]
-    instructions = f"Continue this, where {TEXT} stands for the text: {sent.open_text}{choices}"
+    first = sent.messages[0] if sent.messages else {"role": "user"}
+    verb = "Answer this" if sent.messages else "Continue this"
+    instructions = f"{verb}, where {TEXT} stands for the text: {sent.own_text}{choices}"
+    if first["role"] == "system" and TEXT not in first["content"]:
+        instructions = f"{first['content']}{choices}"
     # dspy warns if the versions of dependencies differ from its own; they are not known here.
     return {
         "traces": [], "train": [], "demos": [], "signature": {"instructions": instructions, "fields": fields},
