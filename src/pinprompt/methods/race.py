@@ -153,7 +153,7 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
         _first_block(search, settings, blocks, runners, pool, count, tell, vary if varied else None)
         if problem := _alone(search, settings, pool, runners, steps):
             extras["problem"] = problem
-        if tied := _tied(search, runners, steps):
+        if tied := _tied(search, runners, blocks[0], steps):
             stopped, rounds, extras["problem"] = "tied", 1, tied
         for number in range(1, rounds):
             runners = cut(runners, settings)
@@ -524,7 +524,7 @@ def _outcomes(search: Search, runner: Runner, rows: Sequence[int]) -> Floats:
     return np.asarray(found.outcomes[task.info.primary], dtype=np.float64)
 
 
-def _tied(search: Search, runners: Sequence[Runner], step: int) -> str:
+def _tied(search: Search, runners: Sequence[Runner], block: Block, step: int) -> str:
     """Report if all prompts have the same value on every row of the first block: the other rows would cost as much."""
     if len(runners) < LEAST_TIED or any(not np.array_equal(one.values, runners[0].values) for one in runners):
         return ""
@@ -533,6 +533,9 @@ def _tied(search: Search, runners: Sequence[Runner], step: int) -> str:
         f"({runners[0].mean:g} on average), so the search stops: look at the model's answers, and check that "
         "the labels or references can be answered"
     )
+    answers, fit = search.evaluator.table.get(runners[0].prompt.text), block.rows if fit_rows(search.task) else ()
+    warnings = search.task.metrics(answers, block.rows, fit).tables.get("warnings", ())
+    sentence = "; ".join((sentence, *warnings))
     search.emit(Event("problem", step, {"reason": sentence}))
     return sentence
 

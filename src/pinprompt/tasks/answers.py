@@ -105,7 +105,7 @@ class AnswerTask(Shown):
             primary="score" if settings.metric in ("function", "judge") else "correct",
             chunk=CHUNK if self._server is None else 1,
             costly=True,
-            notes=(*data.notes, *model.notes),
+            notes=(*data.notes, *model.notes, *self._too_long()),
         )
 
     @classmethod
@@ -159,6 +159,20 @@ class AnswerTask(Shown):
             else:
                 others[role] = local(name or settings.model, tokens)[0]
         return cls(settings, data, opened, revision, chosen, others["judge"], others["proposer"])
+
+    def _too_long(self) -> list[str]:
+        """A note on inputs that a local model cannot read in one piece."""
+        fails = getattr(self.model, "too_long", None)
+        if fails is None:
+            return []
+        local: Any = self.model
+        chats = ([{"role": "user", "content": row.input}] for row in self._asked)
+        most = self.settings.max_new_tokens
+        places = [row.place for row, chat in zip(self._asked, chats, strict=True) if fails(local.ids(chat), most)]
+        if not places:
+            return []
+        shown = "; ".join(places[:5]) + ("; ..." if len(places) > 5 else "")
+        return [f"inputs longer than the model's window are worth nothing: {len(places)} ({shown})"]
 
     # What costs calls.
 
@@ -247,14 +261,17 @@ class AnswerTask(Shown):
             for row, one in zip(rows, found, strict=True)
         ]  # fmt: skip
         cut = sum(bool(one.get("cut")) for one in found)
-        notes = list(self.info.notes)
+        failed, warnings = answers.failed(rows), []
         if cut:
             limit = self.settings.max_new_tokens
-            notes.append(f"{cut} of {len(found)} answers were cut after {limit} tokens; raise task.max_new_tokens")
+            warnings.append(f"{cut} of {len(found)} answers were cut after {limit} tokens; raise task.max_new_tokens")
+        if failed:
+            warnings.append(f"{len(failed)} of {len(found)} rows could not be answered or valued; the report says why")
         tables = {
             "answers": sorted(table, key=lambda row: float(row["value"]))[:SHOWN_ANSWERS],
-            "failures": list(answers.failed(rows))[:20],
-            "notes": notes,
+            "failures": list(failed)[:20],
+            "notes": [*self.info.notes, *warnings],
+            "warnings": warnings,
         }
         interval = interval_of_mean(values, derive(seed, "bootstrap"), shares=name == "correct")
         return Evaluation(
@@ -338,10 +355,12 @@ class AnswerTask(Shown):
         if self._completes(prompt.text):
             messages, (before, _, after) = [], prompt.text.strip().partition(TEXT)
         source = "remote" if self.billed is not None else "alias" if name in ALIASES else "hub"
+        source = "callable" if name.startswith("callable:") else source
+        check = {"regex": self.settings.pattern, "judge": self.settings.rubric}.get(self.settings.metric)
         return {
             "before": before, "after": after, "messages": messages, "model": name.removeprefix("remote:"),
             "kind": "causal", "source": source, "metric": self.settings.metric,
-            "max_tokens": self.settings.max_new_tokens,
+            "max_tokens": self.settings.max_new_tokens, **({"check": check} if check else {}),
         }  # fmt: skip
 
     def shown_rows(self) -> dict[str, Any]:
