@@ -229,7 +229,8 @@ def run(
         )  # fmt: skip
         if record.checkpoint.size("events") == 0:
             emit(Event("start", 0, {"method": recipe.method, "task": task.info.name, "seed": recipe.seed,
-                                    "length": recipe.policy.length, "primary": task.info.primary}))  # fmt: skip
+                                    "length": recipe.policy.length, "primary": task.info.primary,
+                                    "score_is": task.info.score_is}))  # fmt: skip
         run_method = build.build_method(recipe, searched_by)
         for_report = hold_for_report(spending, task, evaluator.budget, cost)
         if (for_dev := build.hold_for_dev(spending, task, evaluator.budget)) is not None:
