@@ -356,6 +356,21 @@ def test_drafts_with_examples_race_and_are_not_varied(tmp_path: Path, monkeypatc
     assert shown not in seen
 
 
+def test_of_equal_prompts_the_shorter_is_the_answer(tmp_path: Path) -> None:
+    class Same(Drafted):
+        def worth(self, text: str) -> float:
+            return float("w7" in text.split())
+
+        def drafts(self) -> list[Draft]:
+            return [*super().drafts(), Draft("w40 w7 w41 w42 w43", WITH_EXAMPLES), Draft("w40 w7")]
+
+    settings = SETTINGS.model_copy(update={"choose": "paired", "prune": 0.0})
+    outcome, _ = run(Same({"manual": "w40 w41 w9"}, noise=0.0), tmp_path / "run", settings, calls=400)
+    equal = [one.prompt.text for one in outcome.candidates if one.score == outcome.candidates[0].score]
+    assert "w40 w7 w41 w42 w43" in equal
+    assert outcome.candidates[0].prompt.text == min(equal, key=len)
+
+
 def test_no_limit_of_perplexity_holds_for_drafts(tmp_path: Path) -> None:
     task = Drafted({"manual": "w40 w41 w9"})
     run(task, tmp_path / "run", SETTINGS.model_copy(update={"max_perplexity": 1e-9}), calls=400)

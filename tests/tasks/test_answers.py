@@ -177,6 +177,23 @@ def test_prompts_that_copy_rows_are_noticed() -> None:
     assert copied("Reply with yes or no", known) is None
 
 
+def test_what_the_writer_copies_from_rows_is_not_asked(
+    rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = "Hello, about A1 of today."
+
+    def copying(writer: Any, texts: Sequence[str], count: int, seed: int) -> list[Prompt]:
+        return [Prompt(copy), Prompt("Only the code.")]
+
+    monkeypatch.setattr("pinprompt.methods.race.variations", copying)
+    over = {"race": {"max_perplexity": None}}
+    result = pinprompt.tune(settings(rows, examples=0), model=obedient, calls=250, out=tmp_path / "run", settings=over)
+    asked = (tmp_path / "run" / "prompts.csv").read_text("utf-8")
+    assert "Only the code." in asked
+    assert copy not in asked
+    assert "only" in result.prompt.lower()
+
+
 def test_what_a_model_proposes_is_cleaned_and_checked(rows: Path) -> None:
     assert instruction_in('Here is a better instruction:\n"Reply  with it."\n\nIt is short.') == "Reply with it."
     said_before: list[str] = []

@@ -178,6 +178,7 @@ def _filled(search: Search, writer: Writer, settings: RaceSettings, hand: Sequen
     candidates = drafted(writer, drafts, hand, most, search.seed) if drafts else []
     english = task.info.language == "en"
     phrases = english and settings.phrases
+    candidates = _own_words(task, candidates)
     if not candidates:  # no drafts, or none that meets the constraints
         heads = (*(HEADS if english else ()), *(OPENERS if phrases else ()))
         candidates = [*(stock(writer) if phrases else ()), *written(writer, heads, most, search.seed)]
@@ -199,6 +200,11 @@ def _filled(search: Search, writer: Writer, settings: RaceSettings, hand: Sequen
 def _fixed(task: Task) -> list[str]:
     """Drafts that race and are not varied: a chat's format would break, and examples would become false."""
     return [draft.text for draft in task.drafts() if draft.name in (CHAT, WITH_EXAMPLES)]
+
+
+def _own_words(task: Task, prompts: Sequence[Prompt]) -> list[Prompt]:
+    """The prompts without those that copy from the task's rows, which the writer may have read."""
+    return [one for one in prompts if not (isinstance(task, Proposing) and task.copies(one.text))]
 
 
 def _accepted(writer: Writer, prompts: Sequence[Prompt]) -> list[Prompt]:
@@ -480,7 +486,8 @@ def _first_block(
             ahead = sorted(runners, key=lambda runner: -runner.mean)[: settings.least]
             if vary is not None:
                 fixed = _fixed(search.task)
-                pool.add(vary([runner.prompt.text for runner in ahead if runner.prompt.text not in fixed]))
+                varied = vary([runner.prompt.text for runner in ahead if runner.prompt.text not in fixed])
+                pool.add(_own_words(search.task, varied))
                 vary = None
             if isinstance(search.task, Labelling) and not shown:
                 made, shown = search.task.with_examples([runner.prompt for runner in ahead], search.seed), True
@@ -670,9 +677,10 @@ def _outcome(
 
 
 def _finalists(search: Search, writer: Writer, settings: RaceSettings, runners: Sequence[Runner]) -> list[Runner]:
-    """The runners that were asked on most rows: the answer, then the others by their score."""
+    """The runners that were asked on most rows: the answer, then the others by their score, and by their length."""
     last = max(runner.blocks for runner in runners)
-    finalists = sorted((runner for runner in runners if runner.blocks == last), key=lambda runner: -runner.mean)
+    finalists = [runner for runner in runners if runner.blocks == last]
+    finalists.sort(key=lambda runner: (-runner.mean, len(runner.prompt.text)))  # of equal ones the shorter costs less
     values = np.stack([runner.values for runner in finalists])
     finalists.insert(0, finalists.pop(_chosen(search, writer, settings.choose, finalists, values)))
     return finalists

@@ -320,12 +320,16 @@ class AnswerTask(Shown):
         chats = [self._proposal(*best[place % len(best)]) for place in range(count)]
         seeds = [derive(seed, "proposal", self._proposed + place) for place in range(count)]
         self._proposed += count
-        rows = [row for split, rows in self.data.splits.items() if split != "test" for row in rows]
         for reply in self._proposer.drawn(chats, seeds):
             text = instruction_in(reply.text)
-            if text and not reply.cut and copied(text, [*rows, *self.data.examples]) is None:
+            if text and not reply.cut and not self.copies(text):
                 found.append(text)
         return found
+
+    def copies(self, text: str) -> bool:
+        """Whether a prompt copies something from the rows of train and dev, or from the examples."""
+        rows = [row for split, rows in self.data.splits.items() if split != "test" for row in rows]
+        return copied(text, [*rows, *self.data.examples]) is not None
 
     def _with_examples(self, prompt: str) -> str | None:
         """A prompt with examples; None if it has some."""

@@ -253,6 +253,9 @@ class Proposing(Protocol):
     def proposals(self, best: Sequence[tuple[Prompt, Answers]], seed: int) -> list[str]:
         """New prompts from the best ones and their answers so far."""
 
+    def copies(self, text: str) -> bool:
+        """Whether a prompt copies something from the rows; one that was written, not declared, must not."""
+
 
 class Differentiable(Protocol):
     """The view for white-box methods: prompts are vectors at the prompt's position in the task model's input space."""
