@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import shutil
 from pathlib import Path
@@ -41,6 +42,17 @@ def estimator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         method="manual",
         settings={"policy": settings["policy"], "scoring": settings["scoring"], "task": {"shots": 2}},
     )
+
+
+def test_your_own_model_may_be_asynchronous_also_where_a_loop_runs(estimator: Any) -> None:
+    async def model(texts: list[str]) -> list[str]:
+        await asyncio.sleep(0)
+        return ["great" if any(row in text for row, label in ROWS if label == "pos") else "terrible" for text in texts]
+
+    async def in_a_notebook() -> Any:
+        return estimator.set_params(model=model).fit(TEXTS, LABELS).predict(TEXTS)
+
+    assert asyncio.run(in_a_notebook()).tolist() == LABELS
 
 
 def test_it_fits_predicts_and_scores(estimator: Any, tmp_path: Path) -> None:

@@ -88,17 +88,17 @@ def tune(
 
 
 def resume(
-    run: Path | str, *, calls: int | None = None, minutes: float | None = None, device: str | None = None,
-    threads: int | None = None, report: bool = True, on_event: Listener | Sequence[Listener] = (),
-    notes: Callable[[str], None] = silent,
+    run: Path | str, *, calls: int | None = None, minutes: float | None = None,
+    settings: Mapping[str, Any] | None = None, device: str | None = None, threads: int | None = None,
+    report: bool = True, on_event: Listener | Sequence[Listener] = (), notes: Callable[[str], None] = silent,
 ) -> Result:  # fmt: skip
-    """Continue the run in a folder with its own recipe; `calls` and `minutes` raise its limits."""
+    """Continue the run in a folder with its own recipe; `calls`, `minutes` and the settings of a budget can change."""
     if restore_recipe(Path(run)):
         notes(f"{Path(run) / 'recipe.toml'} was changed after the run wrote it; restored from run.json")
     recipe = recipe_of(run)
     consent.agree(running.with_found_files(recipe, Path(run)), run)
     return tune(
-        recipe, out=run, calls=calls, minutes=minutes, device=device, threads=threads, resume=True,
+        recipe, out=run, calls=calls, minutes=minutes, settings=settings, device=device, threads=threads, resume=True,
         report=report, on_event=on_event, notes=notes,
     )  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ _TUNED = ("method", "profile", "calls", "minutes", "seed", "settings", "device",
 class _PromptEstimator(BaseEstimator):  # type: ignore[misc]
     """Base of both estimators: a search in `fit`; a pickle holds the run's files instead of a model."""
 
-    model: str = "smollm2"
+    model: str | Callable[..., Any] = "smollm2"
     method: str | None = None
     profile: str = "quick"
     calls: int | None = None
@@ -49,7 +49,8 @@ class _PromptEstimator(BaseEstimator):  # type: ignore[misc]
     def _search(self, task: Mapping[str, Any]) -> None:
         with tempfile.TemporaryDirectory(prefix="pinprompt-") as place:
             found = api.tune(
-                {**task, "model": self.model},
+                {**task, "model": self.model} if isinstance(self.model, str) else task,
+                model=None if isinstance(self.model, str) else self.model,
                 out=Path(place) / "run" if self.out is None else self.out,
                 force=True,
                 report=self.out is not None,
@@ -70,7 +71,7 @@ class _PromptEstimator(BaseEstimator):  # type: ignore[misc]
                     (Path(place) / name).write_text(content, "utf-8")
                 recipe = running.recipe_of(place)
                 if recipe.task.kind == "classification":
-                    self._tool = labeller(place, device)
+                    self._tool = labeller(place, device, None if isinstance(self.model, str) else self.model)
                 else:
                     self._tool = build.build_rewriter(recipe, device, read_json(Path(place), "judges.json"))
         return self._tool
@@ -99,8 +100,8 @@ class PromptClassifier(ClassifierMixin, _PromptEstimator):  # type: ignore[misc]
     ----------
     words : mapping of class to word, or None
         The label word of each class; None uses the names of the classes.
-    model : str
-        The task model: alias, hub id, folder, .gguf file or remote:NAME.
+    model : str or callable
+        The task model: alias, hub id, folder, .gguf file or remote:NAME; or your own function, as in `pinprompt.tune`.
     method, profile, calls, minutes, seed, settings, device, threads
         As in `pinprompt.tune`.
     out : path or None

@@ -122,6 +122,23 @@ def test_chats_are_shown_as_messages() -> None:
     assert "messages" in json.loads(export(sent, "openai")[1])
 
 
+SYSTEM = [{"role": "system", "content": "Sort {it}."}, {"role": "user", "content": "{text}\n\nWhich label?"}]
+
+
+def test_a_system_message_and_the_text_are_in_everything_that_is_sent() -> None:
+    sent = Sent("classification", "Sort {it}.", "Sort {it}.\n\n", "", "m", words={"a": "one"}, messages=SYSTEM)
+    asked = [SYSTEM[0], {"role": "user", "content": "my text\n\nWhich label?"}]
+    assert sent.messages_for(" my text ") == asked
+    names: dict[str, Any] = {}
+    exec(compile(snippets(sent, "t")["python"], "snippet", "exec"), names)
+    assert names["chat"]("my text") == asked
+    assert "my text" in snippets(sent, "my text")["curl"]
+    prompt = json.loads(json.loads(export(sent, "promptfoo")[1])["prompts"][0])
+    assert prompt[1]["content"] == "{{text}}\n\nWhich label?"
+    assert json.loads(export(sent, "langchain")[1])["template"] == "Sort {{it}}.\n\n{text}\n\nWhich label?"
+    assert json.loads(export(sent, "dspy")[1])["signature"]["instructions"].startswith("Sort {it}.")
+
+
 @pytest.mark.parametrize("tool", TOOLS)
 def test_every_export_is_written(run: Path, tmp_path: Path, tool: str) -> None:
     done = call("export", run, "--to", tool, "--output", tmp_path / "out.json")

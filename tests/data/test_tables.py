@@ -96,6 +96,17 @@ def test_data_frames_are_tables(tmp_path: Path) -> None:
     assert Path(lines).read_text() == "one two\nthree\n"
 
 
+def test_lists_of_dicts_are_tables(tmp_path: Path) -> None:
+    rows = [{"text": "a", "label": 1}, {"text": None, "more": {"x": 2}}]
+    table = read_table(rows)
+    assert (table.columns, table.texts, table.rows) == (["text", "label", "more"], ["a", ""], rows)
+    assert read_table(keep_frame(rows, tmp_path)).rows == rows
+    with pytest.raises(SettingError, match="not a list"):
+        read_table(["a", "b"])
+    with pytest.raises(DataError, match="no column 'body'"):
+        read_table(rows, "body")
+
+
 def test_columns_are_asked_for_by_name(tmp_path: Path) -> None:
     file = write(tmp_path / "a.csv", "id,review\n1,fine\n")
     with pytest.raises(DataError, match=r"no column 'reviews'; did you mean 'review'\?"):

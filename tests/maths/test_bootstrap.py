@@ -14,6 +14,7 @@ from pinprompt.maths.bootstrap import (
     Difference,
     compare_paired,
     compare_rows,
+    interval_of_mean,
     mcnemar,
     mcnemar_interval,
     mean,
@@ -52,6 +53,14 @@ def test_mcnemar_agrees_with_scipy(ours_alone: int, theirs_alone: int) -> None:
         return
     known = stats.binomtest(ours_alone, ours_alone + theirs_alone, 0.5).pvalue
     assert mcnemar(*rows(ours_alone, theirs_alone)) == pytest.approx(known, rel=1e-9, abs=1e-300)
+
+
+@pytest.mark.parametrize("rows", [5, 20, 200])
+def test_where_all_rows_are_right_or_wrong_the_interval_is_exact(rows: int) -> None:
+    for value in (0.0, 1.0):
+        known = stats.binomtest(round(rows * value), rows).proportion_ci(0.95, method="exact")
+        assert interval_of_mean([value] * rows, 0, shares=True) == pytest.approx((known.low, known.high))
+    assert interval_of_mean([3.0] * rows, 0) == (3.0, 3.0), "a score that is no share"
 
 
 def test_rows_must_be_the_same_ones() -> None:

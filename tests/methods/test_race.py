@@ -25,7 +25,7 @@ from pinprompt.methods.race import Runner, blocks_of, cut, plan, prune, race, ra
 from pinprompt.methods.selection import chances_of_best
 from pinprompt.policy.backbone import Backbone
 from pinprompt.recipe.sections import BudgetSettings, RaceSettings
-from pinprompt.tasks.protocol import Draft, Labelling, TaskInfo
+from pinprompt.tasks.protocol import WITH_EXAMPLES, Draft, Labelling, TaskInfo
 from pinprompt.values import Answers, Draw, Evaluation, Prompt, Row
 
 SETTINGS = RaceSettings(max_perplexity=None, first_block=4)
@@ -221,6 +221,14 @@ def test_a_hand_written_prompt_that_is_best_wins(tmp_path: Path) -> None:
     assert outcome.candidates[0].source == "manual"
 
 
+def test_a_race_in_which_only_hand_written_prompts_advance_is_not_called_one_of_these_alone(tmp_path: Path) -> None:
+    task = Noisy({"manual": "best best best best best best"})
+    outcome, _ = run(task, tmp_path / "run", SETTINGS.model_copy(update={"least": 1, "keep": 0.01}), calls=300)
+    assert {candidate.source for candidate in outcome.candidates} == {"manual"}
+    assert len({text for text, _ in task.asked}) > 10
+    assert "problem" not in outcome.extras
+
+
 def test_a_killed_race_resumes_to_the_same_result(tmp_path: Path) -> None:
     task = Noisy({"manual": "w3 w4"})
     whole, search = run(task, tmp_path / "whole", calls=300)
@@ -326,6 +334,41 @@ def test_drafts_and_their_variations_race_in_place_of_stock_phrases(tmp_path: Pa
     assert len(texts) > 10
     best = outcome.candidates[0].prompt.text
     assert task.worth(best) >= 1
+
+
+def test_drafts_with_examples_race_and_are_not_varied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    real = race_module.variations
+    monkeypatch.setattr(
+        race_module,
+        "variations",
+        lambda made, texts, *rest, **more: (seen.extend(texts), real(made, texts, *rest, **more))[1],
+    )
+    shown = "w7 w8 w9 w10 w11 best w40"  # worth more than any other
+
+    class Showing(Drafted):
+        def drafts(self) -> list[Draft]:
+            return [*super().drafts(), Draft(shown, WITH_EXAMPLES)]
+
+    outcome, _ = run(Showing({"manual": "w40 w41 w9"}), tmp_path / "run", calls=400)
+    assert outcome.candidates[0].prompt.text == shown
+    assert seen
+    assert shown not in seen
+
+
+def test_of_equal_prompts_the_shorter_is_the_answer(tmp_path: Path) -> None:
+    class Same(Drafted):
+        def worth(self, text: str) -> float:
+            return float("w7" in text.split())
+
+        def drafts(self) -> list[Draft]:
+            return [*super().drafts(), Draft("w40 w7 w41 w42 w43", WITH_EXAMPLES), Draft("w40 w7")]
+
+    settings = SETTINGS.model_copy(update={"choose": "paired", "prune": 0.0})
+    outcome, _ = run(Same({"manual": "w40 w41 w9"}, noise=0.0), tmp_path / "run", settings, calls=400)
+    equal = [one.prompt.text for one in outcome.candidates if one.score == outcome.candidates[0].score]
+    assert "w40 w7 w41 w42 w43" in equal
+    assert outcome.candidates[0].prompt.text == min(equal, key=len)
 
 
 def test_no_limit_of_perplexity_holds_for_drafts(tmp_path: Path) -> None:

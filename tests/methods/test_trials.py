@@ -10,9 +10,9 @@ import torch
 from baseline_toys import WordTask, opened
 
 from pinprompt.errors import BudgetSpent
-from pinprompt.methods.trials import Trials
+from pinprompt.methods.trials import TIED, TIED_ROWS, Trials
 from pinprompt.tasks.protocol import TaskInfo
-from pinprompt.values import Answers, Draw, Prompt
+from pinprompt.values import Answers, Draw, Prompt, Row
 
 
 class Lucky(WordTask):
@@ -135,3 +135,28 @@ def test_a_step_event_has_its_scores_the_best_so_far_and_what_it_took(tmp_path: 
     assert {"write", "learn", "seconds", "paid_calls", "memo_hits", "tree_hits"} == set(first.costs)
     assert (second.data["score_mean"], second.data["loss"]) == (None, None)
     assert "write" not in second.costs
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.5])
+def test_a_search_in_which_all_prompts_tie_ends_and_says_so(tmp_path: Path, spread: float) -> None:
+    """Also if it is resumed in between; one prompt that differs is enough to go on."""
+    task = WordTask(lambda text: spread * (text == "w1"))
+    task.rows = tuple(Row("train", index) for index in range(TIED_ROWS))
+    asked = 0
+    for half in (0, 1):
+        with opened(task, tmp_path, saving=True) as (search, events):
+            trials = Trials(search, "sampled")
+            trials.resume()
+            try:
+                for step in range(half * TIED // 2, (1 + half * 3) * TIED // 2):
+                    trials.score([Prompt(f"w{step}")])
+                    asked += 1
+                    trials.remember(step + 1)
+                trials.save()
+            except BudgetSpent:
+                trials.finish("budget")
+    assert asked == (2 * TIED if spread else TIED)
+    said = [event.data["reason"] for event in events if event.kind == "problem"]
+    assert said == ([] if spread else [search.problem])
+    if not spread:
+        assert f"all {TIED} prompts have the same score (0) on {TIED_ROWS} rows" in search.problem

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 from baseline_toys import writer
 
-from pinprompt.methods.variations import HOLE, MORE, allowed, as_prompt, planned, variations
+from pinprompt.methods.variations import ENDING, HOLE, MORE, allowed, as_prompt, planned, variations
 from pinprompt.recipe.sections import Constraints
 from pinprompt.values import Prompt
 
@@ -43,6 +43,16 @@ def test_each_keeps_a_beginning_or_both_ends() -> None:
         else:
             assert size - head - tail <= HOLE
     assert infilled > 10
+
+
+def test_most_of_a_long_prompt_stays() -> None:
+    words = [f"w{place}" for place in range(60)]
+    for draw in itertools.product((0.0, 0.5, 0.99), repeat=3):
+        head, count, _ = planned(" ".join(words), False, draw)
+        kept = head.split()
+        assert kept == words[: len(kept)]
+        assert len(kept) >= 60 - ENDING
+        assert count <= ENDING + MORE
 
 
 @pytest.mark.parametrize("text", ["w1 w2 w3: {text} w4 w5:", "{text} w4 w5:", "w1: {text} w4:"])

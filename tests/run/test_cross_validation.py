@@ -54,3 +54,8 @@ def test_chance_is_not_taken_for_skill() -> None:
 def test_without_a_choice_there_is_no_figure() -> None:
     search, finalists = searched(np.ones((1, 40)))
     assert cross_validated(search, finalists) is None
+
+
+def test_seven_rows_are_enough() -> None:
+    search, finalists = searched(np.stack([np.ones(7), np.zeros(7)]))
+    assert cross_validated(search, finalists) == 1.0

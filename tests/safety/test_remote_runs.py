@@ -91,6 +91,33 @@ def test_a_chat_model_without_log_probabilities_gives_labels_and_no_confidence(t
     assert "most confident" not in (tmp_path / "run" / "report.html").read_text("utf-8")
 
 
+def test_a_chat_is_told_what_to_do_by_instructions(tmp_path: Path, lm_folder: Path) -> None:
+    """The plain one is the default, which nobody wrote; common ones race, and a better one wins."""
+
+    def chat(number: int, path: str, body: dict[str, Any]) -> Action:
+        if path != "/v1/chat/completions":
+            return refuse(404, "no such path")
+        system, user = (body["messages"][0]["content"], body["messages"][-1]["content"])
+        good = any(line in user for line in GOOD) and "mainly" in system
+        return reply({"choices": [{"message": {"role": "assistant", "content": "great" if good else "terrible"}}]})
+
+    encoder_folder = save(tmp_path / "bert", encoder(), wrap=True)
+    with serving(chat) as server:
+        asked = ["classify", *labelled(tmp_path), *writer(lm_folder), *server_at(server.url)]
+        asked += ["--set", f"task.embeddings={encoder_folder}"]
+        done = call(*asked, "--method", "race", "--out", tmp_path / "run", "--calls", 90)
+        assert done.exit_code == 0, done.output
+    result = json.loads((tmp_path / "run" / "result.json").read_text("utf-8"))
+    default = result["baselines"]["default"]["prompt"]
+    assert default == "Classify the text as terrible or great. Reply with one of these words only."
+    assert "mainly" in result["prompt"]
+    assert [one["role"] for one in result["sent"]["messages"]] == ["system", "user"]
+    assert result["sent"]["messages"][0]["content"] == result["prompt"]
+    sent = [one for _, body, _ in server.seen for one in body.get("messages", ())]
+    systems = {one["content"] for one in sent if one["role"] == "system"}
+    assert default in systems
+
+
 def test_restyle_and_use_what_was_found(tmp_path: Path, lm_folder: Path) -> None:
     with serving(rewriter) as server:
         asked = ["restyle", *styled(tmp_path), *writer(lm_folder), *server_at(server.url), "--calls", 60]

@@ -138,6 +138,7 @@ def test_a_search_grows_stops_and_continues(tab: Any, studio: Studio, tiny: Path
     until(tab, "before => parseInt(document.querySelector('#matrix-count').textContent) > before", before)
     until(tab, "document.querySelectorAll('.charts svg').length > 0")
     until(tab, "/^(Step|Searching).*; last tried: “.+”$/.test(document.querySelector('#ticker').textContent)")
+    until(tab, "document.querySelector('th[title]')?.title.startsWith('A score is')")  # what it is, on hover
     tab.click("#stop")
     tab.wait_for_selector("#state.stopped")
     steps = len(read_run(studio.folder / "long").of("step"))

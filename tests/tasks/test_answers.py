@@ -103,12 +103,28 @@ def test_a_search_finds_an_instruction_that_is_obeyed(rows: Path, tmp_path: Path
     assert "only" in result.prompt
     assert result.test is not None
     assert result.test["correct"] == 1.0
-    assert result.data["baselines"]["manual"]["test"]["correct"] == 0.0
+    manual = result.data["baselines"]["manual"]["test"]
+    assert manual["correct"] == 0.0
+    assert manual["intervals"]["correct"][1] > 0.1, "20 wrong answers are no proof of never being right"
     assert result.data["verdict"]["kind"] == "better"
     page = result.report.read_text("utf-8")
     assert "Answers" in page
+    told = pinprompt.predict(tmp_path / "run", ["Hello, about A77 of today."], model=obedient)
+    assert [one["answer"] for one in told] == ["A77"]
+    with pytest.raises(SettingError, match="was a Python callable; pass it again"):
+        pinprompt.predict(tmp_path / "run", ["Hello"])
     answers = result.data["tables"]["answers"]
     assert {"input", "reference", "answer", "value", "why"} == set(answers[0])
+
+
+def test_rows_may_be_a_list_of_dicts_for_each_split(rows: Path, tmp_path: Path) -> None:
+    known = [json.loads(line) for line in rows.read_text("utf-8").splitlines()]
+    parts = {"train": known[:20], "dev": known[20:35], "test": known[35:]}
+    result = pinprompt.tune({**settings(rows), **parts}, model=obedient, calls=250, out=tmp_path / "run")
+    assert result.test is not None
+    assert (result.test["correct"], result.test["rows"]) == (1.0, 25)
+    assert result.dev is not None
+    assert result.dev["rows"] == 15
 
 
 def test_your_own_metric_is_the_objective(rows: Path, tmp_path: Path) -> None:
@@ -159,6 +175,23 @@ def test_prompts_that_copy_rows_are_noticed() -> None:
     assert copied("Say where to send the parcel to my new address", known) is not None
     assert copied("The answer is often Bonn-17 here", known) == "Bonn-17"
     assert copied("Reply with yes or no", known) is None
+
+
+def test_what_the_writer_copies_from_rows_is_not_asked(
+    rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = "Hello, about A1 of today."
+
+    def copying(writer: Any, texts: Sequence[str], count: int, seed: int) -> list[Prompt]:
+        return [Prompt(copy), Prompt("Only the code.")]
+
+    monkeypatch.setattr("pinprompt.methods.race.variations", copying)
+    over = {"race": {"max_perplexity": None}}
+    result = pinprompt.tune(settings(rows, examples=0), model=obedient, calls=250, out=tmp_path / "run", settings=over)
+    asked = (tmp_path / "run" / "prompts.csv").read_text("utf-8")
+    assert "Only the code." in asked
+    assert copy not in asked
+    assert "only" in result.prompt.lower()
 
 
 def test_what_a_model_proposes_is_cleaned_and_checked(rows: Path) -> None:
@@ -244,14 +277,24 @@ def test_a_system_prompt_for_a_server_within_calls_and_a_dollar(rows: Path, tmp_
 def test_what_was_found_can_be_used_elsewhere(rows: Path, tmp_path: Path) -> None:
     from pinprompt import api
 
-    pinprompt.tune(settings(rows), model=obedient, calls=250, out=tmp_path / "run")
+    result = pinprompt.tune(settings(rows), model=obedient, calls=250, out=tmp_path / "run")
     used = api.use(tmp_path / "run", "about A5")
     texts: Sequence[str] = [one["content"] for one in used["messages"]]
     assert any("about A5" in text for text in texts)
     config = json.loads(api.export(tmp_path / "run", "promptfoo", tmp_path / "promptfoo.json").read_text("utf-8"))
     assert config["tests"][0]["assert"] == [{"type": "equals", "value": "{{reference}}"}]
     assert "{{text}}" in config["prompts"][0]
-    compile(used["snippets"]["transformers"], "snippet", "exec")
+    known = {(row["message"], row["code"]) for row in map(json.loads, rows.read_text("utf-8").splitlines())}
+    tested = {(one["vars"]["text"], one["vars"]["reference"]) for one in config["tests"]}
+    assert len(tested) == 20, "the rows of the report"
+    assert tested <= known
+    for tool, where in (("dspy", ("signature", "instructions")), ("langchain", ("template",))):
+        made = json.loads(api.export(tmp_path / "run", tool, tmp_path / "out.json").read_text("utf-8"))
+        for name in where:
+            made = made[name]
+        assert result.prompt.split("{text}")[0].strip() in made
+    assert "transformers" not in used["snippets"], "a callable cannot be loaded by its name"
+    compile(used["snippets"]["openai"], "snippet", "exec")
 
 
 def test_private_runs_keep_no_texts(rows: Path, tmp_path: Path) -> None:
@@ -271,3 +314,18 @@ def test_the_matrix_of_the_studio_shows_right_and_wrong(rows: Path, tmp_path: Pa
     assert scored.rows.labels == ["wrong", "right"]
     assert by_prompt[INSTRUCTION].accuracy == 0.0
     assert max(column.accuracy or 0.0 for column in scored.columns) == 1.0
+
+
+def test_inputs_that_do_not_fit_and_answers_that_are_cut_are_said(rows: Path) -> None:
+    with rows.open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"message": "word " * 50_000, "code": "A61"}) + "\n")
+    task = AnswerTask.build(AnswerSettings(**settings(rows, model="smollm2", max_new_tokens=1, examples=0)))
+    [note] = [note for note in task.info.notes if "longer than the model's window" in note]
+    assert "1 (" in note
+    assert "line 61" in note
+    place = next(index for index, row in enumerate(task.rows) if row.target == "A61")
+    asked = [place, *(index for index in range(4) if index != place)]
+    [answers] = task.ask([Prompt(BEST)], asked)
+    warnings = task.metrics(answers, asked).tables["warnings"]
+    assert any(f"of {len(asked)} answers were cut after 1 tokens; raise task.max_new_tokens" in one for one in warnings)
+    assert any(f"1 of {len(asked)} rows could not be answered" in one for one in warnings)

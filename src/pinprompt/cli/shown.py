@@ -61,6 +61,8 @@ def shown_result(result: Result) -> Iterator[Any]:
     readout = mapping(data.get("readout"))
     if said := reading_said(readout, len(sequence(readout.get("words")))):
         yield Text(said)
+    for warning in sequence(inside(data, "tables", "warnings")):
+        yield Text(f"note: {warning}")
     if data.get("pruned"):
         yield Text(f"shortened from '{data['pruned']['from']}': it scores higher on train and dev without these words")
     known = [f"{row['word']} ({row['similarity']:.3f})" for row in data.get("known_words") or []]

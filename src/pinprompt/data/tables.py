@@ -1,7 +1,7 @@
 """Tables of texts: read with all columns, and written with added columns.
 
-A table comes from a CSV, TSV or JSONL file, a text file (one text per line), a folder of text files, stdin or a data
-frame. The order of rows is kept, including rows without a text.
+A table comes from a CSV, TSV or JSONL file, a text file (one text per line), a folder of text files, stdin, a data
+frame or a list of dicts. The order of rows is kept, including rows without a text.
 """
 
 from __future__ import annotations
@@ -45,12 +45,14 @@ class TextTable:
 
 
 def is_frame(thing: object) -> bool:
-    """True for a pandas or polars data frame, without importing either."""
+    """True for a pandas or polars data frame, without importing either, and for rows as a list of dicts."""
+    if isinstance(thing, list | tuple):
+        return bool(thing) and all(isinstance(row, Mapping) for row in thing)
     return hasattr(thing, "columns") and (hasattr(thing, "to_dicts") or hasattr(thing, "to_dict"))
 
 
 def read_table(source: object, text_column: str | None = None, usual: str = "text") -> TextTable:
-    """The table at a path, in a folder, on stdin ('-') or in a data frame.
+    """The table at a path, in a folder, on stdin ('-'), in a data frame or in a list of dicts.
 
     Without `text_column` the text is in the column `usual`, or in the only column. Stdin is read as a table (CSV, TSV
     or JSONL) if a column is given; otherwise every line is a text.
@@ -58,7 +60,7 @@ def read_table(source: object, text_column: str | None = None, usual: str = "tex
     if is_frame(source):
         return _from_frame(source, text_column, usual)
     if not isinstance(source, str | Path):
-        raise SettingError(f"a table is a path, '-' or a data frame, not a {type(source).__name__}")
+        raise SettingError(f"a table is a path, '-', a data frame or a list of dicts, not a {type(source).__name__}")
     if str(source) == STDIN:
         return _from_stdin(text_column, usual)
     path = Path(source)
@@ -172,14 +174,17 @@ def _from_folder(folder: Path) -> TextTable:
 
 def _from_frame(frame: object, text_column: str | None, usual: str) -> TextTable:
     rows = _records(frame)
-    columns = [str(name) for name in frame.columns]  # type: ignore[attr-defined]
-    column = _text_column(columns, text_column, usual, "the data frame")
+    columns = [str(name) for name in getattr(frame, "columns", dict.fromkeys(name for row in rows for name in row))]
+    column = _text_column(columns, text_column, usual, "the data frame" if hasattr(frame, "columns") else "the rows")
     return TextTable(columns, rows, column, [f"row {number}" for number in range(1, len(rows) + 1)])
 
 
 def _records(frame: Any) -> list[dict[str, Any]]:
     """The rows of a data frame as plain values; missing values are None."""
-    rows = frame.to_dicts() if hasattr(frame, "to_dicts") else frame.to_dict("records")
+    if isinstance(frame, list | tuple):
+        rows: Any = frame
+    else:
+        rows = frame.to_dicts() if hasattr(frame, "to_dicts") else frame.to_dict("records")
     return [{str(name): _value(value) for name, value in row.items()} for row in rows]
 
 
@@ -222,7 +227,7 @@ def names_for(added: Iterable[str], columns: Sequence[str]) -> dict[str, str]:
 
 
 def plain_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A task's settings for a recipe: paths as text, data frames as files in the cache."""
+    """A task's settings for a recipe: paths as text, data frames and lists of dicts as files in the cache."""
 
     def plain(value: Any) -> Any:
         if is_frame(value):

@@ -148,11 +148,23 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[low] + (place - low) * (ordered[high] - ordered[low])
 
 
-def interval_of_mean(values: Any, seed: int) -> tuple[float, float]:
-    """The 95 % percentile bootstrap interval of a mean over rows, the same for the same seed."""
+def least_share(rows: int) -> float:
+    """The lower end of the exact 95 % interval of a share that is 1 on all rows: the p with p^n = 2.5 %."""
+    return float(0.025 ** (1 / rows))
+
+
+def interval_of_mean(values: Any, seed: int, *, shares: bool = False) -> tuple[float, float]:
+    """The 95 % percentile bootstrap interval of a mean over rows, the same for the same seed.
+
+    If values are `shares` from 0 to 1 and all are 0 or all are 1, resampling shows no uncertainty, and the exact
+    interval is given.
+    """
     import numpy as np
 
     known = np.asarray(values, dtype=np.float64)
+    if shares and (known == known[0]).all() and known[0] in (0, 1):
+        least = least_share(len(known))
+        return (least, 1.0) if known[0] else (0.0, 1 - least)
     drawn = np.random.default_rng(seed).integers(0, len(known), (2000, len(known)))
     low, high = np.percentile(known[drawn].mean(axis=1), [2.5, 97.5])
     return float(low), float(high)

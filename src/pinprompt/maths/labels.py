@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pinprompt.errors import SettingError, did_you_mean
+from pinprompt.maths.bootstrap import least_share
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -133,7 +134,7 @@ def intervals(
     """
     if not len(labels):
         return dict.fromkeys(metrics, (0.0, 0.0))
-    exact = 0.025 ** (1 / len(labels))
+    exact = least_share(len(labels))
     cells = labels * classes + predicted
     # Resampling rows is a multinomial draw of the table's cells: the same distribution, without drawing rows.
     shares = np.bincount(cells, minlength=classes * classes) / len(cells)

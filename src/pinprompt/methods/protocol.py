@@ -90,6 +90,8 @@ class Search:
     """Release the calls reserved for the end of the search; called once it is over."""
     scoring: ScoringSettings = field(default_factory=ScoringSettings)
     """How the answer is chosen."""
+    problem: str = ""
+    """Why the search was ended before its budget, if it was ended because all prompts tie."""
 
     @property
     def splits(self) -> tuple[str, ...]:

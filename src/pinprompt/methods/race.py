@@ -45,6 +45,7 @@ from pinprompt.policy.writer import Writer
 from pinprompt.recipe.sections import RaceSettings
 from pinprompt.tasks.protocol import (
     CHAT,
+    WITH_EXAMPLES,
     DrawsRows,
     Labelling,
     Proposing,
@@ -130,7 +131,9 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
         vary = partial(variations, made, count=count, seed=search.seed)
         varied = any(not draft.name for draft in task.drafts())
         _first_block(search, settings, blocks, runners, pool, count, tell, vary if varied else None)
-        if tied := _tied(search, runners, steps):
+        if problem := _alone(search, settings, pool, runners, steps):
+            extras["problem"] = problem
+        if tied := _tied(search, runners, blocks[0], steps):
             stopped, rounds, extras["problem"] = "tied", 1, tied
         for number in range(1, rounds):
             runners = cut(runners, settings)
@@ -142,8 +145,6 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
             if shorter is not best:
                 runners = [shorter, *runners]
                 extras["pruned"] = {"from": best.prompt.text, "score": best.mean}
-        if problem := _alone(search, settings, pool, runners, steps):
-            extras["problem"] = problem
     except BudgetSpent:
         stopped = "budget"
     return _outcome(search, made, settings, runners, blocks, stopped, steps, extras)
@@ -151,11 +152,13 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
 
 def _filled(search: Search, writer: Writer, settings: RaceSettings, hand: Sequence[str], count: int) -> Pool:
     """The pool: drafts and their variations, or else stock phrases and what the LM writes."""
-    task, most = search.task, max(WRITTEN, 3 * count)
+    task = search.task
+    most = 3 * count if task.info.costly else max(WRITTEN, 3 * count)  # long prompts take long to write
     drafts = [draft.text for draft in task.drafts() if not draft.name]
     candidates = drafted(writer, drafts, hand, most, search.seed) if drafts else []
     english = task.info.language == "en"
     phrases = english and settings.phrases
+    candidates = _own_words(task, candidates)
     if not candidates:  # no drafts, or none that meets the constraints
         heads = (*(HEADS if english else ()), *(OPENERS if phrases else ()))
         candidates = [*(stock(writer) if phrases else ()), *written(writer, heads, most, search.seed)]
@@ -170,9 +173,18 @@ def _filled(search: Search, writer: Writer, settings: RaceSettings, hand: Sequen
         stated = stating(writer, words) if words else []
         pool.add(stated, drafts=True)
         pool.plain = {prompt.text for prompt in (*stock(writer), *stated)}
-    chats = [Prompt(draft.text) for draft in task.drafts() if draft.name == CHAT]
-    pool.add(_accepted(writer, chats), drafts=True)
+    pool.add(_accepted(writer, [Prompt(text) for text in _fixed(task)]), drafts=True)
     return pool
+
+
+def _fixed(task: Task) -> list[str]:
+    """Drafts that race and are not varied: a chat's format would break, and examples would become false."""
+    return [draft.text for draft in task.drafts() if draft.name in (CHAT, WITH_EXAMPLES)]
+
+
+def _own_words(task: Task, prompts: Sequence[Prompt]) -> list[Prompt]:
+    """The prompts without those that copy from the task's rows, which the writer may have read."""
+    return [one for one in prompts if not (isinstance(task, Proposing) and task.copies(one.text))]
 
 
 def _accepted(writer: Writer, prompts: Sequence[Prompt]) -> list[Prompt]:
@@ -446,8 +458,9 @@ def _first_block(
         if 2 * len(runners) >= count:
             ahead = sorted(runners, key=lambda runner: -runner.mean)[: settings.least]
             if vary is not None:
-                chats = {draft.text for draft in search.task.drafts() if draft.name == CHAT}  # a format is not varied
-                pool.add(vary([runner.prompt.text for runner in ahead if runner.prompt.text not in chats]))
+                fixed = _fixed(search.task)
+                varied = vary([runner.prompt.text for runner in ahead if runner.prompt.text not in fixed])
+                pool.add(_own_words(search.task, varied))
                 vary = None
             if isinstance(search.task, Labelling) and not shown:
                 made, shown = search.task.with_examples([runner.prompt for runner in ahead], search.seed), True
@@ -491,15 +504,18 @@ def _outcomes(search: Search, runner: Runner, rows: Sequence[int]) -> Floats:
     return np.asarray(found.outcomes[task.info.primary], dtype=np.float64)
 
 
-def _tied(search: Search, runners: Sequence[Runner], step: int) -> str:
+def _tied(search: Search, runners: Sequence[Runner], block: Block, step: int) -> str:
     """Report if all prompts have the same value on every row of the first block: the other rows would cost as much."""
     if len(runners) < LEAST_TIED or any(not np.array_equal(one.values, runners[0].values) for one in runners):
         return ""
     sentence = (
         f"all {len(runners)} prompts have the same value on each of the first {len(runners[0].values)} rows "
-        f"({runners[0].mean:g} on average), so the search stops: check the metric, the references and the "
-        "model's answers"
+        f"({runners[0].mean:g} on average), so the search stops: look at the model's answers, and check that "
+        "the labels or references can be answered"
     )
+    answers, fit = search.evaluator.table.get(runners[0].prompt.text), block.rows if fit_rows(search.task) else ()
+    warnings = search.task.metrics(answers, block.rows, fit).tables.get("warnings", ())
+    sentence = "; ".join((sentence, *warnings))
     search.emit(Event("problem", step, {"reason": sentence}))
     return sentence
 
@@ -516,7 +532,7 @@ def _propose(search: Search, pool: Pool, ahead: Sequence[Runner]) -> None:
 
 def _alone(search: Search, settings: RaceSettings, pool: Pool, runners: Sequence[Runner], step: int) -> str:
     """Report if no prompt of the pool was in the race; raise an error if there is no other prompt either."""
-    if any(runner.source in ("pool", "pruned") for runner in runners) or not pool.prompts:
+    if any(runner.source == "pool" for runner in runners) or not pool.prompts:
         return ""
     sentence = (
         f"the writer finds each of the {len(pool.prompts)} prompts of the pool less likely than race.max_perplexity "
@@ -634,9 +650,10 @@ def _outcome(
 
 
 def _finalists(search: Search, writer: Writer, settings: RaceSettings, runners: Sequence[Runner]) -> list[Runner]:
-    """The runners that were asked on most rows: the answer, then the others by their score."""
+    """The runners that were asked on most rows: the answer, then the others by their score, and by their length."""
     last = max(runner.blocks for runner in runners)
-    finalists = sorted((runner for runner in runners if runner.blocks == last), key=lambda runner: -runner.mean)
+    finalists = [runner for runner in runners if runner.blocks == last]
+    finalists.sort(key=lambda runner: (-runner.mean, len(runner.prompt.text)))  # of equal ones the shorter costs less
     values = np.stack([runner.values for runner in finalists])
     finalists.insert(0, finalists.pop(_chosen(search, writer, settings.choose, finalists, values)))
     return finalists

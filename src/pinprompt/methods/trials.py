@@ -22,6 +22,8 @@ from pinprompt.values import Event, Prompt, Score, derive
 Tensors = Mapping[str, Tensor]
 TRIALS = "trials"
 """The checkpoint's stream of the prompts that were tried, in order; their scores follow from the table."""
+TIED, TIED_ROWS = 64, 8
+"""If this many prompts have the very same score, and it is the mean of at least so many rows, the search ends."""
 
 
 @dataclass
@@ -70,6 +72,8 @@ class Trials:
         self.new = 0
         """How many prompts of the last scoring were new."""
         self._trials: dict[str, Trial] = {}
+        self._scores: set[float] = set()
+        """The first two different scores, if there are two."""
         self._pending: list[dict[str, Any]] = []
         self._state: Mapping[str, Any] = {}
         self._tensors: Tensors | Callable[[], Tensors] = {}
@@ -94,6 +98,14 @@ class Trials:
         With a `step`, a task that draws new rows at each step scores every prompt on those drawn for it.
         """
         rows = [self._rows_for(step, place) for place in range(len(prompts))]
+        if len(self._scores) == 1 and len(self) >= TIED and len(rows[0]) >= TIED_ROWS:
+            self.search.problem = (
+                f"all {len(self)} prompts have the same score ({next(iter(self._scores)):g}) on {len(rows[0])} rows, "
+                "so the search stops: look at the model's answers, and check that the labels or references can be "
+                "answered"
+            )
+            self.search.emit(Event("problem", self.step, {"reason": self.search.problem}))
+            raise BudgetSpent(self.search.problem)
         try:
             scores = self.search.evaluator.score_each(prompts, rows)
         except BudgetSpent as spent:
@@ -242,6 +254,8 @@ class Trials:
         self.search.emit(Event("step", step, data, {**self._costs(), **(costs or {})}))
 
     def _enter(self, prompt: Prompt, score: Score) -> None:
+        if len(self._scores) < 2:
+            self._scores.add(score.value)
         trial = self._trials.get(prompt.text)
         if trial is None:  # equal texts count as one prompt
             merit = None if self._merit is None else self._merit(prompt, score)

@@ -15,6 +15,8 @@ HOLE = 3
 """The most words that an infilling removes; it inserts between one word and as many."""
 MORE = 4
 """How many words longer a new ending may be than the one that it replaces."""
+ENDING = 20
+"""The most words that a new ending replaces: writing most of a long prompt again takes minutes and is no variation."""
 MARKS = ".:!?"
 
 NEUTRAL = "I read this text."
@@ -85,7 +87,8 @@ def _plan(text: str, infill: bool, where: float, width: float, length: float) ->
         rest = " ".join(words[begin + hole :])
         tail = f" {rest}" if rest else _mark(text)
         return " ".join(words[:begin]), 1 + int(length * HOLE), tail
-    kept = 1 + int(where * (len(words) - 1))
+    first = max(1, len(words) - ENDING)
+    kept = first + int(where * (len(words) - first))
     return " ".join(words[:kept]), 1 + int(length * (len(words) - kept + MORE)), _mark(text)
 
 

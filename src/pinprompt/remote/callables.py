@@ -15,6 +15,7 @@ import asyncio
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from pinprompt.errors import BudgetSpent, ModelError, SettingError
@@ -169,7 +170,7 @@ def call(function: Callable[..., Any], given: list[Any]) -> list[Any]:
     try:
         answers = function(list(given))
         if inspect.isawaitable(answers):
-            answers = asyncio.run(_awaited(answers))
+            answers = _finished(answers)
     except BudgetSpent:
         raise  # the clock
     except Exception as error:  # the user's code may raise anything
@@ -197,5 +198,15 @@ def source_of(function: Callable[..., Any]) -> str:
     return f"callable {getattr(function, '__qualname__', type(function).__qualname__)}\n{source}"
 
 
-async def _awaited(answers: Any) -> Any:
-    return await answers
+def _finished(answers: Any) -> Any:
+    """The result of an awaitable. Where a loop runs, as in a notebook, none can be started: then a thread has one."""
+
+    async def awaited() -> Any:
+        return await answers
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(awaited())
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, awaited()).result()

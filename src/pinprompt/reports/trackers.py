@@ -26,12 +26,17 @@ def share(recipe: Recipe, event: Event, minutes: float) -> float:
     return min(1.0, max(shares))
 
 
+LONGEST = 120
+"""Letters of a prompt in a line about a step; one with examples has many."""
+
+
 def sentence(event: Event) -> str:
     """A step as text: the best prompt so far with its score, and the cost."""
     data = event.data
     support = data.get("support") or []
     rows = f" on {data['rows']} rows" if data.get("rows") else ""  # a race asks more and more rows
-    parts = [f"best {data['score_best']:.4g}{rows}", repr(by_role(data["best_prompt"]))]
+    shown = by_role(data["best_prompt"])
+    parts = [f"best {data['score_best']:.4g}{rows}", repr(shown if len(shown) <= LONGEST else f"{shown[:LONGEST]}...")]
     if data.get("score_mean") is not None:
         parts.append(f"mean {data['score_mean']:.4g}")
     if support:

@@ -51,6 +51,10 @@ class Sent:
     """How free answers are valued."""
     max_tokens: int = 0
     """Maximum tokens of a free answer."""
+    check: str = ""
+    """The pattern or the rubric of the metric, if it has one."""
+    examples: list[dict[str, str]] = field(default_factory=list)
+    """Rows with a reference, as `text` and `reference`."""
 
     @property
     def open_text(self) -> str:
@@ -77,9 +81,22 @@ class Sent:
     def messages_for(self, text: str) -> list[dict[str, str]]:
         """The chat messages for an input; empty for a completion model."""
         return [
-            {**one, "content": self.text_for(text).join(one["content"].split(self.open_text, 1))}
-            for one in self.messages
+            {**one, "content": self.filled(one["content"], self.text_for(text), text.strip())} for one in self.messages
         ]
+
+    def filled(self, content: str, whole: str, text: str) -> str:
+        """A message with the input in its place; `whole` is the input with the prompt around it.
+
+        The prompt may stand in another message: then only {text} does here.
+        """
+        if self.open_text in content:
+            return whole.join(content.split(self.open_text, 1))
+        return content.replace(TEXT, text)
+
+    @property
+    def own_text(self) -> str:
+        """All that is sent in one text, with {text} in the text's place, for tools that have no messages."""
+        return "\n\n".join(one["content"] for one in self.messages) or self.open_text
 
 
 def sent_of(result: Mapping[str, Any], where: object = "result.json") -> Sent:
@@ -107,7 +124,7 @@ def sent_of(result: Mapping[str, Any], where: object = "result.json") -> Sent:
             raise RunError(f"{where} cannot be used: {error}") from error
     named = {
         name: str(sent[name])
-        for name in ("before", "after", "model", "revision", "kind", "source", "metric")
+        for name in ("before", "after", "model", "revision", "kind", "source", "metric", "check")
         if name in sent
     }
     return Sent(
@@ -121,17 +138,32 @@ def sent_of(result: Mapping[str, Any], where: object = "result.json") -> Sent:
         ensemble=[mapping(one) for one in sequence(inside(result, "combined", ENSEMBLE, "members"))],
         messages=messages,
         max_tokens=int(number(sent.get("max_tokens")) or 0),
+        examples=[
+            {"text": str(one["input"]), "reference": str(one["reference"])}
+            for one in map(mapping, sequence(_answers_in(result))[:EXPORTED])
+            if {"input", "reference"} <= set(one)
+        ],
     )
+
+
+EXPORTED = 20
+"""The most rows that an export takes as its tests: those with the worst answers."""
+
+
+def _answers_in(result: Mapping[str, Any]) -> Any:
+    """The table of answers of the reported split."""
+    return inside(result, "tables", "answers")
 
 
 def snippets(sent: Sent, text: str) -> dict[str, str]:
     """Code that sends the prompt without pinprompt, by the name of the tool."""
-    found = {"python": _snippet("python", sent, text)}
+    found = {"python": _snippet("chat" if sent.messages else "python", sent, text)}
     known = sent.kind == "causal" or all(len(ids) == 1 for ids in sent.word_ids.values())
     tokens = all("token" in one for one in sequence(sent.readout.get("words")))
-    if sent.task == "classification" and sent.source != "remote" and sent.word_ids and known and tokens:
+    local = sent.source not in ("remote", "callable")
+    if sent.task == "classification" and local and sent.word_ids and known and tokens:
         found["transformers"] = _snippet("labelling", sent, text)
-    if sent.task == "answers" and sent.source != "remote":
+    if sent.task == "answers" and local:
         found["transformers"] = _snippet("chatting", sent, text)
     if sent.kind == "causal":
         found["openai"] = _snippet("openai", sent, text)
@@ -206,6 +238,7 @@ def _snippet(name: str, sent: Sent, text: str) -> str:
         sent=sent, text=text, model=_model(sent), address=_SERVER, options=sent.options, server=False, masked=False,
         offsets={label: sent.offsets.get(label, 0.0) for label in sent.words},
         learnt={one["word"]: one["weights"] for one in words},
+        opened=[{**one, "content": sent.filled(one["content"], sent.open_text, TEXT)} for one in sent.messages],
         tokens={one["word"]: one.get("token") for one in words},
         single=all(len(ids) == 1 for ids in sent.word_ids.values()),
     )  # fmt: skip
@@ -213,7 +246,8 @@ def _snippet(name: str, sent: Sent, text: str) -> str:
 
 
 def _model(sent: Sent) -> str:
-    return sent.model.removeprefix(REMOTE)
+    """The name that a server knows the model by; a callable has none."""
+    return "your-model" if sent.source == "callable" else sent.model.removeprefix(REMOTE)
 
 
 def _curl(sent: Sent, text: str) -> str:
@@ -228,7 +262,8 @@ def _request(sent: Sent, text: str | None = None) -> dict[str, Any]:
     body: dict[str, Any] = {"model": _model(sent), **sent.options}
     if sent.messages:
         return {**body, "messages": sent.messages if text is None else sent.messages_for(text)}
-    return {**body, "prompt": sent.open_text if text is None else sent.text_for(text), "logprobs": 5}
+    logs = {"logprobs": 5} if sent.words else {}
+    return {**body, "prompt": sent.open_text if text is None else sent.text_for(text), **logs}
 
 
 def _plain(sent: Sent) -> dict[str, Any]:
@@ -237,8 +272,9 @@ def _plain(sent: Sent) -> dict[str, Any]:
     return {"task": sent.task, "prompt": sent.prompt, "text": sent.open_text, **parts}
 
 
-ASSERTS = {"exact": "equals", "contains": "icontains", "number": "icontains", "json": "is-json"}
-"""Assertions of promptfoo for metrics of free answers; other metrics have none."""
+ASSERTS = {"exact": "equals", "contains": "icontains", "number": "icontains", "json": "is-json", "regex": "regex",
+           "judge": "llm-rubric"}  # fmt: skip
+"""Assertions of promptfoo for metrics of free answers; your own function has none."""
 
 
 def _asserts(sent: Sent) -> list[dict[str, Any]]:
@@ -247,11 +283,12 @@ def _asserts(sent: Sent) -> list[dict[str, Any]]:
         return [{"type": "icontains-any", "value": list(sent.words.values())}]
     if sent.metric not in ASSERTS:
         return []
-    return [{"type": ASSERTS[sent.metric]} | ({} if sent.metric == "json" else {"value": "{{reference}}"})]
+    value = {"json": "", "regex": sent.check, "judge": sent.check}.get(sent.metric, "{{reference}}")
+    return [{"type": ASSERTS[sent.metric]} | ({"value": value} if value else {})]
 
 
 def _promptfoo(sent: Sent) -> dict[str, Any]:
-    """A configuration for `promptfoo eval -c` (JSON is valid YAML). Add your own tests to `tests`.
+    """A configuration for `promptfoo eval -c` (JSON is valid YAML); tests are rows of the report, or one to fill in.
 
     The server is on this machine: without an address, promptfoo would send the texts to OpenAI.
     """
@@ -261,35 +298,32 @@ def _promptfoo(sent: Sent) -> dict[str, Any]:
         return f"{{% raw %}}{part}{{% endraw %}}" if risky else part
 
     def opened(content: str) -> str:
-        return (raw(sent.before) + "{{text}}" + raw(sent.after)).join(
-            raw(part) for part in content.split(sent.open_text, 1)
-        )
+        place, around = sent.open_text, raw(sent.before) + "{{text}}" + raw(sent.after)
+        if place not in content:  # the prompt stands in another message
+            place, around = TEXT, "{{text}}"
+        return around.join(raw(part) for part in content.split(place))
 
     way, text = "completion", opened(sent.open_text)
     if sent.messages:
         way = "chat"
         text = json.dumps([{**one, "content": opened(one["content"])} for one in sent.messages], ensure_ascii=False)
+    to_fill_in = {"text": "put your own text here"}
+    to_fill_in |= {"reference": "put the expected answer here"} if sent.metric in ASSERTS else {}
     return {
         "description": f"the prompt that pinprompt found: {sent.prompt}",
         "prompts": [text],
         "providers": [{"id": f"openai:{way}:{_model(sent)}", "config": {"apiBaseUrl": _SERVER, **sent.options}}],
-        "tests": [
-            {
-                "vars": {"text": "put your own text here"}
-                | ({"reference": "put the expected answer here"} if sent.metric in ASSERTS else {}),
-                "assert": _asserts(sent),
-            }
-        ],
+        "tests": [{"vars": one, "assert": _asserts(sent)} for one in sent.examples or [to_fill_in]],
     }
 
 
 def _langchain(sent: Sent) -> dict[str, Any]:
     """A PromptTemplate as `langchain_core.prompts.loading.load_prompt` reads it."""
-    before, after = (part.replace("{", "{{").replace("}", "}}") for part in (sent.before, sent.after))
+    parts = [part.replace("{", "{{").replace("}", "}}") for part in sent.own_text.split(TEXT)]
     return {
         "_type": "prompt",
         "input_variables": ["text"],
-        "template": before + TEXT + after,
+        "template": TEXT.join(parts),
         "template_format": "f-string",
         "metadata": {
             "words": dict(sent.words),
@@ -308,7 +342,11 @@ def _dspy(sent: Sent) -> dict[str, Any]:
         {"prefix": "Text:", "description": "${text}"},
         {"prefix": f"{answer.capitalize()}:", "description": f"${{{answer}}}"},
     ]
-    instructions = f"Continue this, where {TEXT} stands for the text: {sent.open_text}{choices}"
+    first = sent.messages[0] if sent.messages else {"role": "user"}
+    verb = "Answer this" if sent.messages else "Continue this"
+    instructions = f"{verb}, where {TEXT} stands for the text: {sent.own_text}{choices}"
+    if first["role"] == "system" and TEXT not in first["content"]:
+        instructions = f"{first['content']}{choices}"
     # dspy warns if the versions of dependencies differ from its own; they are not known here.
     return {
         "traces": [], "train": [], "demos": [], "signature": {"instructions": instructions, "fields": fields},

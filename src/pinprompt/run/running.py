@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -229,7 +229,8 @@ def run(
         )  # fmt: skip
         if record.checkpoint.size("events") == 0:
             emit(Event("start", 0, {"method": recipe.method, "task": task.info.name, "seed": recipe.seed,
-                                    "length": recipe.policy.length, "primary": task.info.primary}))  # fmt: skip
+                                    "length": recipe.policy.length, "primary": task.info.primary,
+                                    "score_is": task.info.score_is}))  # fmt: skip
         run_method = build.build_method(recipe, searched_by)
         for_report = hold_for_report(spending, task, evaluator.budget, cost)
         if (for_dev := build.hold_for_dev(spending, task, evaluator.budget)) is not None:
@@ -241,6 +242,8 @@ def run(
             if report and reporter is not None:
                 reporter(record.path)
             raise
+        if search.problem:
+            outcome = replace(outcome, stopped="tied", extras={**outcome.extras, "problem": search.problem})
         open_reserve()
         searched = record.seconds()
         if outcome.finalists is None:
@@ -441,7 +444,7 @@ def cross_validated(search: Search, finalists: Sequence[Finalist]) -> float | No
         return None
     outcomes = [one.outcomes.get(info.primary, ()) for one in evaluator.evaluate(prompts, "dev")]
     values = np.array([row_means(score) for score in scores if score is not None])
-    if any(len(own) != values.shape[1] for own in outcomes) or values.shape[1] < 2 * FOLDS:
+    if any(len(own) != values.shape[1] for own in outcomes) or values.shape[1] < FOLDS:
         return None
     folds = np.arange(values.shape[1]) % FOLDS
     chosen = [int(values[:, folds != fold].mean(axis=1).argmax()) for fold in folds]

@@ -111,14 +111,15 @@ LOW = 0.7
 
 
 def predict(
-    run: Path | str, texts: Sequence[str], *, unsure: bool = False, with_embeddings: bool = False,
-    device: str | None = None, threads: int | None = None, notes: Callable[[str], None] = silent,
+    run: Path | str, texts: Sequence[str], *, model: Callable[..., Any] | None = None, unsure: bool = False,
+    with_embeddings: bool = False, device: str | None = None, threads: int | None = None,
+    notes: Callable[[str], None] = silent,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Label or answer new texts with the prompt that a run found, or with its ensemble.
 
     One dictionary per text, as in `pinprompt predict --json`: `text`, `label` and `probabilities` of all labels for a
     classification run; `text` and `answer` for a run with free answers (with `failure` if there is none). A blank text
-    has the label None.
+    has the label None. If the run's model was your own callable, pass it as `model` again.
 
     With `with_embeddings` probabilities are the mean of those and of the run's regression on embeddings of the texts.
     With `unsure` also whether a label is `unsure`: its probability is below 0.7, or the run's regression on embeddings
@@ -141,14 +142,17 @@ def predict(
 
         bare = recipe.task.model_copy(update={"metric": "exact", "proposer": None, "judge": None})
         answering = recipe.model_copy(update={"task": bare})
-        asked: Any = _with_notes(build.build_task(answering, build.choose_device(device), data=AnswerData({}, [])))
+        _check_callable(recipe, model)
+        asked: Any = _with_notes(
+            build.build_task(answering, build.choose_device(device), data=AnswerData({}, []), model=model)
+        )
         replies = zip(texts, asked.answer(found, texts), strict=True)
         return [
             {"text": text, "answer": reply.text, **({"failure": reply.failure} if reply.failure else {})}
             for text, reply in replies
         ]
     filled = [text for text in texts if text.strip()]
-    said = labeller(run, build.choose_device(device))(filled)
+    said = labeller(run, build.choose_device(device), model)(filled)
     result, others = running.result_of(Path(run)).data, list[dict[str, float]]()
     if filled and (unsure or with_embeddings):
         others = _second_opinion(result, str(recipe.task.embeddings), filled)
@@ -173,14 +177,24 @@ Labels = list[tuple[str, dict[str, float]]]
 """The label of each text with the probabilities of all labels, {} if the model gives none."""
 
 
-def labeller(run: Path | str, device: str) -> Callable[[Sequence[str]], Labels]:
+def _check_callable(recipe: Recipe, model: Callable[..., Any] | None) -> None:
+    """Raise an error if a run's model was the user's own callable and is not given again."""
+    if model is None and str(getattr(recipe.task, "model", "")).startswith("callable:"):
+        raise SettingError("the run's model was a Python callable; pass it again: predict(run, texts, model=my_model)")
+
+
+def labeller(
+    run: Path | str, device: str, model: Callable[..., Any] | None = None
+) -> Callable[[Sequence[str]], Labels]:
     """A function that labels texts by the prompt or the ensemble of a classification run."""
     from pinprompt.tasks.labelled_data import without_rows
 
     recipe, members = recipe_of(run), members_of(run)
     settings: Any = recipe.task
     words, first = words_of(members), members[0].readout
-    task = _with_notes(build.build_task(recipe, device, readout=first, words=words, data=without_rows(settings)))
+    _check_callable(recipe, model)
+    data = without_rows(settings)
+    task = _with_notes(build.build_task(recipe, device, readout=first, words=words, data=data, model=model))
 
     def label(texts: Sequence[str]) -> Labels:
         said: Labels
@@ -250,6 +264,7 @@ def predict_table(
     run: Path | str,
     source: Any,
     *,
+    model: Callable[..., Any] | None = None,
     text_column: str | None = None,
     output: Path | str | None = None,
     unsure: bool = False,
@@ -263,7 +278,7 @@ def predict_table(
     `source` is a CSV, TSV, JSONL or text file, a folder of .txt files, '-' for stdin, or a data frame. `text_column` is
     by default the column of the run's own data. `output` (.csv, .tsv or .jsonl) gets the table with the columns
     `label` and `probability_<label>`, or `answer`; a name that the table already has gets the prefix `predicted_`. With
-    `unsure` there is also a column `unsure`; `with_embeddings` is as in `predict`.
+    `unsure` there is also a column `unsure`; `with_embeddings` and `model` are as in `predict`.
     """
     from pinprompt.data import tables
 
@@ -280,8 +295,8 @@ def predict_table(
     if not filled:
         raise SettingError(f"no row has a text in the column '{table.text_column}'")
     found = predict(
-        run, [texts[place] for place in filled], unsure=unsure, with_embeddings=with_embeddings, device=device,
-        threads=threads, notes=notes,
+        run, [texts[place] for place in filled], model=model, unsure=unsure, with_embeddings=with_embeddings,
+        device=device, threads=threads, notes=notes,
     )  # fmt: skip
     said = dict(zip(filled, found, strict=True))
     key, marks = "answer" if recipe.task.kind == "answers" else "label", ["unsure"] * unsure

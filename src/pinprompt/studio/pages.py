@@ -141,7 +141,7 @@ def _alive(folder: Path, record: RunRecord, library: Library) -> dict[str, Any]:
         best = scored.best()
         if best and not header["prompt"]:
             header["prompt"] = shown_prompt(best[0].prompt)
-        contents["top"] = _best_so_far(best)
+        contents["top"] = _best_so_far(best, [text(event.get("score_is") or "", 400) for event in record.of("start")])
     return {
         **contents,
         "rows_place": True,
@@ -157,7 +157,7 @@ def _alive(folder: Path, record: RunRecord, library: Library) -> dict[str, Any]:
     }
 
 
-def _best_so_far(best: Sequence[Any]) -> dict[str, Any] | None:
+def _best_so_far(best: Sequence[Any], score_is: Sequence[str]) -> dict[str, Any] | None:
     if not best:
         return None
     names = ["score"] + [name for name in ("accuracy", "dev") if any(getattr(row, name) is not None for row in best)]
@@ -170,7 +170,7 @@ def _best_so_far(best: Sequence[Any]) -> dict[str, Any] | None:
         for row in best
     ]
     shown = ["dev score" if name == "dev" else name for name in names]
-    return {"names": shown, "rows": rows, "sources": False, "score_is": ""}
+    return {"names": shown, "rows": rows, "sources": False, "score_is": "".join(score_is[:1])}
 
 
 def try_page(run_list: RunList, root: str, run: str) -> str:

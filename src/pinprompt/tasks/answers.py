@@ -26,7 +26,7 @@ from pinprompt.remote.client import open_client
 from pinprompt.tasks.answer_data import AnswerData, Asked, answer_data, copied
 from pinprompt.tasks.metrics import Metric, Value, metric_of, numbers
 from pinprompt.tasks.prompts import shipped
-from pinprompt.tasks.protocol import SPLITS, Draft, Shown, TaskInfo
+from pinprompt.tasks.protocol import SPLITS, WITH_EXAMPLES, Draft, Shown, TaskInfo
 from pinprompt.values import Answers, Draw, Evaluation, Floats, Prompt, Row, derive
 
 CHUNK = 8
@@ -82,7 +82,7 @@ class AnswerTask(Shown):
             primary="score" if settings.metric in ("function", "judge") else "correct",
             chunk=CHUNK if self._server is None else 1,
             costly=True,
-            notes=(*data.notes, *model.notes),
+            notes=(*data.notes, *model.notes, *self._too_long()),
         )
 
     @classmethod
@@ -136,6 +136,20 @@ class AnswerTask(Shown):
             else:
                 others[role] = local(name or settings.model, tokens)[0]
         return cls(settings, data, opened, revision, chosen, others["judge"], others["proposer"])
+
+    def _too_long(self) -> list[str]:
+        """A note on inputs that a local model cannot read in one piece."""
+        fails = getattr(self.model, "too_long", None)
+        if fails is None:
+            return []
+        local: Any = self.model
+        chats = ([{"role": "user", "content": row.input}] for row in self._asked)
+        most = self.settings.max_new_tokens
+        places = [row.place for row, chat in zip(self._asked, chats, strict=True) if fails(local.ids(chat), most)]
+        if not places:
+            return []
+        shown = "; ".join(places[:5]) + ("; ..." if len(places) > 5 else "")
+        return [f"inputs longer than the model's window are worth nothing: {len(places)} ({shown})"]
 
     # What costs calls.
 
@@ -223,16 +237,19 @@ class AnswerTask(Shown):
             for row, one in zip(rows, found, strict=True)
         ]  # fmt: skip
         cut = sum(bool(one.get("cut")) for one in found)
-        notes = list(self.info.notes)
+        failed, warnings = answers.failed(rows), []
         if cut:
             limit = self.settings.max_new_tokens
-            notes.append(f"{cut} of {len(found)} answers were cut after {limit} tokens; raise task.max_new_tokens")
+            warnings.append(f"{cut} of {len(found)} answers were cut after {limit} tokens; raise task.max_new_tokens")
+        if failed:
+            warnings.append(f"{len(failed)} of {len(found)} rows could not be answered or valued; the report says why")
         tables = {
             "answers": sorted(table, key=lambda row: float(row["value"]))[:SHOWN_ANSWERS],
-            "failures": list(answers.failed(rows))[:20],
-            "notes": notes,
+            "failures": list(failed)[:20],
+            "notes": [*self.info.notes, *warnings],
+            "warnings": warnings,
         }
-        interval = interval_of_mean(np.array(values), derive(seed, "bootstrap"))
+        interval = interval_of_mean(values, derive(seed, "bootstrap"), shares=name == "correct")
         return Evaluation(
             self.rows[rows[0]].split, {name: sum(values) / len(values)}, len(rows), {name: interval}, tables,
             {name: tuple(values)},
@@ -255,7 +272,8 @@ class AnswerTask(Shown):
         name = "manual" if self.settings.prompts else "default"
         named = [Draft(text, f"{name} {place}" if place > 1 else name) for place, text in enumerate(own, 1)]
         shown = [self._with_examples(text) for text in (own[0], common[0], common[-1])] if self.data.examples else []
-        return [*named, *(Draft(text) for text in dict.fromkeys([*filter(None, shown), *common]) if text not in own)]
+        with_examples = [Draft(text, WITH_EXAMPLES) for text in dict.fromkeys(shown) if text is not None]
+        return [*named, *with_examples, *(Draft(text) for text in common if text not in own)]
 
     @property
     def most_proposals(self) -> int:
@@ -275,12 +293,16 @@ class AnswerTask(Shown):
         chats = [self._proposal(*best[place % len(best)]) for place in range(count)]
         seeds = [derive(seed, "proposal", self._proposed + place) for place in range(count)]
         self._proposed += count
-        rows = [row for split, rows in self.data.splits.items() if split != "test" for row in rows]
         for reply in self._proposer.drawn(chats, seeds):
             text = instruction_in(reply.text)
-            if text and not reply.cut and copied(text, [*rows, *self.data.examples]) is None:
+            if text and not reply.cut and not self.copies(text):
                 found.append(text)
         return found
+
+    def copies(self, text: str) -> bool:
+        """Whether a prompt copies something from the rows of train and dev, or from the examples."""
+        rows = [row for split, rows in self.data.splits.items() if split != "test" for row in rows]
+        return copied(text, [*rows, *self.data.examples]) is not None
 
     def _with_examples(self, prompt: str) -> str | None:
         """A prompt with examples; None if it has some."""
@@ -310,10 +332,12 @@ class AnswerTask(Shown):
         if self._completes(prompt.text):
             messages, (before, _, after) = [], prompt.text.strip().partition(TEXT)
         source = "remote" if self.billed is not None else "alias" if name in ALIASES else "hub"
+        source = "callable" if name.startswith("callable:") else source
+        check = {"regex": self.settings.pattern, "judge": self.settings.rubric}.get(self.settings.metric)
         return {
             "before": before, "after": after, "messages": messages, "model": name.removeprefix(REMOTE),
             "kind": "causal", "source": source, "metric": self.settings.metric,
-            "max_tokens": self.settings.max_new_tokens,
+            "max_tokens": self.settings.max_new_tokens, **({"check": check} if check else {}),
         }  # fmt: skip
 
     def shown_rows(self) -> dict[str, Any]:

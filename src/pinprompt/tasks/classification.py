@@ -493,21 +493,25 @@ class ClassificationTask(Shown):
         """Prompts to compare with: 'manual' (the user's or the dataset's own) and 'default' (from the names of labels).
 
         Besides these 'instructions' if there are any, 'in-context' if an example fits, and for a model with a chat
-        template 'chat': a plain instruction in its chat format. The user's own instruction is in that format too.
+        template 'chat': a plain instruction in its chat format. The user's own instruction is in that format too. In a
+        chat behind an API all are system messages: the default is a plain instruction, 'chat' are common ones.
         """
         prompt, manual = self._manual()
-        text, own = prompts.manual_text(prompt, manual, self.template), self.settings.manual is not None
-        found = [Draft(text, "manual" if own or self.data.card is not None else "default")]
-        if own:
-            usual = manual_of(
-                self.settings.model_copy(update={"manual": None}), self.data, self.template, self.model.kind
-            )
-            default = prompts.manual_text(*usual, self.template)
-            found += [Draft(default, "default")] if default != text else []
-        instruction = self.settings.instruction or (self.data.card.instruction if self.data.card else None)
+        card, own, names = self.data.card, self.settings.manual is not None, tuple(self.data.names.values())
+        in_system = self._server is not None and self._server.template is not None
+        instruction = self.settings.instruction or (card.instruction if card else None)
+        text, default = prompts.manual_text(prompt, manual, self.template), prompts.chat_instruction(None, names)
+        if not in_system:
+            unset = self.settings.model_copy(update={"manual": None})
+            default = prompts.manual_text(*manual_of(unset, self.data, self.template, self.model.kind), self.template)
+        found = [Draft(text, "manual")] if own or card is not None else [Draft(default, "default")]
+        if default != text and (own or (card is not None and in_system and not instruction)):
+            found.append(Draft(default, "default"))
         chats = self._chats()
         if self.settings.instruction and chats:
             found.append(Draft(chats.pop(0), "instructions"))
+        elif instruction and in_system:
+            found.append(Draft(prompts.chat_instruction(instruction, names), "instructions"))
         elif instruction:
             found.append(Draft(prompts.instructions_text(instruction, prompt, manual, self.model.kind), "instructions"))
 
@@ -516,6 +520,8 @@ class ClassificationTask(Shown):
 
         examples, seed = self.data.splits["train"], derive(self.seed, IN_CONTEXT)
         shown = prompts.in_context_text(examples, self.data.words, prompt, manual, seed, fits)
+        if in_system:
+            chats = [one.format(labels=prompts.alternatives(names)) for one in prompts.CHAT_INSTRUCTIONS]
         found += [Draft(text, CHAT) for text in chats]
         return found if shown is None else [*found, Draft(shown, IN_CONTEXT)]
 

@@ -186,6 +186,7 @@ def sent(task: ClassificationTask, prompt: Prompt, evaluation: Evaluation | None
             chat["messages"] = server.messages(frame, "{text}")
     name = task.settings.model
     source = "alias" if name in ALIASES else "gguf" if name.lower().endswith(".gguf") else "hub"
+    source = "callable" if name.startswith("callable:") else source
     return {
         **sides,
         "template": task.template.source,

@@ -205,13 +205,28 @@ def instructions_text(instruction: str, prompt: str, manual: Template, kind: str
     return opened(manual, prompt, instruction + " ")
 
 
+CHAT_INSTRUCTIONS = (
+    "What is the text mainly about: {labels}? Reply with one of these words only.",
+    "You sort texts. Reply with the label that fits best: {labels}.",
+    "Decide what the writer of the text mainly wants to say, and reply with one label: {labels}.",
+    "You are an expert at labelling texts as {labels}. Reply with a single label, without an explanation.",
+    "Label the text by its main point, not by single words. The labels are {labels}.",
+)
+"""Common system messages; the plain one is in `chat_instruction`."""
+
+
 def chat_instruction(instruction: str | None, names: Sequence[str]) -> str:
     """What a chat model is told to do: the instruction, or a plain one, and what to answer with, if it does not say."""
-    listed = f"{', '.join(names[:-1])} or {names[-1]}"
+    listed = alternatives(names)
     if instruction is None:
         return f"Classify the text as {listed}. Reply with one of these words only."
     told = all(name.lower() in instruction.lower() for name in names)
     return instruction if told else f"{instruction} Reply with one of these words only: {listed}."
+
+
+def alternatives(names: Sequence[str]) -> str:
+    """The names in a sentence: 'a, b or c'."""
+    return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def in_context_text(

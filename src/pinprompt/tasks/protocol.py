@@ -24,7 +24,9 @@ SPLITS = ("train", "dev", "test")
 IN_CONTEXT = "in-context"
 """The name of the draft that consists of labelled examples; it is a method of its own, not a rival of every search."""
 CHAT = "chat"
-"""The name of drafts in the model's chat format; `race` tries them like prompts of its own."""
+"""The name of drafts in the model's chat format; `race` tries them like prompts of its own, but does not vary them."""
+WITH_EXAMPLES = "with examples"
+"""The same for drafts that show rows as examples."""
 EMBEDDINGS = "embeddings"
 """The name of a regression on embeddings of the texts among the baselines of a result; it has no prompt."""
 ENSEMBLE, WITH_EMBEDDINGS = "ensemble", "with-embeddings"
@@ -249,6 +251,9 @@ class Proposing(Protocol):
     def proposals(self, best: Sequence[tuple[Prompt, Answers]], seed: int) -> list[str]:
         """New prompts from the best ones and their answers so far."""
 
+    def copies(self, text: str) -> bool:
+        """Whether a prompt copies something from the rows; one that was written, not declared, must not."""
+
 
 class Differentiable(Protocol):
     """The view for white-box methods: prompts are vectors at the prompt's position in the task model's input space."""
@@ -318,7 +323,8 @@ def billed(task: Task) -> str | None:
 
 def hand_written(task: Task) -> dict[str, str]:
     """The hand-written prompts that a search competes with, by name."""
-    return {draft.name: draft.text for draft in task.drafts() if draft.name not in ("", IN_CONTEXT, CHAT)}
+    others = ("", IN_CONTEXT, CHAT, WITH_EXAMPLES)
+    return {draft.name: draft.text for draft in task.drafts() if draft.name not in others}
 
 
 def draft_named(task: Task, name: str) -> str | None:
