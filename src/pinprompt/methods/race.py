@@ -169,10 +169,10 @@ def _filled(search: Search, writer: Writer, settings: RaceSettings, hand: Sequen
         )
     words = task.label_words() if isinstance(task, Labelling) else ()
     pool = Pool(writer, candidates, words, settings.max_perplexity, drafts)
-    if not drafts and phrases:
+    if not drafts and english:
         stated = stating(writer, words) if words else []
         pool.add(stated, drafts=True)
-        pool.plain = {prompt.text for prompt in (*stock(writer), *stated)}
+        pool.plain = {prompt.text for prompt in (*(stock(writer) if phrases else ()), *stated)}
     pool.add(_accepted(writer, [Prompt(text) for text in _fixed(task)]), drafts=True)
     return pool
 
