@@ -2,7 +2,7 @@
 
     python tools/claims.py run recipes/small/claims-pictures.toml docs/results/claims-pictures.csv
     python tools/claims.py table docs/results/claims-pictures.csv
-    python tools/claims.py readable recipes/small/claims-pictures.toml docs/results/claims-readable.csv
+    python tools/claims.py readable recipes/small/claims-classification.toml docs/results/claims-readable.csv --step 10
 
 The row of a cell is appended as soon as the cell ends, so a killed machine loses at most one cell; cells that have a
 row are skipped. A sweep lists its cells so that every beginning of the list is a balanced comparison.
@@ -155,23 +155,22 @@ def table(rows: Sequence[Mapping[str, str]], first: str | None = None) -> str:
     return "\n".join([*lines, "", f"{len(units)} units, {len(common)} cells a row: {', '.join(sorted(units))}"])
 
 
-STEP, MIN_MEMBERS, MAX_MEMBERS = 0.05, 5, 25
-"""Prompts of equal reward are those in the same interval of this width; how many of them a method needs, and its first
-ones that are read."""
+MIN_MEMBERS, MAX_MEMBERS = 5, 25
+"""How many prompts of equal reward a method needs, and how many of its first ones are read."""
 
 
-def readable(recipe: Path, out: Path) -> str:
+def readable(recipe: Path, out: Path, step: float) -> str:
     """Perplexities of prompts of equal reward: those of the first method less those of another one, in natural logs.
 
-    Both methods' prompts are compared where both have some, by intervals of the reward; a unit's value is the mean over
-    its intervals. Only cells whose runs are on this machine are read.
+    Prompts of equal reward are those in the same interval of width `step`, compared where both methods have enough; a
+    unit's value is the mean over its intervals. Only cells whose runs are on this machine are read.
     """
     runs: dict[tuple[str, int], dict[str, dict[int, list[str]]]] = {}
     for cell in read_sweep(recipe).cells:
         if (cell.folder / "result.json").exists():
             levels: dict[int, list[str]] = {}
             for row in read(cell.folder / "prompts.csv"):
-                members = levels.setdefault(math.floor(float(row["train"]) / STEP), [])
+                members = levels.setdefault(math.floor(float(row["train"]) / step), [])
                 if row["first"] != "" and len(members) < MAX_MEMBERS:
                     members.append(row["prompt"])
             runs.setdefault((unit(cell), cell.recipe.seed), {})[label(cell)] = levels
@@ -182,7 +181,7 @@ def readable(recipe: Path, out: Path) -> str:
             for level in sorted(ours.keys() & theirs.keys()):
                 if min(len(ours[level]), len(theirs[level])) >= MIN_MEMBERS:
                     logs = [mean([math.log(one) for one in lm.perplexities(m[level])]) for m in (ours, theirs)]
-                    about = {"unit": place, "seed": seed, "reward": f"{STEP * level:.2f}", "row": other}
+                    about = {"unit": place, "seed": seed, "reward": f"{step * level:g}", "row": other}
                     found.append({**about, "ours": f"{logs[0]:.3f}", "theirs": f"{logs[1]:.3f}"})
     with out.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(found[0]), lineterminator="\n")
@@ -213,11 +212,12 @@ def main() -> None:
     reads = verbs.add_parser("readable", help="perplexities at equal reward, of the runs on this machine")
     reads.add_argument("recipe", type=Path)
     reads.add_argument("csv", type=Path)
+    reads.add_argument("--step", type=float, default=0.05, help="width of an interval of equal reward")
     given = parser.parse_args()
     if given.verb == "run":
         run(given.recipe, given.csv, given.methods)
     elif given.verb == "readable":
-        sys.stdout.write(readable(given.recipe, given.csv) + "\n")
+        sys.stdout.write(readable(given.recipe, given.csv, given.step) + "\n")
     else:
         sys.stdout.write(table(read(given.csv), given.first) + "\n")
 

@@ -1,6 +1,7 @@
 """The experiments on learnt labels: collect finished cells in one CSV file, and print the table from it.
 
-Run it from the project's root after recipes/small/readout.toml, readout-rivals.toml or readout-curve.toml:
+Run it from the project's root after readout.toml, readout-rivals.toml, readout-ablation.toml or readout-curve.toml of
+recipes/small:
     .venv/bin/python tools/search_trials/readout_table.py docs/results/readout.csv --runs runs/readout
     ... readout_table.py docs/results/readout-curve.csv --runs runs/readout-curve --by-rows
 A cell is a dataset, a split and a number of labelled rows. Every run measures the hand-written prompts and, unless told
@@ -21,11 +22,14 @@ from typing import Any
 import numpy as np
 from calls_table import T95
 
+from pinprompt.recipe.sections import RaceSettings
+
 FIELDS = ("row", "dataset", "split", "shots", "accuracy", "calls", "updates", "prompt")
 ROWS = (
     "manual, raw", "manual, calibrated", "manual, learnt", "random, raw", "random, learnt", "beam, raw", "beam, learnt",
     "pin, raw", "pin, learnt", "pin-untrained, learnt", "soft-prompt, raw", "soft-prompt, learnt",
     "race, calibrated", "race", "race, ensemble of 5", "embeddings + regression", "race and embeddings",
+    "no stock phrases", "no racing", "no pruning", "with examples",
 )  # fmt: skip
 OURS = "race"
 SHOTS = "16"
@@ -35,11 +39,27 @@ Cell = tuple[str, int, int]
 Cells = dict[str, dict[Cell, float]]
 
 
+def part_changed(recipe: Mapping[str, Any]) -> str:
+    """Which part of `race` a run of recipes/small/readout-ablation.toml leaves out or adds; "" for none."""
+    race, usual = recipe["race"], RaceSettings()
+    changed = {
+        "no stock phrases": not race["phrases"],
+        "no racing": race["first_block"] != usual.first_block,
+        "no pruning": race["prune"] != usual.prune,
+        "with examples": bool(recipe["task"]["examples"]),
+    }
+    return next((name for name, is_so in changed.items() if is_so), "")
+
+
 def rows_of(folder: Path) -> Iterator[dict[str, Any]]:
     """The rows of a finished run."""
     result = json.loads((folder / "result.json").read_text("utf-8"))
-    shots = tomllib.loads((folder / "recipe.toml").read_text("utf-8"))["task"]["shots"]
+    recipe = tomllib.loads((folder / "recipe.toml").read_text("utf-8"))
+    shots = recipe["task"]["shots"]
     cell = {"dataset": result["dataset"], "split": result["split"], "shots": shots, "calls": result["calls"]}
+    if result["method"] == OURS and (part := part_changed(recipe)):
+        yield {**cell, "row": part, "accuracy": round(result["test"]["accuracy"], 4), "prompt": result["prompt"]}
+        return
     if result["method"] != OURS:
         about = {**cell, "updates": result.get("updates", ""), "prompt": result["prompt"]}
         for reading, name in (("raw", "raw_accuracy"), ("learnt", "accuracy")):
