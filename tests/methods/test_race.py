@@ -35,7 +35,7 @@ TRAIN, DEV = 8, 8
 @pytest.fixture(autouse=True, scope="module")
 def few_words() -> Iterator[None]:
     """A small pool of the toy writer's words."""
-    pool = {"WRITTEN": 60, "HEADS": ("w3",), "OPENERS": (), "CORES": ("w4 w5",), "LONGEST": 2}
+    pool = {"WRITTEN": 60, "HEADS": ("w3",), "LONGEST": 2}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in pool.items():
             patch.setattr(race_module, name, value)
@@ -323,7 +323,7 @@ class Drafted(Noisy):
         return [*super().drafts(), *(Draft(text) for text in WRITTEN)]
 
 
-def test_drafts_and_their_variations_race_in_place_of_stock_phrases(tmp_path: Path) -> None:
+def test_drafts_and_their_variations_race_in_place_of_what_the_lm_writes(tmp_path: Path) -> None:
     task = Drafted({"manual": "w40 w41 w9"})
     outcome, _ = run(task, tmp_path / "run", calls=400)
     texts = list(dict.fromkeys(text for text, _ in task.asked))
@@ -441,21 +441,13 @@ def test_the_answer_is_the_one_that_the_pairs_choose(tmp_path: Path) -> None:
     assert len({one.candidate.prompt.text for one in outcome.finalists}) == len(outcome.finalists)
 
 
-def test_in_another_language_there_are_no_stock_phrases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_another_language_there_are_no_english_beginnings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(race_module, "HEADS", ("w3 w3",))
     task = Noisy(language="de")
     run(task, tmp_path / "run", calls=300)
     texts = {text for text, _ in task.asked}
     assert texts
-    assert not any(text.lower().startswith(("w4 w5", "w3 w3")) for text in texts)
-
-
-def test_stock_phrases_can_be_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(race_module, "stock", lambda writer: [writer.prompt((9, 9))])
-    for phrases in (True, False):
-        task = Noisy()
-        run(task, tmp_path / str(phrases), SETTINGS.model_copy(update={"phrases": phrases}), calls=3000)
-        assert (writer(length=6).prompt((9, 9)).text in {text for text, _ in task.asked}) == phrases
+    assert not any(text.lower().startswith("w3 w3") for text in texts)
 
 
 def test_in_another_language_the_cap_for_english_is_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -520,12 +512,12 @@ def test_phrases_that_state_the_task_are_in_every_race(monkeypatch: pytest.Monke
     assert "w5 w6" in {text.strip() for text, _ in task.asked}
 
 
-def test_among_equals_the_phrase_that_people_wrote_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_among_equals_the_phrase_that_states_the_task_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.array([[1.0, 1.0, 1.0, 1.0], [1.0, 0.9, 1.0, 1.1], [0.0, 0.0, 0.0, 0.0]])
     reads = {"odd": 5.0, "plain": 50.0, "bad": 1.0}
     finalists = [
-        Runner(Prompt(text), "pool", plain, 1, own)
-        for text, plain, own in zip(reads, (False, True, True), values, strict=True)
+        Runner(Prompt(text), "pool", states, 1, own)
+        for text, states, own in zip(reads, (False, True, True), values, strict=True)
     ]
     writes: Any = SimpleNamespace(
         backbone=SimpleNamespace(perplexities=lambda texts, after: [reads[text] for text in texts])
@@ -533,5 +525,5 @@ def test_among_equals_the_phrase_that_people_wrote_wins(monkeypatch: pytest.Monk
     search: Any = None
     assert race_module._chosen(search, writes, "readable", finalists, values) == 1
     assert race_module._chosen(search, writes, "score", finalists, values) == 0
-    finalists[1].plain = False
+    finalists[1].states_task = False
     assert race_module._chosen(search, writes, "readable", finalists, values) == 0

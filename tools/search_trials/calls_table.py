@@ -72,7 +72,6 @@ def row_name(recipe: Mapping[str, Any]) -> str:
     if method == "race":
         said += ["no calibration"] if raw else []
         said += ["no racing"] if race["keep"] == 1.0 else []
-        said += ["no stock phrases"] if not race.get("phrases", True) else []
     else:
         said.append("raw" if raw else "calibrated")
         said += ["raced"] if scoring.get("race") else []

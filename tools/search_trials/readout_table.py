@@ -29,7 +29,7 @@ ROWS = (
     "manual, raw", "manual, calibrated", "manual, learnt", "random, raw", "random, learnt", "beam, raw", "beam, learnt",
     "pin, raw", "pin, learnt", "pin-untrained, learnt", "soft-prompt, raw", "soft-prompt, learnt",
     "race, calibrated", "race", "race, ensemble of 5", "embeddings + regression", "race and embeddings",
-    "no stock phrases", "no racing", "no pruning", "with examples",
+    "no racing", "no pruning", "with examples",
 )  # fmt: skip
 OURS = "race"
 SHOTS = "16"
@@ -43,7 +43,6 @@ def part_changed(recipe: Mapping[str, Any]) -> str:
     """Which part of `race` a run of recipes/small/readout-ablation.toml leaves out or adds; "" for none."""
     race, usual = recipe["race"], RaceSettings()
     changed = {
-        "no stock phrases": not race["phrases"],
         "no racing": race["first_block"] != usual.first_block,
         "no pruning": race["prune"] != usual.prune,
         "with examples": bool(recipe["task"]["examples"]),

@@ -1,8 +1,8 @@
 """Race: score many prompts on few rows, then fewer and fewer on more rows; all rows of train and dev decide.
 
-1. The pool costs no calls. It has stock phrases ("All in all, it is") and prompts that the frozen LM writes, from
-   scratch or after a common beginning ("It was", "Overall, it"). Prompts with words outside the dictionary, or with a
-   high perplexity, are left out.
+1. The pool costs no calls. It has phrases that state the task ("Is it terrible or great? It is") and prompts that the
+   frozen LM writes, from scratch or after a common beginning ("It was", "Overall, it"). Prompts with words outside the
+   dictionary, or with a high perplexity, are left out.
 2. The hand-written prompts are scored on the first block of rows, together with those of the pool after which the LM
    is most likely to write a label word.
 3. After each block the best third advances to the next, together with the hand-written prompts. A prompt's score is
@@ -11,7 +11,7 @@
 5. Words are removed from the winner, one at a time, as long as its score on all rows improves.
 
 A model with a chat template is also asked in its chat format, with a plain instruction. If the texts are not in
-English, there are no stock phrases: the LM continues examples of the texts. For a task with drafts (style transfer:
+English, the LM continues examples of the texts. For a task with drafts (style transfer:
 common instructions), the pool has the drafts and the LM's variations of them and of the hand-written prompts.
 Variations of the best prompts so far join it for the second half of the first block, and what the task itself proposes
 (free answers: with examples, or by a model that sees wrong answers).
@@ -71,8 +71,8 @@ LEAST_TIED = 8
 """With fewer prompts, a race in which all are equal goes on."""
 LONGEST = 5
 """Maximum number of tokens that the LM writes after a head; two more for prompts without a head."""
-HEADS, OPENERS, CORES, STATED = tomllib.loads((Path(__file__).parent / "race.toml").read_text("utf-8")).values()
-"""Beginnings, both halves of stock phrases, and phrases that state the task."""
+HEADS, STATED = tomllib.loads((Path(__file__).parent / "race.toml").read_text("utf-8")).values()
+"""Beginnings that the LM continues, and phrases that state the task."""
 
 
 @dataclass
@@ -81,8 +81,8 @@ class Runner:
 
     prompt: Prompt
     source: str
-    plain: bool = False
-    """Whether people wrote it: a stock phrase, or one that states the task."""
+    states_task: bool = False
+    """Whether it states the task, so that a person understands it."""
     blocks: int = 0
     """On how many blocks it was asked."""
     values: Floats = field(default_factory=lambda: np.zeros(0))
@@ -151,17 +151,15 @@ def race(search: Search, settings: RaceSettings) -> Outcome:
 
 
 def _filled(search: Search, writer: Writer, settings: RaceSettings, hand: Sequence[str], count: int) -> Pool:
-    """The pool: drafts and their variations, or else stock phrases and what the LM writes."""
+    """The pool: drafts and their variations, or else what the LM writes and phrases that state the task."""
     task = search.task
     most = 3 * count if task.info.costly else max(WRITTEN, 3 * count)  # long prompts take long to write
     drafts = [draft.text for draft in task.drafts() if not draft.name]
     candidates = drafted(writer, drafts, hand, most, search.seed) if drafts else []
     english = task.info.language == "en"
-    phrases = english and settings.phrases
     candidates = _own_words(task, candidates)
     if not candidates:  # no drafts, or none that meets the constraints
-        heads = (*(HEADS if english else ()), *(OPENERS if phrases else ()))
-        candidates = [*(stock(writer) if phrases else ()), *written(writer, heads, most, search.seed)]
+        candidates = written(writer, HEADS if english else (), most, search.seed)
     if not candidates:
         raise SettingError(
             "the writer can write no prompt that keeps all constraints, so there is nothing to race; loosen "
@@ -172,7 +170,7 @@ def _filled(search: Search, writer: Writer, settings: RaceSettings, hand: Sequen
     if not drafts and english:
         stated = stating(writer, words) if words else []
         pool.add(stated, drafts=True)
-        pool.plain = {prompt.text for prompt in (*(stock(writer) if phrases else ()), *stated)}
+        pool.stated = {prompt.text for prompt in stated}
     pool.add(_accepted(writer, [Prompt(text) for text in _fixed(task)]), drafts=True)
     return pool
 
@@ -324,22 +322,12 @@ def cut(runners: Sequence[Runner], settings: RaceSettings) -> list[Runner]:
     return order[:stay] + [runner for runner in order[stay:] if runner.source != "pool"]
 
 
-def stock(writer: Writer) -> list[Prompt]:
-    """Stock phrases that meet the user's constraints: every opener with every core."""
-    return _spelled(writer, [f"{opener} {core}".strip() for opener in ("", *OPENERS) for core in CORES])
-
-
 def stating(writer: Writer, words: Sequence[str]) -> list[Prompt]:
-    """Phrases that state the task and meet the user's constraints."""
+    """Phrases that state the task, without those that are too long or break a constraint."""
     listed = " or ".join([", ".join(words[:-1]), words[-1]])
-    return _spelled(writer, [phrase.format(words=listed) for phrase in STATED])
-
-
-def _spelled(writer: Writer, texts: Sequence[str]) -> list[Prompt]:
-    """Texts as prompts of the writer, without those that are too long or break a constraint."""
     found: dict[str, Prompt] = {}
-    for text in texts:
-        prompt = writer.prompt(writer.vocabulary.tokens.encode(" " + text[:1].upper() + text[1:]))
+    for phrase in STATED:
+        prompt = writer.prompt(writer.vocabulary.tokens.encode(" " + phrase.format(words=listed)))
         if len(prompt.ids) < writer.length and allowed(writer, prompt):
             found.setdefault(prompt.text, prompt)
     return list(found.values())
@@ -396,8 +384,8 @@ class Pool:
     ) -> None:
         """`drafts` were written by people, so the limit on perplexity does not apply to them."""
         self.prompts, self._writer, self._limit, self.drafts = list(prompts), writer, max_perplexity, set(drafts)
-        self.plain: set[str] = set()
-        """Phrases that people wrote."""
+        self.stated: set[str] = set()
+        """Phrases that state the task."""
         first = [ids[0] for word in words if (ids := writer.vocabulary.tokens.encode(" " + word))]
         order = list(range(len(self.prompts)))
         if first:
@@ -466,7 +454,7 @@ def _first_block(
                 made, shown = search.task.with_examples([runner.prompt for runner in ahead], search.seed), True
                 pool.add(_accepted(search.writer(), made), drafts=True)
             _propose(search, pool, ahead)
-        fresh = [Runner(prompt, "pool", prompt.text in pool.plain) for prompt in pool.take(wanted)]
+        fresh = [Runner(prompt, "pool", prompt.text in pool.stated) for prompt in pool.take(wanted)]
         if not fresh:
             break  # the pool is empty: it was small, or most of its prompts exceed the limit on perplexity
         try:
@@ -666,7 +654,7 @@ def _chosen(search: Search, writer: Writer, choose: str, finalists: Sequence[Run
     if choose == "readable" and finalists[0].source in ("pool", "pruned"):
         close = [place for place in _within_error(values) if finalists[place].source in ("pool", "pruned")]
         reads = writer.backbone.perplexities([finalists[place].prompt.text for place in close], NEUTRAL)
-        ranked = zip([not finalists[place].plain for place in close], reads, close, strict=True)
+        ranked = zip([not finalists[place].states_task for place in close], reads, close, strict=True)
         return min(ranked)[-1]
     return 0
 

@@ -192,8 +192,6 @@ class RaceSettings(Section):
     prompt on dev by more than a standard error, otherwise that hand-written prompt."""
     early_stop: bool = True
     """Stop if a hand-written prompt is right on all rows of train and dev: nothing is to be gained."""
-    phrases: bool = True
-    """Whether the pool has stock phrases, such as "All in all, it is"."""
 
     def planned(self, length: int, finalists: int) -> tuple[int, int]:
         return self.prompts, self.least
