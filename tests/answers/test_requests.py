@@ -27,7 +27,7 @@ PRICES = {"small": Price(input=3.0, output=15.0)}
 
 def session(path: Path, url: str, budget: Budget | None = None, **more: Any) -> tuple[RemoteClient, Requests]:
     """A client that records its requests in a run's file, as a session of the run has it."""
-    requests = Requests(Log(path, "one"), budget or Budget(BudgetSettings(prices=PRICES)), "small")
+    requests = Requests(Log(path, "one"), budget or Budget(BudgetSettings(prices=PRICES)))
     requests.restore()
     requests.budget.metered = True
     given = {"base_url": url, "timeout": 900, "concurrency": 4, **more}
@@ -97,18 +97,18 @@ def test_a_server_that_tells_no_usage_is_counted_by_us(tmp_path: Path, usage: An
 
 def test_what_a_killed_process_left_on_its_way_counts_at_its_most(tmp_path: Path) -> None:
     first = session(tmp_path / "requests.jsonl", "http://127.0.0.1:9/v1")[1]
-    number = first.sending(1, 100, 5)
-    first.sending(2, 30, 10)
+    number = first.sending("small", 1, 100, 5)
+    first.sending("small", 2, 30, 10)
     first.ended(number, 1, 60, 1)
     first.log.close()
     later = session(tmp_path / "requests.jsonl", "http://127.0.0.1:9/v1")[1]
     assert later.budget.sent == Amounts(3, 90, 11, later.budget.price("small", 90, 11))
     assert later.lost == 2
-    assert later.sending(1, 1, 1) == 2
+    assert later.sending("small", 1, 1, 1) == 2
 
 
 def test_questions_before_the_run_are_counted_in_it(tmp_path: Path) -> None:
-    requests = Requests(Log(tmp_path / "requests.jsonl"), Budget(BudgetSettings()), "small")
+    requests = Requests(Log(tmp_path / "requests.jsonl"), Budget(BudgetSettings()))
     with serving(lambda *_: reply(said("hi", tokens=(7, 3)))) as server:
         client = RemoteClient(RemoteSettings(base_url=server.url), "small")
         client.complete("probe", 1)

@@ -119,6 +119,10 @@ def test_without_a_manual_prompt_the_best_other_one_is_the_rival() -> None:
     rivals = judge_result(data | {"baselines": {"weak": weak, "strong": strong}})
     assert rivals is not None
     assert rivals.against == "strong"
+    chosen = {"weak": weak | {"dev": {"accuracy": 0.6}}, "strong": strong | {"dev": {"accuracy": 0.4}}}
+    on_dev = judge_result(data | {"baselines": chosen})
+    assert on_dev is not None
+    assert on_dev.against == "weak"  # what a person would choose, who has not seen the test rows
     assert judge_result({"prompt": "x"}) is None
 
 

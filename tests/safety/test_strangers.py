@@ -231,7 +231,7 @@ def test_checkpoints_and_logs(tmp_path: Path, state: Any, content: bytes) -> Non
     ours(look)
     for name in ("answers.jsonl", "sealed.jsonl"):
         ours(lambda name=name: Table(Log(tmp_path / name, "one")).restore([]))  # type: ignore[misc]
-        requests = Requests(Log(tmp_path / name, "one"), Budget(BudgetSettings()), "model")
+        requests = Requests(Log(tmp_path / name, "one"), Budget(BudgetSettings()))
         ours(requests.restore)
 
 

@@ -165,9 +165,60 @@ def test_a_judge_rates_answers_and_its_calls_count(rows: Path) -> None:
     assert "the judge gave no rating: it answered 'nonsense'" in bad.failures[0]
 
 
-def test_a_second_model_behind_an_api_is_refused(rows: Path) -> None:
-    with pytest.raises(SettingError, match="would not be covered by the budget"):
+def test_a_judge_behind_an_api_is_refused_besides_the_task_model(rows: Path) -> None:
+    with pytest.raises(SettingError, match="the budget would not cover a judge behind an API"):
         task_of(rows, metric="judge", judge="remote:other")
+
+
+def proposing(number: int, path: str, body: dict[str, Any]) -> Action:
+    return reply(said(f"Reply with the code only, try {number}.", tokens=(300, 12)))
+
+
+def test_a_second_model_on_a_server_proposes_within_its_own_limits(rows: Path, tmp_path: Path) -> None:
+    with serving(proposing) as server:
+        task = settings(rows, proposer="remote:big", proposals=6)
+        over = {
+            "remote": {"base_url": server.url},
+            "budget": {"money": 1.0, "prices": {"big": {"input": 10.0, "output": 100.0}}},
+        }
+        how: dict[str, Any] = {"model": obedient, "calls": 400, "settings": over}
+        first = pinprompt.tune(task, out=tmp_path / "run", **how)
+        assert [body["model"] for _, body, _ in server.seen] == ["big"] * 6
+        spent = first.data["spent"]
+        assert spent["money"] == pytest.approx(6 * (300 * 10 + 12 * 100) / 1e6)
+        assert (spent["sent"]["tokens_in"], spent["sent"]["tokens_out"]) == (6 * 300, 6 * 12)
+        assert first.calls <= 400
+        assert "try 1." in (tmp_path / "run" / "prompts.csv").read_text("utf-8")
+        # Interrupted after its proposals, the run asks for none of them again.
+        interrupts = [True]
+
+        def tired(messages: list[list[dict[str, str]]]) -> list[str]:
+            if server.seen[6:] and interrupts:
+                interrupts.clear()
+                raise KeyboardInterrupt
+            return obedient(messages)
+
+        how |= {"model": tired, "out": tmp_path / "stopped"}
+        with pytest.raises(KeyboardInterrupt):
+            pinprompt.tune(task, **how)
+        before = len(server.seen)
+        again = pinprompt.tune(task, resume=True, **how)
+        assert before in (10, 12)
+        assert len(server.seen) == 12
+        assert again.data["spent"]["money"] == first.data["spent"]["money"]
+        assert again.prompt == first.prompt
+
+
+def test_the_money_of_a_second_model_is_limited(rows: Path, tmp_path: Path) -> None:
+    with serving(proposing) as server:
+        task = settings(rows, proposer="remote:big", proposals=6)
+        over: dict[str, Any] = {"remote": {"base_url": server.url}, "budget": {"money": 1e-6}}
+        with pytest.raises(SettingError, match="no price for the model 'big'"):
+            pinprompt.tune(task, model=obedient, calls=400, out=tmp_path / "no-price", settings=over)
+        over["budget"]["prices"] = {"big": {"input": 10.0, "output": 100.0}}
+        result = pinprompt.tune(task, model=obedient, calls=400, out=tmp_path / "poor", settings=over)
+        assert result.data["stopped"] == "budget"
+        assert server.seen == []
 
 
 def test_prompts_that_copy_rows_are_noticed() -> None:

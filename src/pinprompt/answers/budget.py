@@ -73,7 +73,7 @@ class Budget:
     def __init__(self, settings: BudgetSettings, clock: Callable[[], float] | None = None) -> None:
         self.settings = settings
         self.metered = False
-        """True where requests to a server are counted one by one: then `sent` is what was paid."""
+        """True where all requests to the task model are counted one by one: then `sent` is what was paid."""
         self._limit_money = None if settings.money is None else Decimal(str(settings.money))
         self._prices = {
             name: (Decimal(str(price.input)), Decimal(str(price.output))) for name, price in settings.prices.items()
@@ -90,7 +90,7 @@ class Budget:
         self._for_report = 0
         """Calls of `reserved` that belong to the report."""
         self.sent = Amounts()
-        """Requests to a server for any purpose; empty if they are not counted individually."""
+        """Requests to a server for any purpose that are counted individually."""
         self.flying = Amounts()
         """Pending requests, at their maximum."""
 
@@ -217,7 +217,7 @@ class Budget:
             return self._paid()
 
     def _paid(self) -> Decimal:
-        return self.sent.money if self.metered else self.spent.money + self.report.money
+        return self.sent.money + (Decimal(0) if self.metered else self.spent.money + self.report.money)
 
     def calls_left(self) -> int | None:
         """The calls that the search may still reserve; None if they are not limited."""

@@ -34,6 +34,7 @@ from pinprompt.errors import BudgetSpent, RunError, TaskError, UselessAnswers
 from pinprompt.tasks.protocol import (
     Billed,
     Labelling,
+    Proposing,
     Task,
     billed,
     calls,
@@ -103,6 +104,8 @@ class Evaluator:
         self._rows = {split: split_rows(task, split) for split in self.splits}
         self._fit = fit_rows(task)
         self._billed = billed(task)
+        proposer = task.proposer_billed if isinstance(task, Proposing) else None
+        self._servers = [name for name in (self._billed, proposer) if name is not None]
         self._useful = self._billed is None
         """Whether enough answers can be used; a model that costs nothing may be asked in any case."""
         self._requests = requests
@@ -221,10 +224,13 @@ class Evaluator:
         rows = self.rows(rows) if isinstance(rows, str) else tuple(rows)
         return self._scored([_Asked(prompt, rows, draw)], self._fit)[0]
 
-    def charge(self, count: int) -> None:
-        """Charge calls that a method makes itself; BudgetSpent if they do not fit, so call this before making them."""
+    def charge(self, count: int, tokens_in: int = 0, tokens_out: int = 0, model: str | None = None) -> None:
+        """Charge calls that a method makes itself; BudgetSpent if they do not fit, so call this before making them.
+
+        The tokens are a maximum, which has to fit: those of a server are counted as they are sent.
+        """
         self._begin()
-        self.budget.settle(self.budget.reserve(count))
+        self.budget.settle(self.budget.reserve(count, tokens_in, tokens_out, model), count, 0, 0)
         self._paid_calls += count
 
     @property
@@ -258,11 +264,11 @@ class Evaluator:
         """What search and report were charged, what was actually sent, and the money (None: price not known)."""
         budget = self.budget
         totals: dict[str, Any] = {"search": _counted(budget.spent), "report": _counted(budget.report)}
-        totals["sent"] = _counted(budget.sent) if budget.metered else {"calls": self.paid_calls}
+        totals["sent"] = _counted(budget.sent) | {"calls": self.paid_calls}
         if self._requests is not None:
             totals["sent"] |= {"lost": self._requests.lost, "untold": self._requests.untold}
-        if self._billed is not None:
-            totals["money"] = float(budget.paid()) if budget.priced(self._billed) else None
+        if self._servers:
+            totals["money"] = float(budget.paid()) if all(map(budget.priced, self._servers)) else None
         return totals
 
     def prompts_table(self) -> list[dict[str, Any]]:
@@ -309,6 +315,8 @@ class Evaluator:
                 raise RunError(f"the evaluator's position in the checkpoint cannot be read: {error!r}") from error
             self.budget.restore(budget)
         self._restored = True
+        for model in self._servers:
+            self.budget.price(model, 0, 0)  # refuses a limit of money without a price
         if self._requests is not None:
             self._requests.restore()
             self.budget.metered = isinstance(self.task, Billed) and self.task.attach(self._requests)

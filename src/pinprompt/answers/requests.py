@@ -18,8 +18,8 @@ from pinprompt.errors import RunError
 class Requests:
     """What one run sends, with its budget and its file; safe to use from several threads."""
 
-    def __init__(self, log: Log, budget: Budget, model: str) -> None:
-        self.log, self.budget, self.model = log, budget, model
+    def __init__(self, log: Log, budget: Budget) -> None:
+        self.log, self.budget = log, budget
         self.limited = True
         """False while a report is made, which has no time limit."""
         self.lost = 0
@@ -27,7 +27,8 @@ class Requests:
         self.untold = 0
         """Calls whose tokens the server did not report; they count at their maximum."""
         self._lock = threading.Lock()
-        self._pending: dict[int, Amounts] = {}
+        self._pending: dict[int, tuple[str, Amounts]] = {}
+        """Models and maxima of requests that have not ended."""
         self._known: dict[str, tuple[Any, int, int]] = {}
         self._next = 0
 
@@ -50,13 +51,14 @@ class Requests:
         with self._lock:
             self._known[question] = (answer, tokens_in, tokens_out)
 
-    def sending(self, calls: int, tokens_in: int, tokens_out: int) -> int:
+    def sending(self, model: str, calls: int, tokens_in: int, tokens_out: int) -> int:
         """Record a request and its maximum before it is sent; returns its number. ServerDown if it exceeds a limit."""
-        pending = self.budget.send(calls, tokens_in, tokens_out, self.model)
+        pending = self.budget.send(calls, tokens_in, tokens_out, model)
         with self._lock:
             number, self._next = self._next, self._next + 1
-            self._pending[number] = pending
-            self.log.append({"kind": "send", "number": number, "most": [calls, tokens_in, tokens_out]})
+            self._pending[number] = model, pending
+            most = [calls, tokens_in, tokens_out]
+            self.log.append({"kind": "send", "number": number, "model": model, "most": most})
         return number
 
     def ended(self, number: int, calls: int, tokens_in: int, tokens_out: int, how: str = "told") -> None:
@@ -65,9 +67,10 @@ class Requests:
         `how` is one of 'told' (by the server), 'untold' (the maximum is assumed), 'lost' (no answer), 'refused'.
         """
         with self._lock:
-            pending = self._pending.pop(number)
-        self.budget.land(pending, self._amounts(calls, tokens_in, tokens_out))
-        self.log.append({"kind": "took", "number": number, "took": [calls, tokens_in, tokens_out], "how": how})
+            model, pending = self._pending.pop(number)
+        self.budget.land(pending, self._amounts(model, calls, tokens_in, tokens_out))
+        took = [calls, tokens_in, tokens_out]
+        self.log.append({"kind": "took", "number": number, "model": model, "took": took, "how": how})
         with self._lock:
             self._tally(how, calls)
 
@@ -75,8 +78,8 @@ class Requests:
         """The maximum time to wait for a server; None if there is no limit."""
         return self.budget.seconds_left() if self.limited else None
 
-    def _amounts(self, calls: int, tokens_in: int, tokens_out: int) -> Amounts:
-        return Amounts(calls, tokens_in, tokens_out, self.budget.price(self.model, tokens_in, tokens_out))
+    def _amounts(self, model: str, calls: int, tokens_in: int, tokens_out: int) -> Amounts:
+        return Amounts(calls, tokens_in, tokens_out, self.budget.price(model, tokens_in, tokens_out))
 
     def _tally(self, how: str, calls: int) -> None:
         self.lost += calls if how == "lost" else 0
@@ -84,25 +87,25 @@ class Requests:
 
     def _take(self, lines: list[dict[str, Any]]) -> None:
         """Count an earlier session's requests and store its replies."""
-        open_: dict[int, list[int]] = {}
+        open_: dict[int, tuple[str, int, int, int]] = {}
         sent = Amounts()
         for line in lines:
             if line["kind"] == "reply":
                 tokens_in, tokens_out = map(int, line["tokens"])
                 self._known[str(line["key"])] = (line["reply"], tokens_in, tokens_out)
                 continue
-            number = int(line["number"])
+            number, model = int(line["number"]), str(line["model"])
             calls, tokens_in, tokens_out = map(int, line["most" if line["kind"] == "send" else "took"])
             if min(number, calls, tokens_in, tokens_out) < 0:
                 raise ValueError("a negative number")
             if line["kind"] == "send":
-                open_[number] = [calls, tokens_in, tokens_out]
+                open_[number] = model, calls, tokens_in, tokens_out
                 self._next = max(self._next, number + 1)
                 continue
             open_.pop(number, None)
-            sent.add(self._amounts(calls, tokens_in, tokens_out))
+            sent.add(self._amounts(model, calls, tokens_in, tokens_out))
             self._tally(str(line["how"]), calls)
-        for calls, tokens_in, tokens_out in open_.values():
-            sent.add(self._amounts(calls, tokens_in, tokens_out))
+        for model, calls, tokens_in, tokens_out in open_.values():
+            sent.add(self._amounts(model, calls, tokens_in, tokens_out))
             self._tally("lost", calls)
         self.budget.sent = sent

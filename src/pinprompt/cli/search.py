@@ -113,7 +113,7 @@ def answer(
     prompt: Annotated[list[str] | None, Option(help="Your own instruction, to compare with; can be repeated.")] = None,
     place: Annotated[str | None, Option(help="Where the prompt stands: system, before or after the input.")] = None,
     task_model: Annotated[str | None, Option(help="The model to find a prompt for.")] = None,
-    writer: Annotated[str | None, Option(help="A local chat model that proposes prompts; default: the same.")] = None,
+    writer: Annotated[str | None, Option(help="A chat model that proposes prompts; default: the same.")] = None,
     split: Annotated[int | None, Option(min=0, help="Number of the random split.")] = None,
 ) -> None:
     """Find the instruction with which a model answers best."""

@@ -438,12 +438,14 @@ def _first_block(
 ) -> None:
     """Ask about prompts of the pool on the first block, until `count` were asked, hand-written ones included.
 
-    `vary` gives variations of the best prompts so far. They join the pool for the second half.
+    In the second half, or once the pool is empty, variations of the best prompts so far (`vary`) join the pool, and
+    what the task makes of these.
     """
-    shown = False
+    second = shown = False
     while len(runners) < count:
         wanted = min(settings.batch, count - len(runners))
-        if 2 * len(runners) >= count:
+        second = second or 2 * len(runners) >= count
+        if second:
             ahead = sorted(runners, key=lambda runner: -runner.mean)[: settings.least]
             if vary is not None:
                 fixed = _fixed(search.task)
@@ -455,8 +457,11 @@ def _first_block(
                 pool.add(_accepted(search.writer(), made), drafts=True)
             _propose(search, pool, ahead)
         fresh = [Runner(prompt, "pool", prompt.text in pool.stated) for prompt in pool.take(wanted)]
-        if not fresh:
+        if not fresh and (second or not runners):
             break  # the pool is empty: it was small, or most of its prompts exceed the limit on perplexity
+        if not fresh:
+            second = True
+            continue
         try:
             _ask(search, fresh, blocks[:1])
         finally:
@@ -512,8 +517,8 @@ def _propose(search: Search, pool: Pool, ahead: Sequence[Runner]) -> None:
     """Add what the task proposes after the best prompts so far, if it meets the constraints."""
     if not isinstance(search.task, Proposing):
         return
-    search.evaluator.charge(search.task.proposal_calls)
     best = [(runner.prompt, search.evaluator.table.get(runner.prompt.text)) for runner in ahead]
+    search.evaluator.charge(search.task.proposal_calls, *search.task.proposal_tokens(best), search.task.proposer_billed)
     made = [as_prompt(search.writer(), text) for text in search.task.proposals(best, search.seed)]
     pool.add([prompt for prompt in made if prompt is not None], drafts=True)
 

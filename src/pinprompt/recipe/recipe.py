@@ -89,10 +89,17 @@ class Recipe(Section):
         return name.removeprefix(task_sections.REMOTE) if task_sections.is_remote(name) else None
 
     @property
+    def remote_models(self) -> list[str]:
+        """The models on the server of [remote], by their names there."""
+        names = [str(getattr(self.task, setting, None) or "") for setting in ("model", "proposer")]
+        found = [name.removeprefix(task_sections.REMOTE) for name in names if task_sections.is_remote(name)]
+        return list(dict.fromkeys(found))
+
+    @property
     def hash(self) -> str:
         """Twelve hex digits that identify this recipe; settings of unused methods and servers are ignored."""
         unused = {*self.other_methods, "private"}  # `private` changes what is shown, not what is computed
-        if self.served is None:
+        if not self.remote_models:
             unused.add("remote")
         canonical = json.dumps(self.model_dump(mode="json", exclude=unused), sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]

@@ -237,7 +237,8 @@ class AnswerSettings(Section):
     proposals: int = Field(16, ge=0, le=1000)
     """Instructions that a model may propose after seeing wrong answers; calls count."""
     proposer: str | None = None
-    """Local chat model that proposes instructions; none: the task model."""
+    """Chat model that proposes instructions; none: the task model. One behind an API, remote:name, has its own price in
+    `budget.prices` and sends at most `proposals` questions."""
     max_new_tokens: int = Field(64, ge=1, le=4096)
     """Maximum number of tokens of an answer."""
     split: int = Field(13, ge=0, le=2**63 - 1)

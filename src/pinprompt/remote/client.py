@@ -128,7 +128,7 @@ class RemoteClient:
             used, self._unmetered = self._unmetered, (0, 0, 0)
             self._meter = meter
         if used[0]:
-            meter.ended(meter.sending(*used), *used, "told" if self._all_told else "untold")
+            meter.ended(meter.sending(self.model, *used), *used, "told" if self._all_told else "untold")
 
     def each(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """Apply a function to items in parallel, up to the concurrency limit; answers in order.
@@ -239,7 +239,7 @@ class RemoteClient:
         """Send once and count what it used; the answer, or the server's refusal."""
         meter = self._meter
         most = (size[0], size[1] + self._largest[0], size[2] + self._largest[1])
-        number = 0 if meter is None else meter.sending(*most)
+        number = 0 if meter is None else meter.sending(self.model, *most)
         used, how = most, "lost"  # whatever happens after it was sent, it may be billed
         try:
             response = self._connections.post(path, body, fresh)

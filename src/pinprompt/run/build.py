@@ -15,7 +15,7 @@ from pinprompt.folder.folder import REQUESTS
 from pinprompt.methods.protocol import Outcome, Search, outcome_of
 from pinprompt.methods.table import METHODS, row_of
 from pinprompt.recipe.recipe import Recipe
-from pinprompt.tasks.protocol import CHAT, Task, billed, calls, split_rows, splits
+from pinprompt.tasks.protocol import CHAT, Proposing, Task, billed, calls, split_rows, splits
 
 if TYPE_CHECKING:
     from pinprompt.answers.budget import Budget, Reservation
@@ -218,9 +218,12 @@ def build_evaluator(
     budget, model = Budget(recipe.budget), billed(task)
     logs = [Log(record.path / ANSWERS, record.run, record.check)]
     requests = None
-    if model is not None and executor is None:  # Ray workers count themselves, per prompt
+    proposer = task.proposer_billed if isinstance(task, Proposing) else None
+    if executor is not None and proposer is not None:
+        raise SettingError("a model behind an API cannot propose prompts for Ray workers; set scoring.workers=1")
+    if proposer is not None or (model is not None and executor is None):  # Ray workers count themselves, per prompt
         logs.append(Log(record.path / REQUESTS, record.run, record.check))
-        requests = Requests(logs[1], budget, model)
+        requests = Requests(logs[1], budget)
     table = Table(logs[0], recipe.private)
     evaluator = Evaluator(task, budget, memo=memo, executor=executor, seed=recipe.seed, table=table, requests=requests)
     for log in logs:

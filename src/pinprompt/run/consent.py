@@ -94,7 +94,8 @@ def request_of(recipe: Recipe) -> ConsentRequest:
         module, colon, _ = place.partition(":")
         if colon and not _installed(place, origin := origin_of(module)):
             code.append((setting, place, origin))
-    server = None if recipe.served is None else (recipe.served, recipe.remote.base_url, recipe.remote.key_env)
+    models = ", ".join(recipe.remote_models)
+    server = (models, recipe.remote.base_url, recipe.remote.key_env) if models else None
     for name in FILES:
         value = getattr(recipe.task, name, None) or ()
         files += [(f"task.{name}", path) for path in ((value,) if isinstance(value, str) else value)]

@@ -17,6 +17,7 @@ from pinprompt.recipe.task_sections import CustomSettings
 from pinprompt.run import build
 from pinprompt.tasks.function import FunctionTask
 from pinprompt.tasks.protocol import (
+    CHAT,
     Billed,
     Labelling,
     Task,
@@ -143,11 +144,16 @@ def _estimate(
         "passes_per_call": getattr(task, "passes", 1),
     }
     figures |= _tokens_and_money(recipe, task, cost, report)
+    notes = [
+        f"tokens and money do not include the proposals of {name}"
+        for name in recipe.remote_models
+        if name != recipe.served
+    ]
     if recipe.served is not None:
         way = "as completions; chats use more" if recipe.remote.answers == "auto" else f"as {recipe.remote.answers}"
-        figures["note"] = f"{recipe.remote.base_url} was not contacted: minutes are not known, tokens are counted {way}"
+        notes.append(f"{recipe.remote.base_url} was not contacted: minutes are not known, tokens are counted {way}")
     elif named:
-        figures["note"] = "the function was not imported; minutes are not known"
+        notes.append("the function was not imported; minutes are not known")
     elif probe:
         until = time.perf_counter() + PROBE_SECONDS
         seconds, writing = None, 0.0
@@ -157,15 +163,14 @@ def _estimate(
                 writing = _writing(recipe, task, device, cost)
         except BudgetSpent:
             slow = f"a few prompts take more than {PROBE_SECONDS:.0f} seconds here"
-            figures["note"] = f"{slow}; minutes are {'not known' if seconds is None else 'without writing prompts'}"
-        if seconds is None:
-            return figures
-        figures["seconds_per_call"] = seconds
-        minutes = (loading + writing + seconds * planned) / 60
-        limit = recipe.budget.minutes
-        figures["minutes"] = minutes if limit is None else min(minutes, limit + loading / 60)
-        figures["report_minutes"] = seconds * report_calls / 60
-    return figures
+            notes.append(f"{slow}; minutes are {'not known' if seconds is None else 'without writing prompts'}")
+        if seconds is not None:
+            figures["seconds_per_call"] = seconds
+            minutes = (loading + writing + seconds * planned) / 60
+            limit = recipe.budget.minutes
+            figures["minutes"] = minutes if limit is None else min(minutes, limit + loading / 60)
+            figures["report_minutes"] = seconds * report_calls / 60
+    return figures | ({"note": "; ".join(notes)} if notes else {})
 
 
 def _not_called(prompt: str) -> float:
@@ -276,9 +281,14 @@ def parts_of(recipe: Recipe, task: Task, words: int) -> int:
 
 
 def rivals(recipe: Recipe, task: Task) -> dict[str, str]:
-    """The prompts that a report compares with, by name."""
-    own = draft_named(task, recipe.method)
-    return {name: text for name, text in hand_written(task).items() if text != own}
+    """The prompts that a report compares with, by name.
+
+    For a local model with a chat template these include a plain instruction in its chat format, which the paper lacks.
+    """
+    own, named = draft_named(task, recipe.method), hand_written(task)
+    if recipe.profile != "paper" and isinstance(task, Labelling) and billed(task) is None:
+        named |= {draft.name: draft.text for draft in task.drafts() if draft.name == CHAT}
+    return {name: text for name, text in named.items() if text != own}
 
 
 def report_plan(recipe: Recipe, task: Task, found: Prompt, parts: int, cost: Cost) -> list[tuple[Prompt, str, bool]]:

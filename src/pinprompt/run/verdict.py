@@ -13,7 +13,7 @@ from typing import Any
 
 from pinprompt.folder.reading import inside, mapping, number, sequence
 from pinprompt.maths.bootstrap import FEWEST, compare_rows, mcnemar
-from pinprompt.tasks.protocol import EMBEDDINGS
+from pinprompt.tasks.protocol import CHAT, EMBEDDINGS
 from pinprompt.wording import metric, shown_prompt, text, title, where
 
 LEVEL = 0.05
@@ -38,7 +38,7 @@ class Verdict:
     metric: str
     found: float
     against: str | None
-    """The hand-written prompt's name: manual if there is one, else the best."""
+    """The hand-written prompt's name: manual if there is one, else the best on dev."""
     rival: float | None
     p: float | None
     test: str | None
@@ -91,7 +91,7 @@ def judge_result(result: Mapping[str, Any], primary: str | None = None) -> Verdi
     if kind in ("unclear", "worse") or (kind == "untested" and found <= (rival or 0.0)):
         owner = "your own" if label == "manual" and not result.get("dataset") else f"the {label}"
         prompt = inside(result, "baselines", label, "prompt")
-        advice = advice or f"Keep {owner} prompt" + (
+        advice = advice or f"{'Use' if label == CHAT else 'Keep'} {owner} prompt" + (
             f" “{shown_prompt(prompt, 300)}”" if isinstance(prompt, str) else ""
         )
     if task == "inversion":
@@ -179,13 +179,14 @@ def outcomes_of(metrics: dict[str, Any], name: str) -> list[float]:
 
 
 def _rival(result: Mapping[str, Any], split: str, name: str) -> tuple[str, dict[str, Any]] | None:
-    """The manual prompt if there is one, else the best hand-written one, with its metrics on a split."""
+    """The manual prompt if there is one, else the hand-written one that is best on dev, with its metrics on a split."""
     known = []
     for label, baseline in mapping(result.get("baselines")).items():
         metrics = mapping(mapping(baseline).get(split))
         value = number(metrics.get(name))
         if value is not None and label != EMBEDDINGS:
-            known.append((label != "manual", -value, text(label, 40), metrics))
+            on_dev = number(inside(baseline, "dev", name))
+            known.append((label != "manual", -(value if on_dev is None else on_dev), text(label, 40), metrics))
     if not known:
         return None
     _, _, label, metrics = min(known, key=lambda one: one[:3])

@@ -40,6 +40,8 @@ CONTEXT_ROWS = 3
 """Rows in the context for the writer."""
 WRONG_SHOWN = 3
 """Wrong answers that the proposer sees of a prompt."""
+PROPOSAL_TOKENS = 128
+"""Maximum number of tokens of a proposal by a second model."""
 ROUND = 4
 """Instructions that are proposed at a time."""
 
@@ -59,7 +61,8 @@ class AnswerTask(Shown):
     ) -> None:
         """Without a metric, the judge values answers."""
         self.settings, self.data, self.model, self._metric, self._judge = settings, data, model, metric, judge
-        self._proposer, self._proposed = proposer or model, 0
+        self._proposer: Any = proposer or model
+        self._proposed = 0
         completer = getattr(model, "completer", None)
         self._completer: ChatModel | None = None if completer is None else completer()
         """The same model, which completes messages as plain text; only a local one can."""
@@ -124,17 +127,21 @@ class AnswerTask(Shown):
         else:
             opened, revision = local(settings.model, settings.max_new_tokens)
         others: dict[str, ChatModel] = {}
-        for role, tokens in (("judge", 8), ("proposer", 128)):
-            name = getattr(settings, role)
-            if name is not None and is_remote(name) and name != settings.model:
-                raise SettingError(
-                    f"task.{role} = '{name}': a second model behind an API would not be covered by the budget; name a "
-                    "local model, or leave it out to use the task model"
-                )
-            if name in (None, settings.model) and (model is not None or is_remote(settings.model)):
+        for role, tokens in (("judge", 8), ("proposer", PROPOSAL_TOKENS)):
+            name = getattr(settings, role) or settings.model
+            if name == settings.model and (model is not None or is_remote(name)):
                 others[role] = opened
+            elif not is_remote(name):
+                others[role] = local(name, tokens)[0]
+            elif role == "judge":
+                raise SettingError(
+                    f"task.judge = '{name}': the budget would not cover a judge behind an API besides the task model; "
+                    "name a local model, or leave it out to use the task model"
+                )
             else:
-                others[role] = local(name or settings.model, tokens)[0]
+                from pinprompt.remote.chat import RemoteChat
+
+                others[role] = RemoteChat(open_client(name, remote or RemoteSettings()), tokens)
         return cls(settings, data, opened, revision, chosen, others["judge"], others["proposer"])
 
     def _too_long(self) -> list[str]:
@@ -283,6 +290,16 @@ class AnswerTask(Shown):
     def proposal_calls(self) -> int:
         return min(ROUND, self.settings.proposals - self._proposed)
 
+    @property
+    def proposer_billed(self) -> str | None:
+        return self._proposer.billed  # type: ignore[no-any-return]
+
+    def proposal_tokens(self, best: Sequence[tuple[Prompt, Answers]]) -> tuple[int, int]:
+        if self.proposer_billed is None:
+            return 0, 0
+        most = [self._proposer.most_tokens(chat) for chat in self._questions(best)]
+        return sum(one for one, _ in most), sum(one for _, one in most)
+
     def proposals(self, best: Sequence[tuple[Prompt, Answers]], seed: int) -> list[str]:
         """New prompts from the best so far: with examples, and as a model proposes that sees their wrong answers."""
         shown = [self._with_examples(prompt.text) for prompt, _ in best] if self.data.examples else []
@@ -290,7 +307,7 @@ class AnswerTask(Shown):
         count = self.proposal_calls
         if not count:
             return found
-        chats = [self._proposal(*best[place % len(best)]) for place in range(count)]
+        chats = self._questions(best)
         seeds = [derive(seed, "proposal", self._proposed + place) for place in range(count)]
         self._proposed += count
         for reply in self._proposer.drawn(chats, seeds):
@@ -313,6 +330,9 @@ class AnswerTask(Shown):
             return "\n\n".join([*filled, prompt.strip()])
         examples = EXAMPLES + "".join(f"\nInput: {row.input}\nOutput: {row.target}" for row in self.data.examples)
         return prompt + examples if TEXT not in prompt else f"{examples.strip()}\n\n{prompt}"
+
+    def _questions(self, best: Sequence[tuple[Prompt, Answers]]) -> list[Messages]:
+        return [self._proposal(*best[place % len(best)]) for place in range(self.proposal_calls)]
 
     def _proposal(self, prompt: Prompt, answers: Answers) -> Messages:
         wrong = [
@@ -365,10 +385,10 @@ class AnswerTask(Shown):
         return sum(one for one, _ in counted), sum(one for _, one in counted)
 
     def attach(self, meter: Requests) -> bool:
-        if self._server is None:
-            return False
-        self._server.client.attach(meter)
-        return True
+        for server in (self._server, self._proposer):
+            if server is not None and server.billed is not None:
+                server.client.attach(meter)
+        return self._server is not None
 
     # New inputs.
 

@@ -248,6 +248,13 @@ class Proposing(Protocol):
     def proposal_calls(self) -> int:
         """The calls of the next proposals; 0 once all were made."""
 
+    @property
+    def proposer_billed(self) -> str | None:
+        """The name in `budget.prices` of the model that proposes; None if it is not behind an API."""
+
+    def proposal_tokens(self, best: Sequence[tuple[Prompt, Answers]]) -> tuple[int, int]:
+        """The maximum tokens in and out of the next proposals."""
+
     def proposals(self, best: Sequence[tuple[Prompt, Answers]], seed: int) -> list[str]:
         """New prompts from the best ones and their answers so far."""
 
