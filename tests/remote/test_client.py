@@ -346,7 +346,7 @@ def test_the_largest_overhead_seen_is_the_worst_case() -> None:
         def __init__(self) -> None:
             self.most: list[tuple[int, ...]] = []
 
-        def sending(self, *most: int) -> int:
+        def sending(self, model: str, *most: int) -> int:
             self.most.append(most)
             return 0
 
