@@ -119,11 +119,21 @@ def test_without_a_manual_prompt_the_best_other_one_is_the_rival() -> None:
     rivals = judge_result(data | {"baselines": {"weak": weak, "strong": strong}})
     assert rivals is not None
     assert rivals.against == "strong"
-    chosen = {"weak": weak | {"dev": {"accuracy": 0.6}}, "strong": strong | {"dev": {"accuracy": 0.4}}}
-    on_dev = judge_result(data | {"baselines": chosen})
-    assert on_dev is not None
-    assert on_dev.against == "weak"  # what a person would choose, who has not seen the test rows
+    default = judge_result(data | {"baselines": {"strong": strong, "default": weak}})
+    assert default is not None
+    assert default.against == "default"  # what the user would have without a search
     assert judge_result({"prompt": "x"}) is None
+
+
+def test_another_hand_written_prompt_that_is_better_is_said_to_be() -> None:
+    data = result(30, 12, 58)
+    for wrong, advice in ((1, "Use the chat prompt “Label it.”"), (11, "")):
+        theirs = {"accuracy": 1 - wrong / 100, "outcomes": {"accuracy": "0" * wrong + "1" * (100 - wrong)}}
+        chat = {"prompt": "Label it.", "test": theirs}
+        verdict = judge_result(data | {"baselines": {**data["baselines"], "chat": chat}})
+        assert verdict is not None
+        assert (verdict.kind, verdict.against, verdict.advice) == ("better", "manual", advice)
+        assert "The chat prompt has" in verdict.details
 
 
 def test_a_regression_on_embeddings_is_no_rival_but_is_mentioned_if_it_is_better() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from pinprompt.folder.reading import inside, mapping, number, sequence
 from pinprompt.maths.bootstrap import FEWEST, compare_rows, mcnemar
-from pinprompt.tasks.protocol import CHAT, EMBEDDINGS
+from pinprompt.tasks.protocol import EMBEDDINGS
 from pinprompt.wording import metric, shown_prompt, text, title, where
 
 LEVEL = 0.05
@@ -21,6 +21,8 @@ LEVEL = 0.05
 MAX_ROWS = 200_000
 """Maximum number of rows tested; no task has as many, but an untrusted file may."""
 SPLITS = ("test", "dev", "train")
+OWN = ("manual", "default")
+"""The prompts that the user would have without a search."""
 CAUTION = {
     "test": "",
     "dev": " The prompt was chosen on dev, so this value is optimistic.",
@@ -38,7 +40,7 @@ class Verdict:
     metric: str
     found: float
     against: str | None
-    """The hand-written prompt's name: manual if there is one, else the best on dev."""
+    """The hand-written prompt's name: manual or the default if there is one, else the best."""
     rival: float | None
     p: float | None
     test: str | None
@@ -86,14 +88,13 @@ def judge_result(result: Mapping[str, Any], primary: str | None = None) -> Verdi
     rival, rival_interval = value_of(theirs, name)
     p, test = _tested(outcomes_of(ours, name), outcomes_of(theirs, name))
     kind, said = _judged(found, rival or 0.0, p, label, place)
+    ahead, better = _ahead(result, ours, split, name, label)
+    advice, beyond = advice or better, ahead + beyond
     if result.get("prompt") and result.get("prompt") == inside(result, "baselines", label, "prompt"):
         said = f"The found prompt is the {label} prompt: the search found no better one."
     if kind in ("unclear", "worse") or (kind == "untested" and found <= (rival or 0.0)):
         owner = "your own" if label == "manual" and not result.get("dataset") else f"the {label}"
-        prompt = inside(result, "baselines", label, "prompt")
-        advice = advice or f"{'Use' if label == CHAT else 'Keep'} {owner} prompt" + (
-            f" “{shown_prompt(prompt, 300)}”" if isinstance(prompt, str) else ""
-        )
+        advice = advice or f"Keep {owner} prompt{_quoted(inside(result, 'baselines', label, 'prompt'))}"
     if task == "inversion":
         said = f"The found words {'fit' if found > (rival or 0.0) else 'do not fit'} better than the {label} ones."
     details = f"{head} against {metric(name, rival)}{brackets(name, rival_interval)}"
@@ -179,15 +180,36 @@ def outcomes_of(metrics: dict[str, Any], name: str) -> list[float]:
 
 
 def _rival(result: Mapping[str, Any], split: str, name: str) -> tuple[str, dict[str, Any]] | None:
-    """The manual prompt if there is one, else the hand-written one that is best on dev, with its metrics on a split."""
-    known = []
-    for label, baseline in mapping(result.get("baselines")).items():
-        metrics = mapping(mapping(baseline).get(split))
-        value = number(metrics.get(name))
-        if value is not None and label != EMBEDDINGS:
-            on_dev = number(inside(baseline, "dev", name))
-            known.append((label != "manual", -(value if on_dev is None else on_dev), text(label, 40), metrics))
+    """The manual prompt if there is one, else the default one, else the best one, with its metrics on a split."""
+    known = [
+        ((label not in OWN, -value), text(label, 40), mapping(inside(baseline, split)))
+        for label, baseline in mapping(result.get("baselines")).items()
+        if label != EMBEDDINGS and (value := number(inside(baseline, split, name))) is not None
+    ]
     if not known:
         return None
-    _, _, label, metrics = min(known, key=lambda one: one[:3])
+    _, label, metrics = min(known, key=lambda one: one[0])
     return label, metrics
+
+
+def _ahead(result: Mapping[str, Any], ours: dict[str, Any], split: str, name: str, rival: str) -> tuple[str, str]:
+    """A sentence on each other hand-written prompt that scores higher than the found one, and advice to use it.
+
+    There is advice only if the difference is significant.
+    """
+    said, advice = "", ""
+    for label, baseline in mapping(result.get("baselines")).items():
+        theirs = mapping(inside(baseline, split))
+        value, interval = value_of(theirs, name)
+        if label in (EMBEDDINGS, rival) or value is None or value <= (number(ours.get(name)) or 0.0):
+            continue
+        p, _ = _tested(outcomes_of(ours, name), outcomes_of(theirs, name))
+        said += f" The {text(label, 40)} prompt has {metric(name, value)}{brackets(name, interval)}"
+        said += "." if p is None else f" ({shown_p(p)})."
+        if p is not None and p < LEVEL:
+            advice = f"Use the {text(label, 40)} prompt{_quoted(inside(baseline, 'prompt'))}"
+    return said, advice
+
+
+def _quoted(prompt: object) -> str:
+    return f" “{shown_prompt(prompt, 300)}”" if isinstance(prompt, str) else ""
