@@ -362,7 +362,9 @@ def test_a_model_with_a_chat_template_is_also_asked_in_its_chat_format(folder: P
 def test_a_row_is_asked_without_its_own_example(folder: Path, model: str) -> None:
     """A model that sees a row with its label in the prompt only has to repeat it."""
     task = build(folder, model, shots=8, examples=4)
-    made = task.with_examples([PROMPT, Prompt("the answer is")], 3)
+    best = [PROMPT, Prompt("the answer is")]
+    opened = build(folder, model, shots=8).before_text(best, 3)
+    made = task.before_text(best, 3)[: -len(opened)]
     shown = [(prompt.text.count("It was"), prompt.text.count("the answer is")) for prompt in made]
     one_each, two_each = [(3, 0), (0, 3)], [(5, 0), (0, 5)]
     assert shown == (one_each + two_each if model == "llama" else one_each), "roberta's window is too small for four"
@@ -383,6 +385,20 @@ def test_a_row_is_asked_without_its_own_example(folder: Path, model: str) -> Non
         inputs = task.model.prepare([task.rows[row].input])
         [expected] = task.model.log_probs([frame], inputs, task.model.words_for(frame))
         assert answers.on([row])[0] == pytest.approx(expected[0].numpy(), abs=1e-4)
+
+
+@pytest.mark.parametrize("model", ["llama", "roberta"])
+def test_the_best_prompts_race_with_a_sentence_before_the_text(folder: Path, model: str) -> None:
+    task = build(folder, model, shots=8)
+    end = " It was" if model == "llama" else " It was {mask} ."
+    made = task.before_text([PROMPT, Prompt("A whole one: {text} it is")], 0)
+    assert f"I read this: {{text}}{end}" in [prompt.text for prompt in made]
+    assert all(prompt.text.endswith(f"{{text}}{end}") for prompt in made)
+    first = made[0]
+    inside = task.model.prepare([task.rows[0].input])
+    frame, _ = task.framed(first.text)
+    [expected] = task.model.log_probs([frame], inside, task.model.words_for(frame))
+    assert asked(task, first).on([0])[0] == pytest.approx(expected[0].numpy(), abs=1e-4)
 
 
 def test_prompts_with_examples_are_in_the_race(folder: Path, tmp_path: Path) -> None:

@@ -13,8 +13,8 @@
 A model with a chat template is also asked in its chat format, with a plain instruction. If the texts are not in
 English, the LM continues examples of the texts. For a task with drafts (style transfer:
 common instructions), the pool has the drafts and the LM's variations of them and of the hand-written prompts.
-Variations of the best prompts so far join it for the second half of the first block, and what the task itself proposes
-(free answers: with examples, or by a model that sees wrong answers).
+For the second half of the first block, variations of the best prompts so far join it and what the task itself proposes
+(labels: a sentence or examples before the text; free answers: examples, or prompts by a model that sees wrong answers).
 
 The method needs no checkpoint: pool and order depend only on the seed, and a resumed run finds its answers in the
 table.
@@ -453,7 +453,7 @@ def _first_block(
                 pool.add(_own_words(search.task, varied))
                 vary = None
             if isinstance(search.task, Labelling) and not shown:
-                made, shown = search.task.with_examples([runner.prompt for runner in ahead], search.seed), True
+                made, shown = search.task.before_text([runner.prompt for runner in ahead], search.seed), True
                 pool.add(_accepted(search.writer(), made), drafts=True)
             _propose(search, pool, ahead)
         fresh = [Runner(prompt, "pool", prompt.text in pool.stated) for prompt in pool.take(wanted)]

@@ -525,11 +525,11 @@ class ClassificationTask(Shown):
         found += [Draft(text, CHAT) for text in chats]
         return found if shown is None else [*found, Draft(shown, IN_CONTEXT)]
 
-    def with_examples(self, best: Sequence[Prompt], seed: int) -> list[Prompt]:
-        """The best prompts with examples before the text, in turn: one per class, or two, drawn at random."""
-        members = prompts.by_label(self.data.splits["train"], self.labels)
+    def before_text(self, best: Sequence[Prompt], seed: int) -> list[Prompt]:
+        """The best prompts with examples before the text, in turn: one per class, or two; and with each opening."""
         plain = [prompt.text for prompt in best if "{text}" not in prompt.text]
-        found: dict[str, Prompt] = {}
+        members = prompts.by_label(self.data.splits["train"], self.labels)
+        found: list[str] = []
         for number in range(self.settings.examples if plain and all(members) else 0):
             chance = random.Random(derive(seed, "examples", number))
             each = 1 + number // len(plain) % 2 if len(self.labels) == 2 else 1
@@ -537,8 +537,12 @@ class ClassificationTask(Shown):
             chance.shuffle(drawn)
             text = prompts.with_examples(drawn, self.data.words, plain[number % len(plain)], self.template)
             if len(self.model.encoder.ids([text])[0]) <= min(EXAMPLE_TOKENS, self._room):
-                found.setdefault(text, Prompt(text))
-        return list(found.values())
+                found.append(text)
+        in_system = self._server is not None and self._server.template is not None
+        if self.info.language == "en" and not in_system:
+            openings = prompts.shipped("classification")["openings"]
+            found += [prompts.opened(self.template, text, f"{one} ") for one in openings for text in plain]
+        return [Prompt(text) for text in dict.fromkeys(found)]
 
     def _chats(self) -> list[str]:
         """The user's instruction and a plain one, in the model's chat format."""

@@ -216,8 +216,8 @@ class Labelling(Protocol):
         """The share of these rows that is right if each half is read by what the other half teaches."""
         raise NotImplementedError
 
-    def with_examples(self, best: Sequence[Prompt], seed: int) -> list[Prompt]:
-        """The best prompts so far with examples before the text; a row is asked without its own example."""
+    def before_text(self, best: Sequence[Prompt], seed: int) -> list[Prompt]:
+        """The best prompts so far with a sentence before the text, or examples; a row is asked without its own one."""
         return []
 
     def without_prompt(self) -> dict[str, Any]:
