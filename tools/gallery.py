@@ -19,7 +19,7 @@ from pinprompt import api
 from pinprompt.wording import metric, shown_prompt, title, where
 
 DOCS = Path(__file__).parents[1] / "docs"
-MACHINE = "2 shared cores of an Intel Xeon, 24 GiB, no GPU"
+MACHINE = "2 shared cores of an AMD EPYC, 24 GiB, no GPU"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
