@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import random
@@ -207,7 +208,9 @@ def test_a_pool_that_is_too_unlikely_is_said_aloud(lm_folder: Path, tmp_path: Pa
     assert "less likely than race.max_perplexity (1)" in result.data["problem"]
     told = [row["reason"] for row in read_lines(tmp_path / "run" / "events.jsonl") if row["event"] == "problem"]
     assert told == [result.data["problem"]]
-    assert result.data["found_by"] == "the default prompt; no other was tried"
+    default = result.data["baselines"]["default"]["prompt"]
+    with (result.folder / "prompts.csv").open(encoding="utf-8", newline="") as file:
+        assert all(row["prompt"].endswith(default) for row in csv.DictReader(file))
 
 
 def test_a_budget_that_is_too_small_to_be_sure_is_said_before_it_is_spent(lm_folder: Path, tmp_path: Path) -> None:

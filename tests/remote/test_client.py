@@ -16,7 +16,7 @@ from children import LIMIT, wait_until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from remote_servers import cut, drip, flood, hang_up, raw, refuse, reply, said, serving
+from remote_servers import Action, cut, drip, flood, hang_up, raw, refuse, reply, said, serving
 
 from pinprompt.errors import BudgetSpent, ModelError, PinpromptError, ServerDown, SettingError
 from pinprompt.recipe.task_sections import RemoteSettings
@@ -369,10 +369,24 @@ def test_the_largest_overhead_seen_is_the_worst_case() -> None:
 
 @pytest.mark.parametrize("tokens", [(10**6, 1), (10, 10**6), (10**39, 1)])
 def test_an_absurd_usage_report_stops_at_once(tokens: tuple[int, int]) -> None:
-    with serving(lambda n, *_: reply(said("hi", tokens=tokens if n == 3 else (10, 2)))) as server:
+    noticed = threading.Event()
+
+    def script(number: int, *_: Any) -> Action:
+        if number > 3:
+            noticed.wait(LIMIT)  # until then the other thread could go on asking
+        return reply(said("hi", tokens=tokens if number == 3 else (10, 2)))
+
+    def ask(_: int) -> Any:
+        try:
+            return asked.chat(MESSAGES, 5)
+        except ServerDown:
+            noticed.set()
+            raise
+
+    with serving(script) as server:
         asked = client(server.url, concurrency=2)
         with pytest.raises(ServerDown, match=r"reported .*000 tokens.*|reported 10 tokens in and 1,000,000 out"):
-            asked.each(lambda _: asked.chat(MESSAGES, 5), range(100))
+            asked.each(ask, range(100))
         assert len(server.seen) <= 4 + 2
 
 

@@ -386,6 +386,8 @@ class Pool:
         self.prompts, self._writer, self._limit, self.drafts = list(prompts), writer, max_perplexity, set(drafts)
         self.stated: set[str] = set()
         """Phrases that state the task."""
+        self.refused = 0
+        """Prompts that exceeded the limit on perplexity."""
         first = [ids[0] for word in words if (ids := writer.vocabulary.tokens.encode(" " + word))]
         order = list(range(len(self.prompts)))
         if first:
@@ -394,6 +396,11 @@ class Pool:
             mass = torch.cat([writer.backbone.logprobs(part)[:, first].logsumexp(-1) for part in parts]).tolist()
             order.sort(key=lambda place: -mass[place])
         self._waiting = dict.fromkeys(order)
+
+    @property
+    def written(self) -> int:
+        """The number of prompts that the writer wrote."""
+        return sum(prompt.text not in self.drafts for prompt in self.prompts)
 
     def take(self, count: int) -> list[Prompt]:
         return [self.prompts[place] for place in self._take(list(self._waiting), count)]
@@ -423,6 +430,7 @@ class Pool:
         written = [place for place in places if self.prompts[place].text not in self.drafts]
         found = self._writer.backbone.perplexities([self.prompts[place].text for place in written])
         worse = {place for place, one in zip(written, found, strict=True) if one > self._limit}
+        self.refused += len(worse)
         return [place for place in places if place not in worse]
 
 
@@ -524,11 +532,11 @@ def _propose(search: Search, pool: Pool, ahead: Sequence[Runner]) -> None:
 
 
 def _alone(search: Search, settings: RaceSettings, pool: Pool, runners: Sequence[Runner], step: int) -> str:
-    """Report if no prompt of the pool was in the race; raise an error if there is no other prompt either."""
-    if any(runner.source == "pool" for runner in runners) or not pool.prompts:
+    """Report if the writer's own prompts were all refused; raise an error if there is no other prompt either."""
+    if not 0 < pool.written == pool.refused:
         return ""
     sentence = (
-        f"the writer finds each of the {len(pool.prompts)} prompts of the pool less likely than race.max_perplexity "
+        f"the writer finds each of its {pool.written} prompts less likely than race.max_perplexity "
         f"({settings.max_perplexity:g}) allows, so only hand-written prompts raced; raise it, or set it to none"
     )
     if not runners:
