@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from pinprompt.folder.reading import inside, read_run
+from pinprompt.folder.reading import read_run
 from pinprompt.sweeps import Cell, read_sweep, run_cell
 
-FIELDS = ("task", "seed", "found", "hand_chosen", "hand_best", "calls", "seconds", "source", "prompt")
+FIELDS = ("task", "seed", "found", "hand_chosen", "hand_best", "calls", "seconds", "found_by", "prompt")
 T95 = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 7: 2.36, 9: 2.26, 14: 2.14}
 """Quantiles of Student's t by degrees of freedom."""
 RIVALS = {"hand_chosen": "best instruction by the search's rows", "hand_best": "best instruction by the test rows"}
@@ -49,7 +49,7 @@ def row_of(cell: Cell) -> dict[str, Any]:
         "hand_best": round(max(one["test"][primary] for one in hand), 4),
         "calls": result["calls"],
         "seconds": round(float(result["seconds"])),
-        "source": inside(result, "found_by", "source") or "",
+        "found_by": result.get("found_by", ""),
         "prompt": result["prompt"],
     }
 
