@@ -22,7 +22,7 @@ MAX_ROWS = 200_000
 """Maximum number of rows tested; no task has as many, but an untrusted file may."""
 SPLITS = ("test", "dev", "train")
 OWN = ("manual", "default")
-"""The prompts that the user would have without a search."""
+"""The prompts that the user would have without a search, the first one that there is."""
 CAUTION = {
     "test": "",
     "dev": " The prompt was chosen on dev, so this value is optimistic.",
@@ -182,7 +182,7 @@ def outcomes_of(metrics: dict[str, Any], name: str) -> list[float]:
 def _rival(result: Mapping[str, Any], split: str, name: str) -> tuple[str, dict[str, Any]] | None:
     """The manual prompt if there is one, else the default one, else the best one, with its metrics on a split."""
     known = [
-        ((label not in OWN, -value), text(label, 40), mapping(inside(baseline, split)))
+        ((OWN.index(label) if label in OWN else len(OWN), -value), text(label, 40), mapping(inside(baseline, split)))
         for label, baseline in mapping(result.get("baselines")).items()
         if label != EMBEDDINGS and (value := number(inside(baseline, split, name))) is not None
     ]
